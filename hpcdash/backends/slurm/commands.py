@@ -1,0 +1,65 @@
+"""How every Slurm command is called: free of the person's own output settings, in C locale, with epoch times."""
+
+from __future__ import annotations
+
+# Each changes what squeue, sinfo or sacct print or whom they ask; `env -u` takes no patterns.
+# Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1), scontrol(1).
+_CHANGE_OUTPUT = (
+    "SQUEUE_ACCOUNT",
+    "SQUEUE_ALL",
+    "SQUEUE_ARRAY",
+    "SQUEUE_EXPAND_PATTERNS",
+    "SQUEUE_FEDERATION",
+    "SQUEUE_FORMAT",
+    "SQUEUE_FORMAT2",
+    "SQUEUE_LICENSES",
+    "SQUEUE_LOCAL",
+    "SQUEUE_NAMES",
+    "SQUEUE_ONLY_JOB_STATE",
+    "SQUEUE_PARTITION",
+    "SQUEUE_PRIORITY",
+    "SQUEUE_QOS",
+    "SQUEUE_SIBLING",
+    "SQUEUE_SORT",
+    "SQUEUE_STATES",
+    "SQUEUE_USERS",
+    "SINFO_ALL",
+    "SINFO_FEDERATION",
+    "SINFO_FORMAT",
+    "SINFO_FORMAT2",
+    "SINFO_FUTURE",
+    "SINFO_LOCAL",
+    "SINFO_PARTITION",
+    "SINFO_SORT",
+    "SACCT_FEDERATION",
+    "SACCT_FORMAT",
+    "SACCT_LOCAL",
+    "SCONTROL_ALL",
+    "SCONTROL_FEDERATION",
+    "SCONTROL_FUTURE",
+    "SCONTROL_LOCAL",
+    "SCONTROL_SIBLING",
+    "SLURM_CLUSTERS",
+    "SLURM_DEBUG_FLAGS",
+    "SLURM_JSON",
+    "SLURM_YAML",
+)
+_UNSET = tuple(word for name in _CHANGE_OUTPUT for word in ("-u", name))
+# SLURM_BITSTR_LEN=0 prints the tasks of an array whole: squeue cuts them at 64 bytes by default.
+_SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
+
+
+def slurm(*argv: str) -> tuple[str, ...]:
+    """A Slurm command with a clean environment around it."""
+    return ("env", *_UNSET, *_SET, *argv)
+
+
+def program(argv: tuple[str, ...]) -> str:
+    """The command a person would name: the first word after `env` and its settings."""
+    words = iter(argv)
+    for word in words:
+        if word == "-u":
+            next(words, None)
+        elif word != "env" and "=" not in word:
+            return word
+    return ""

@@ -1,0 +1,95 @@
+"""One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue or sacct.
+
+A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema come from the row; of this
+answer only the log paths are taken, and what is shown as Slurm's own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from hpcdash.backends.base import Answer, JobDetail, Query
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.errors import NoSuchJob
+
+# A key starts a line (after its indent) or follows a space; values may hold spaces.
+_KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
+# These stand alone on their line, whatever their values hold.
+_WHOLE_LINE = frozenset(
+    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Power"}
+)
+_MANY_TASKS = "4294967294"
+
+
+def scontrol_id(job_id: str) -> str:
+    """The id scontrol takes: for '11_[3-9%1]' its first task."""
+    array_id, bracket, tasks = job_id.partition("_[")
+    if not bracket:
+        return job_id
+    first = re.match(r"\d+", tasks)
+    return f"{array_id}_{first.group()}" if first else array_id
+
+
+def native_query(job_id: str) -> Query[Mapping[str, str]]:
+    """scontrol show job, with the nodes' details."""
+    return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native)
+
+
+def parse_native(answer: Answer) -> Mapping[str, str]:
+    """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's) get a number."""
+    require_success(answer)
+    text = answer.stdout.decode("utf-8", "replace")
+    if not text.lstrip().startswith("JobId="):
+        if not text.strip():
+            raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
+        raise unreadable(answer, "a job's details")
+    record = re.split(r"\n\s*\n(?=JobId=)", text.strip())[0]
+    native: dict[str, str] = {}
+    for line in record.splitlines():
+        for key, value in _pairs(line.strip()):
+            number = 2
+            name = key
+            while name in native:
+                name = f"{key} {number}"
+                number += 1
+            native[name] = value
+    return native
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    found = list(_KEY.finditer(line))
+    if found and found[0].start() == 0 and found[0].group(1) in _WHOLE_LINE:
+        return [(found[0].group(1), line[found[0].end() :])]
+    pairs = []
+    for index, match in enumerate(found):
+        if match.group(1) == "JobName":
+            # The name is the last of its line and may hold anything.
+            pairs.append(("JobName", line[match.end() :]))
+            break
+        end = found[index + 1].start() if index + 1 < len(found) else len(line)
+        pairs.append((match.group(1), line[match.end() : end].strip()))
+    return pairs
+
+
+def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    """The row with the paths scontrol tells; a pending array's keep %a for the task that is not known yet."""
+    for column, key in (("stdout_path", "StdOut"), ("stderr_path", "StdErr")):
+        path = _last(native, key)
+        if path and path != "(null)":
+            position = row.schema.get_field_index(column)
+            row = row.set_column(position, row.schema.field(position), pa.array([path.replace(_MANY_TASKS, "%a")]))
+    return JobDetail(row, native)
+
+
+def _last(native: Mapping[str, str], key: str) -> str | None:
+    """The last value of a key: scontrol prints the paths after every text a person may have chosen."""
+    value = native.get(key)
+    number = 2
+    while (following := native.get(f"{key} {number}")) is not None:
+        value = following
+        number += 1
+    return value

@@ -1,0 +1,119 @@
+"""Reads how a Slurm command failed: from its exit status and its own words to an error with a next step."""
+
+from __future__ import annotations
+
+from hpcdash.backends.base import Answer
+from hpcdash.backends.slurm.commands import program
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandError,
+    CommandMissing,
+    ControllerDown,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+)
+
+_MISSING_STATUS = 127
+# What Slurm 22.05 printed with its controller stopped, hung, or its configuration absent; see fixtures/slurm.
+_CONTROLLER_WORDS = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv",
+    "Connection refused",
+    "Zero Bytes were transmitted or received",
+    "Unable to establish controller machine",
+    "Transport endpoint is not connected",
+)
+_CONFIGURATION_WORDS = (
+    "Unable to process configuration file",
+    "cannot stat file",
+    "Could not establish a configuration source",
+    "DNS SRV lookup failed",
+)
+_AUTHENTICATION_WORDS = ("Munge encode failed", "munge", "Protocol authentication error", "auth plugin")
+_ACCOUNTING_WORDS = (
+    "Slurm accounting storage is disabled",
+    "Problem talking to the database",
+    "slurm_persist_conn_open",
+    "Only 'accounting_storage/slurmdbd' is supported",
+    "accounting_storage/none",
+    "Unable to connect to database",
+)
+
+
+def failure(answer: Answer) -> CommandError:
+    """The error a failed answer stands for."""
+    words = excerpt(answer.stderr) or excerpt(answer.stdout)
+    name = program(answer.argv)
+
+    def error(kind: type[CommandError], message: str, next_step: str) -> CommandError:
+        return kind(message, next_step, argv=answer.argv, status=answer.status, words=words)
+
+    def has(phrases: tuple[str, ...]) -> bool:
+        return any(phrase in words for phrase in phrases)
+
+    if answer.status == _MISSING_STATUS:
+        return error(
+            CommandMissing,
+            f"{name} is not on the PATH here",
+            'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration, or try `hpcdash doctor`.',
+        )
+    if "Invalid job id" in words:
+        return error(
+            NoSuchJob,
+            "Slurm does not know this job (any more)",
+            "Finished jobs: `hpcdash history`, or key 4 in the app.",
+        )
+    if name in {"sacct", "sacctmgr"} and has(_ACCOUNTING_WORDS):
+        if "disabled" in words or "accounting_storage/none" in words or "is supported" in words:
+            return error(
+                AccountingUnavailable,
+                "this cluster keeps no history (no accounting storage)",
+                "Ended jobs stay visible for a few minutes only; how older ones ended is unknown.",
+            )
+        return error(
+            AccountingUnavailable,
+            "Slurm's accounting database does not answer",
+            "History comes back with it; jobs and nodes are not affected. Asked again by itself.",
+        )
+    if has(_CONFIGURATION_WORDS):
+        return error(
+            ControllerDown,
+            f"{name} finds no Slurm configuration here",
+            "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
+        )
+    if has(_CONTROLLER_WORDS):
+        return error(
+            ControllerDown,
+            "Slurm's controller (slurmctld) does not answer",
+            "Running jobs go on without it. Asked again by itself; `scontrol ping` tells its state.",
+        )
+    if has(_AUTHENTICATION_WORDS):
+        return error(
+            ControllerDown,
+            "Slurm's authentication (munge) fails on this login node",
+            "Tell the site's administrators; nothing of yours is wrong.",
+        )
+    return error(SchedulerRefused, f"{name} failed", "")
+
+
+def require_success(answer: Answer) -> None:
+    """Raises the error of an answer that ended badly.
+
+    squeue and sinfo exit 1 on failure. A command cut at our output cap has printed what it has printed.
+    """
+    if answer.status != 0 and not answer.truncated:
+        raise failure(answer)
+
+
+def unreadable(answer: Answer, what: str) -> UnreadableOutput:
+    """The error of an answer that ended well but is not in the format asked for."""
+    name = program(answer.argv)
+    return UnreadableOutput(
+        f"{name} printed something that is no list of {what}",
+        f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
+        argv=answer.argv,
+        status=answer.status,
+        words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
+    )

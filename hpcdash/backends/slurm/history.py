@@ -1,0 +1,188 @@
+"""Ended jobs, from sacct: one row an allocation, read into the columns of domain.schema.JOBS.
+
+sacct has one delimiter for all fields and a newline after the last; the last and the first field are Slurm's own, so a row
+ends at the one newline between them, whatever the fields in the middle hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
+from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states
+from hpcdash.backends.slurm.rows import NOTHING, text_column
+from hpcdash.domain import schema
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.errors import NoSuchJob
+
+FIELDS = (
+    "jobid",
+    "user",
+    "account",
+    "partition",
+    "qos",
+    "state",
+    "reason",
+    "priority",
+    "nnodes",
+    "ncpus",
+    "alloctres",
+    "reqtres",
+    "elapsedraw",
+    "timelimitraw",
+    "submit",
+    "eligible",
+    "start",
+    "end",
+    "nodelist",
+    "jobname",
+    "comment",
+    "workdir",
+    "exitcode",
+)
+_SECONDS_A_MINUTE = 60
+_HISTORY_LIMIT_SECONDS = 60.0
+
+
+def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
+    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were."""
+    token = fresh_token()
+    if job_ids:
+        selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
+    else:
+        whose = ("-u", user) if user is not None else ("-a",)
+        selection = (*whose, "-S", f"now-{since_seconds}seconds")
+    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(FIELDS))
+    parse = partial(parse_history, token=token, ended_only=not job_ids)
+    return Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+
+
+def sacct_id(job_id: str) -> str:
+    """The id sacct takes for a row: it refuses '11_[3-9%1]', and knows what is left of an array by its number."""
+    return job_id.partition("_[")[0]
+
+
+def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
+    """Rows of domain.schema.JOBS, newest end first."""
+    require_success(answer)
+    columns, rejected = _columns(answer, token)
+    table = _in_schema(columns)
+    if ended_only:
+        table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
+    order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
+    return ParsedTable(table.take(order).combine_chunks(), rejected)
+
+
+def _columns(answer: Answer, token: str) -> tuple[dict[str, pa.Array], tuple[str, ...]]:
+    pieces = answer.stdout.split(token.encode())
+    between = len(FIELDS) - 1
+    rows, left = divmod(len(pieces) - 1, between)
+    rejected: tuple[str, ...] = ()
+    if len(pieces) == 1:
+        if answer.stdout.strip():
+            raise unreadable(answer, "jobs of the past")
+        rows = 0
+    elif left or not pieces[-1].endswith(b"\n"):
+        # Cut off: the last row is not whole.
+        rejected = ("the output ended inside a row",)
+        if not left:
+            rows -= 1
+    seams = [piece.rpartition(b"\n") for piece in pieces[0 : rows * between + 1 : between]]
+    columns = {
+        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(FIELDS[1:-1], start=1)
+    }
+    columns["jobid"] = text_column([first for _, _, first in seams[:rows]])
+    columns["exitcode"] = text_column([last for last, _, _ in seams[1:]])
+    return columns, rejected
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), pa.scalar(None, pa.string()), column)
+
+
+def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
+    null_time = pa.scalar(None, schema.TIME)
+    ids = raw["jobid"]
+    native = values.words(raw["state"])
+    reason = values.words(_plain(raw["reason"]))
+    state = states(native, reason)
+    ended = is_any(state, frozenset(ENDED))
+    waiting = is_any(state, frozenset(WAITING))
+    starts = values.instants(_plain(raw["start"]))
+    exit_code, exit_signal = exit_columns(_plain(raw["exitcode"]), ended)
+    tres = _plain(raw["alloctres"])
+    gpus, memory_bytes = values.tres_columns(pc.if_else(pc.is_valid(tres), tres, _plain(raw["reqtres"])))
+    no_text = pa.nulls(len(ids), pa.string())
+    empty_to_null = pa.scalar(None, pa.string())
+    # '11_2' or '11_[3-9%1]'
+    array_ids = pc.replace_substring_regex(ids, r"_.*$", "")
+    tasks = pc.if_else(
+        pc.match_substring(ids, "_"), pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"), empty_to_null
+    )
+    columns = {
+        "id": ids,
+        **array_columns(ids, array_ids, tasks),
+        "name": raw["jobname"],
+        "user": values.words(_plain(raw["user"])),
+        "account": values.words(_plain(raw["account"])),
+        "queue": values.words(_plain(raw["partition"])),
+        "qos": values.words(_plain(raw["qos"])),
+        "state": state,
+        "native_state": native,
+        "reason": reason,
+        "priority": values.integers(_plain(raw["priority"])),
+        "nodes": values.integers(_plain(raw["nnodes"])),
+        "cpus": values.integers(_plain(raw["ncpus"])),
+        "gpus": gpus,
+        "memory_bytes": memory_bytes,
+        "elapsed_seconds": values.integers(_plain(raw["elapsedraw"])),
+        "limit_seconds": values.per_distinct(_plain(raw["timelimitraw"]), _minutes, pa.int64()),
+        "submitted_at": values.instants(_plain(raw["submit"])),
+        "eligible_at": values.instants(_plain(raw["eligible"])),
+        "started_at": pc.if_else(waiting, null_time, starts),
+        "_expected_start_at": pa.nulls(len(ids), schema.TIME),
+        "ends_at": pc.if_else(ended, values.instants(_plain(raw["end"])), null_time),
+        "node_list": _plain(raw["nodelist"]),
+        "work_dir": pc.if_else(pc.equal(raw["workdir"], ""), empty_to_null, raw["workdir"]),
+        "stdout_path": no_text,
+        "stderr_path": no_text,
+        "dependency": no_text,
+        "comment": pc.if_else(pc.equal(raw["comment"], ""), empty_to_null, raw["comment"]),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+    }
+    return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS)
+
+
+def _minutes(text: str) -> int | None:
+    return int(text) * _SECONDS_A_MINUTE if text.isdigit() else None
+
+
+def history_native_query(job_id: str) -> Query[Mapping[str, str]]:
+    """Every field sacct has of one job, in its order."""
+    token = fresh_token()
+    argv = slurm("sacct", "-X", "-P", f"--delimiter={token}", "-j", sacct_id(job_id), "-o", "ALL")
+    return Query(argv, partial(parse_history_native, token=token))
+
+
+def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
+    """Field → what sacct says; the first job where the id names an array."""
+    require_success(answer)
+    header, newline, rest = answer.stdout.partition(b"\n")
+    names = header.decode("utf-8", "replace").split(token)
+    if not newline or len(names) < len(FIELDS):
+        raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
+    if not rest.strip():
+        raise NoSuchJob("no history knows this job", argv=answer.argv, status=answer.status)
+    pieces = rest.split(token.encode())[: len(names)]
+    if len(pieces) == len(names):
+        pieces[-1] = pieces[-1].partition(b"\n")[0]
+    texts = (piece.decode("utf-8", "replace") for piece in pieces)
+    return {name: text for name, text in zip(names, texts, strict=False) if text}

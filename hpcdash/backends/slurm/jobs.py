@@ -1,0 +1,188 @@
+"""The queue: one squeue for one's own jobs or everyone's, read into the columns of domain.schema.JOBS."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Answer, JobScope, ParsedTable, Query, fresh_token
+from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.rows import Layout, read_rows
+from hpcdash.backends.slurm.states import HELD_REASONS, job_state
+from hpcdash.domain import schema
+from hpcdash.domain.states import ENDED, WAITING, JobState
+from hpcdash.errors import NoSuchJob
+
+LAYOUT = Layout(
+    plain=(
+        "jobarrayid",
+        "arrayjobid",
+        "arraytaskid",
+        "username",
+        "account",
+        "partition",
+        "qos",
+        "state",
+        "prioritylong",
+        "numnodes",
+        "numcpus",
+        "tres-alloc",
+        "timeused",
+        "timelimit",
+        "submittime",
+        "eligibletime",
+        "starttime",
+        "endtime",
+        "nodelist",
+        "exit_code",
+        "dependency",
+    ),
+    hostile=("reason", "name", "comment", "workdir"),
+)
+# Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
+_MANY_TASKS = "4294967294"
+
+
+def jobs_query(scope: JobScope) -> Query[ParsedTable]:
+    """squeue for a scope; filtered by the server where Slurm can (one user, one job)."""
+    token = fresh_token()
+    selection: tuple[str, ...] = ()
+    if scope.job_ids:
+        selection = ("-t", "all", "-j", ",".join(scope.job_ids))
+    else:
+        if scope.user is not None:
+            selection = ("-u", scope.user)
+        if scope.ended:
+            selection = (*selection, "-t", "all")
+    argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
+    return Query(argv, partial(parse_jobs, token=token, one_job=bool(scope.job_ids)), limit_seconds=60.0)
+
+
+def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTable:
+    """Rows of domain.schema.JOBS; raises what the answer's failure stands for."""
+    require_success(answer)
+    columns = read_rows(answer.stdout, token, LAYOUT)
+    if columns is None:
+        raise unreadable(answer, "jobs")
+    if one_job and not columns.table.num_rows and not columns.rejected:
+        raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
+    if answer.status != 0 and not columns.table.num_rows:
+        raise failure(answer)
+    return ParsedTable(_in_schema(columns.table), columns.rejected)
+
+
+def is_any(column: pa.Array, texts: frozenset[str]) -> pa.Array:
+    """Which rows of a dictionary column hold one of `texts`; null counts as no."""
+    hits = [index for index, text in enumerate(column.dictionary.to_pylist()) if text in texts]
+    return pc.fill_null(pc.is_in(column.indices, pa.array(hits, column.indices.type)), False)
+
+
+def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_in(column, pa.array(["(null)", ""])), pa.scalar(None, pa.string()), column)
+
+
+def _reasons(column: pa.ChunkedArray) -> pa.Array:
+    return values.words(pc.if_else(pc.equal(column, "None"), pa.scalar(None, pa.string()), column))
+
+
+def states(native: pa.Array, reason: pa.Array) -> pa.Array:
+    """Our states as a dictionary column from Slurm's words and reasons (both dictionary columns)."""
+    names = [str(state) for state in JobState]
+    code_of = {name: index for index, name in enumerate(names)}
+    by_native = pa.array(
+        [code_of[job_state(text or "")] for text in native.dictionary.to_pylist()] or [code_of["unknown"]], pa.int32()
+    )
+    codes = by_native.take(pc.fill_null(native.indices, 0))
+    held = pc.and_(pc.equal(codes, code_of[JobState.PENDING]), is_any(reason, HELD_REASONS))
+    codes = pc.if_else(held, pa.scalar(code_of[JobState.HELD], pa.int32()), codes)
+    codes = pc.if_else(pc.is_null(native.indices), pa.scalar(code_of[JobState.UNKNOWN], pa.int32()), codes)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(names))
+
+
+def task_count(text: str) -> int:
+    """How many tasks '3-10%1', '1,5-7' or '0-100:10' hold; a list that Slurm cut off counts what it shows."""
+    total = 0
+    for part in text.split("%")[0].split(","):
+        span, _, step = part.partition(":")
+        first, dash, last = span.partition("-")
+        if first.isdigit() and (not dash or last.isdigit()):
+            total += (int(last or first) - int(first)) // max(1, int(step) if step.isdigit() else 1) + 1
+    return max(1, total)
+
+
+def _first_task(text: str) -> int | None:
+    digits = text.split("%")[0].split(",")[0].split("-")[0].split(":")[0]
+    return int(digits) if digits.isdigit() else None
+
+
+def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """(exit codes, signals) of the jobs that ended; null for the others."""
+    null = pa.scalar(None, pa.int64())
+    codes = values.per_distinct(texts, lambda text: (values.wait_status(text) or (None, None))[0], pa.int64())
+    signals = values.per_distinct(texts, lambda text: (values.wait_status(text) or (None, None))[1], pa.int64())
+    return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
+
+
+def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """The columns that say what of an array a row is: array_id, array_task, _number, _task, _tasks."""
+    null = pa.scalar(None, pa.string())
+    tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
+    is_array = pc.is_valid(tasks)
+    numbers = pc.cast(pc.replace_substring_regex(ids, r"[^0-9].*$", ""), pa.int64())
+    return {
+        "array_id": pc.if_else(is_array, array_ids, null),
+        "array_task": tasks,
+        "_number": numbers,
+        "_task": values.per_distinct(tasks, _first_task, pa.int64()),
+        "_tasks": pc.fill_null(values.per_distinct(tasks, task_count, pa.int64()), 1),
+    }
+
+
+def _in_schema(raw: pa.Table) -> pa.Table:
+    null_time = pa.scalar(None, schema.TIME)
+    native = values.words(raw["state"])
+    reason = _reasons(raw["reason"])
+    state = states(native, reason)
+    ended = is_any(state, frozenset(ENDED))
+    waiting = is_any(state, frozenset(WAITING))
+    starts = values.instants(raw["starttime"])
+    exit_code, exit_signal = exit_columns(raw["exit_code"], ended)
+    gpus, memory_bytes = values.tres_columns(raw["tres-alloc"])
+    nothing = pa.nulls(raw.num_rows, pa.string())
+    columns = {
+        "id": raw["jobarrayid"],
+        **array_columns(raw["jobarrayid"], raw["arrayjobid"], raw["arraytaskid"]),
+        "name": raw["name"],
+        "user": values.words(raw["username"]),
+        "account": values.words(raw["account"]),
+        "queue": values.words(raw["partition"]),
+        "qos": values.words(raw["qos"]),
+        "state": state,
+        "native_state": native,
+        "reason": reason,
+        "priority": values.integers(raw["prioritylong"]),
+        "nodes": values.integers(raw["numnodes"]),
+        "cpus": values.integers(raw["numcpus"]),
+        "gpus": gpus,
+        "memory_bytes": memory_bytes,
+        "elapsed_seconds": values.durations(raw["timeused"]),
+        "limit_seconds": values.durations(raw["timelimit"]),
+        "submitted_at": values.instants(raw["submittime"]),
+        "eligible_at": values.instants(raw["eligibletime"]),
+        "started_at": pc.if_else(waiting, null_time, starts),
+        "_expected_start_at": pc.if_else(waiting, starts, null_time),
+        "ends_at": pc.if_else(waiting, null_time, values.instants(raw["endtime"])),
+        "node_list": raw["nodelist"],
+        "work_dir": _text_or_null(raw["workdir"]),
+        "stdout_path": nothing,
+        "stderr_path": nothing,
+        "dependency": raw["dependency"],
+        "comment": _text_or_null(raw["comment"]),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+    }
+    return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS).combine_chunks()

@@ -1,0 +1,122 @@
+"""Nodes: one sinfo with a row a node and partition, gathered into one row a node of domain.schema.NODES."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.rows import Layout, read_rows
+from hpcdash.backends.slurm.states import node_state
+from hpcdash.domain import schema
+
+LAYOUT = Layout(
+    plain=(
+        "nodelist",
+        "partition",
+        "statecomplete",
+        "cpusstate",
+        "gres",
+        "gresused",
+        "memory",
+        "allocmem",
+        "cpusload",
+        "features",
+        "timestamp",
+        "user",
+    ),
+    hostile=("reason",),
+)
+_MIB = 1 << 20
+# 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
+_GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=$|[,(])")
+
+
+def nodes_query() -> Query[ParsedTable]:
+    """sinfo -N; costs the controller what a plain sinfo does."""
+    token = fresh_token()
+    argv = slurm("sinfo", "-h", "-N", "-O", LAYOUT.option(token))
+    return Query(argv, partial(parse_nodes, token=token))
+
+
+def parse_nodes(answer: Answer, *, token: str) -> ParsedTable:
+    """Rows of domain.schema.NODES; `jobs` is null here, it takes the queue to know."""
+    require_success(answer)
+    columns = read_rows(answer.stdout, token, LAYOUT)
+    if columns is None:
+        raise unreadable(answer, "nodes")
+    nodes: dict[str, dict[str, Any]] = {}
+    names = columns.table["nodelist"].to_pylist()
+    partitions = columns.table["partition"].to_pylist()
+    first_rows: list[int] = []
+    queues_of: dict[str, list[str]] = {}
+    for index, (name, partition) in enumerate(zip(names, partitions, strict=True)):
+        known = queues_of.get(name)
+        if known is None:
+            known = queues_of[name] = []
+            first_rows.append(index)
+        queue = (partition or "").rstrip("*")
+        if queue and queue not in known:
+            known.append(queue)
+    for row in columns.table.take(first_rows).to_pylist():
+        nodes[row["nodelist"]] = _node(row, queues_of[row["nodelist"]])
+    return ParsedTable(pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), columns.rejected)
+
+
+def gpu_gres(text: str | None) -> tuple[int, str | None]:
+    """(count, type) of the GPUs in a GRES list; several types are joined with commas, no GPU is (0, None)."""
+    found = _GPU.findall(text or "")
+    types = dict.fromkeys(kind for kind, _ in found if kind and kind != "(null)")
+    return sum(int(count) for _, count in found), ",".join(types) or None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+def cpu_counts(text: str | None) -> tuple[int | None, int | None]:
+    """(in use, in all) of 'allocated/idle/other/total'."""
+    parts = (text or "").split("/")
+    return (_whole(parts[0]), _whole(parts[3])) if len(parts) == 4 else (None, None)
+
+
+def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
+    native = row["statecomplete"] or ""
+    state, flags = node_state(native)
+    cpus_used, cpus = cpu_counts(row["cpusstate"])
+    gpus, gpu_type = gpu_gres(row["gres"])
+    gpus_used, _ = gpu_gres(row["gresused"])
+    memory = _whole(row["memory"])
+    memory_used = _whole(row["allocmem"])
+    since = _whole(row["timestamp"])
+    # Without a reason sinfo writes 'none' and an unknown user and time.
+    has_reason = row["reason"] not in (None, "none", "(null)") or row["user"] is not None
+    try:
+        load = float(row["cpusload"]) if row["cpusload"] else None
+    except ValueError:
+        load = None
+    return {
+        "name": row["nodelist"],
+        "state": str(state),
+        "native_state": native,
+        "flags": flags,
+        "reason": row["reason"] if has_reason else None,
+        "reason_by": row["user"] if has_reason else None,
+        "reason_since": since if has_reason and since else None,
+        "queues": queues,
+        "cpus": cpus,
+        "cpus_used": cpus_used,
+        "gpus": gpus,
+        "gpus_used": gpus_used,
+        "gpu_type": gpu_type,
+        "memory_bytes": None if memory is None else memory * _MIB,
+        "memory_used_bytes": None if memory_used is None else memory_used * _MIB,
+        "load": load,
+        "features": row["features"].split(",") if row["features"] else [],
+        "jobs": None,
+    }

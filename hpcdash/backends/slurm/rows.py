@@ -1,0 +1,143 @@
+"""From squeue's and sinfo's bytes to Arrow columns, where no field of a row can forge another. Knows no column's meaning.
+
+Fields that only Slurm itself fills come first, one unit separator after each; the last of them and every field that a person
+may fill end with the poll's random token. Split at the token, the k-th piece of each row is therefore one column, whatever
+bytes it holds; the joined first pieces are CSV, a row a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+SEPARATOR = "\x1f"
+# In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
+_CHUNK_BYTES = 1 << 20
+# What Slurm prints where there is nothing to say.
+NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fields of a row in `-O` names: `plain` are Slurm's own, `hostile` may hold any byte."""
+
+    plain: tuple[str, ...]
+    hostile: tuple[str, ...]
+
+    def option(self, token: str) -> str:
+        """The argument of `-O` that prints such rows: untruncated fields, each with its own ending."""
+        plain = [f"{name}:{SEPARATOR}" for name in self.plain[:-1]]
+        ended_by_token = [f"{name}:{token}" for name in (self.plain[-1], *self.hostile)]
+        return ",".join([*plain, *ended_by_token])
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A table of text columns named as in the layout (plain ones null where Slurm said nothing), and what was rejected."""
+
+    table: pa.Table
+    rejected: tuple[str, ...]
+
+
+def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes], bytes]]:
+    """Whole rows as flat lists of pieces, chunk by chunk; the second part is what was left over after the last."""
+    left = b""
+    for start in range(0, len(raw), _CHUNK_BYTES):
+        parts = (left + raw[start : start + _CHUNK_BYTES]).split(token)
+        whole = (len(parts) - 1) // per_row * per_row
+        left = token.join(parts[whole:])
+        yield parts[:whole], left
+
+
+def _valid_utf8(raw: bytes) -> bytes:
+    if raw.isascii():
+        return raw
+    return raw.decode("utf-8", "replace").encode()
+
+
+def text_column(pieces: Sequence[bytes]) -> pa.Array:
+    """Bytes of any kind as a string column; what is not UTF-8 carries U+FFFD."""
+    try:
+        return pa.array(pieces, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([piece.decode("utf-8", "replace") for piece in pieces], pa.string())
+
+
+def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
+    """The CSV part of one chunk, and whether every line had the right number of fields."""
+    clean = True
+
+    def refuse(_row: pa_csv.InvalidRow) -> str:
+        nonlocal clean
+        clean = False
+        return "skip"
+
+    table = pa_csv.read_csv(
+        pa.BufferReader(lines),
+        read_options=pa_csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=max(len(lines) + 1, 1 << 16), encoding="utf8"
+        ),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=SEPARATOR, quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
+        ),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), null_values=NOTHING, strings_can_be_null=True
+        ),
+    )
+    return table, clean
+
+
+def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[str]]:
+    per_row = len(layout.hostile) + 1
+    separators = SEPARATOR.encode()
+    firsts = parts[0::per_row]
+    rows = len(firsts)
+    lines = _valid_utf8(b"".join(firsts)).lstrip(b"\n")
+    rejected: list[str] = []
+    if lines.count(b"\n") == rows - 1 and b"\r" not in lines:
+        plain, clean = _read_plain(lines, layout.plain)
+    else:
+        clean = False
+    if not clean or plain.num_rows != rows:
+        wanted = len(layout.plain) - 1
+        kept: list[int] = []
+        for index, first in enumerate(firsts):
+            line = first.strip(b"\n")
+            if line.count(separators) == wanted and b"\n" not in line and b"\r" not in line:
+                kept.append(index)
+            else:
+                rejected.append(line.replace(separators, b" ").decode("utf-8", "replace"))
+        if not kept:
+            return None, rejected
+        lines = _valid_utf8(b"\n".join(firsts[index].strip(b"\n") for index in kept))
+        plain, _ = _read_plain(lines, layout.plain)
+        hostile = [[parts[index * per_row + 1 + k] for index in kept] for k in range(len(layout.hostile))]
+    else:
+        hostile = [parts[1 + k :: per_row] for k in range(len(layout.hostile))]
+    for name, pieces in zip(layout.hostile, hostile, strict=True):
+        plain = plain.append_column(name, text_column(pieces))
+    return plain, rejected
+
+
+def read_rows(raw: bytes, token: str, layout: Layout) -> Columns | None:
+    """All rows of `raw`; None when it holds text but no row at all (it is something else)."""
+    per_row = len(layout.hostile) + 1
+    chunks: list[pa.Table] = []
+    rejected: list[str] = []
+    left = b""
+    for parts, left in _pieces(raw, token.encode(), per_row):
+        if parts:
+            table, refused = _chunk(parts, layout)
+            rejected.extend(refused)
+            if table is not None:
+                chunks.append(table)
+    if left.strip():
+        if not chunks and not rejected and token.encode() not in left:
+            return None
+        rejected.append("the output ended inside a row: " + left[:200].decode("utf-8", "replace"))
+    names = (*layout.plain, *layout.hostile)
+    schema = pa.schema([(name, pa.string()) for name in names])
+    return Columns(pa.concat_tables(chunks) if chunks else schema.empty_table(), tuple(rejected))

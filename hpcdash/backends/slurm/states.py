@@ -1,0 +1,82 @@
+"""Slurm's words for the states of jobs and nodes, and ours for them. Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES."""
+
+from __future__ import annotations
+
+from hpcdash.domain.states import JobState, NodeState
+
+_JOB_STATES = {
+    "PENDING": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.HELD,
+    "RUNNING": JobState.RUNNING,
+    "CONFIGURING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "STOPPED": JobState.SUSPENDED,
+    "RESIZING": JobState.SUSPENDED,
+    "COMPLETING": JobState.COMPLETING,
+    "REQUEUED": JobState.REQUEUED,
+    "REQUEUE_FED": JobState.REQUEUED,
+    "REQUEUE_HOLD": JobState.REQUEUED,
+    "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+    "BOOT_FAIL": JobState.FAILED,
+    "LAUNCH_FAILED": JobState.FAILED,
+    "RECONFIG_FAIL": JobState.FAILED,
+    "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
+    "CANCELLED": JobState.CANCELLED,
+    "REVOKED": JobState.CANCELLED,
+    "PREEMPTED": JobState.PREEMPTED,
+    "NODE_FAIL": JobState.NODE_FAILED,
+}
+# squeue prints the third for `scontrol requeuehold`: the job waits until somebody releases it.
+HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
+
+_NODE_STATES = {
+    "IDLE": NodeState.IDLE,
+    "MIXED": NodeState.MIXED,
+    "ALLOCATED": NodeState.ALLOCATED,
+    "COMPLETING": NodeState.MIXED,
+    "DRAINING": NodeState.DRAINING,
+    "DRAINED": NodeState.DRAINED,
+    "DOWN": NodeState.DOWN,
+    "FAIL": NodeState.DOWN,
+    "FAILING": NodeState.DRAINING,
+    "ERROR": NodeState.DOWN,
+    "INVAL": NodeState.DOWN,
+    "INVALID_REG": NodeState.DOWN,
+    "NO_RESPOND": NodeState.DOWN,
+    "RESERVED": NodeState.RESERVED,
+    "MAINT": NodeState.RESERVED,
+    "PLANNED": NodeState.PLANNED,
+    "UNKNOWN": NodeState.UNKNOWN,
+}
+_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_FLAG_NAMES = {"not_responding": "not_responding", "maintenance": "maint", "reboot_requested": "reboot"}
+
+
+def job_state(native: str) -> JobState:
+    """Our state for Slurm's word; sacct's 'CANCELLED by 1001' and a list's first word count; else unknown."""
+    return _JOB_STATES.get(native.split(" ")[0].split(",")[0].upper(), JobState.UNKNOWN)
+
+
+def node_state(complete: str) -> tuple[NodeState, list[str]]:
+    """Our state and the flags of sinfo's StateComplete, such as 'idle+drain' or 'down+not_responding'."""
+    base, *raw_flags = complete.upper().replace("*", "+NOT_RESPONDING").split("+")
+    flags = [_FLAG_NAMES.get(flag.lower(), flag.lower()) for flag in raw_flags if flag]
+    state = _NODE_STATES.get(base, NodeState.UNKNOWN)
+    if "drain" in flags:
+        state = NodeState.DRAINING if base in _BUSY else NodeState.DRAINED
+    elif "fail" in flags:
+        state = NodeState.DRAINING if base in _BUSY else NodeState.DOWN
+    elif "inval" in flags or "invalid_reg" in flags:
+        state = NodeState.DOWN
+    elif base == "COMPLETING" or (base == "IDLE" and "completing" in flags):
+        state = NodeState.MIXED
+    elif base == "IDLE" and ("reserved" in flags or "maint" in flags):
+        state = NodeState.RESERVED
+    elif base == "IDLE" and "planned" in flags:
+        state = NodeState.PLANNED
+    return state, flags

@@ -1,0 +1,122 @@
+"""What Slurm writes for times, sizes, TRES and exit codes, as Arrow columns of numbers. Knows no command.
+
+A value is read once for each distinct text of a column, not once a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
+_BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
+# The eighth bit says that a core was dumped.
+_SIGNAL_MASK = 0x7F
+
+
+def per_distinct(column: pa.ChunkedArray, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
+    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read` gives None for."""
+    encoded = words(column)
+    values = pa.array([None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind)
+    return values.take(encoded.indices)
+
+
+def words(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+    """A text column of few distinct values, dictionary-encoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def integers(column: pa.ChunkedArray) -> pa.Array:
+    """Whole numbers; what is none is null. Falls back to one look a distinct text when any row is odd ('1.5K')."""
+    try:
+        return pc.cast(column, pa.int64())
+    except pa.ArrowInvalid:
+        return per_distinct(column, whole_number, pa.int64())
+
+
+def whole_number(text: str) -> int | None:
+    """'12', '1.5K' (Slurm counts in 1024s) or a range '2-4' (its least); None for anything else."""
+    head = text.split("-")[0]
+    factor = 1
+    if head[-1:] in "KM" and head:
+        factor = 1024 if head[-1] == "K" else 1024 * 1024
+        head = head[:-1]
+    try:
+        return int(float(head) * factor)
+    except (ValueError, OverflowError):
+        return None
+
+
+def instants(column: pa.ChunkedArray) -> pa.Array:
+    """Epoch seconds as UTC timestamps; 0 and negative stand for no time."""
+    epochs = integers(column)
+    epochs = pc.if_else(pc.greater(epochs, 0), epochs, pa.scalar(None, pa.int64()))
+    return epochs.cast(pa.timestamp("s", tz="UTC"))
+
+
+def duration_seconds(text: str) -> int | None:
+    """'[D-]HH:MM:SS', 'MM:SS'; None for UNLIMITED, infinite, Partition_Limit and what is no time."""
+    days, _, clock = text.rpartition("-")
+    try:
+        seconds = 0
+        for part in clock.split(":"):
+            seconds = seconds * 60 + int(part)
+        return seconds + 86400 * int(days or 0)
+    except ValueError:
+        return None
+
+
+def durations(column: pa.ChunkedArray) -> pa.Array:
+    return per_distinct(column, duration_seconds, pa.int64())
+
+
+def tres(text: str) -> tuple[int | None, int | None]:
+    """(GPUs, memory in bytes) of 'cpu=4,mem=4G,node=1,gres/gpu=2'.
+
+    GPUs are the untyped count, else the sum of the typed ones, 0 where none is named; memory's units are binary, a bare
+    number is MiB, and no memory is None.
+    """
+    memory = None
+    start = text.find("mem=")
+    if start >= 0:
+        written = text[start + 4 :].partition(",")[0]
+        shift = _BINARY_SHIFT.get(written[-1:])
+        try:
+            memory = int(float(written) * (1 << 20)) if shift is None else int(float(written[:-1]) * (1 << shift))
+        except ValueError:
+            memory = None
+    start = text.find("gres/gpu=")
+    if start >= 0:
+        written = text[start + 9 :].partition(",")[0]
+        return (int(written) if written.isdigit() else None), memory
+    if "gres/gpu:" not in text:
+        return 0, memory
+    return sum(int(count) for count in _GPU_TYPED.findall(text)), memory
+
+
+def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """(GPUs, memory in bytes) of a TRES column."""
+    encoded = words(column)
+    pairs = [(None, None) if text is None else tres(text) for text in encoded.dictionary.to_pylist()]
+    gpus = pa.array([pair[0] for pair in pairs], pa.int64())
+    memory = pa.array([pair[1] for pair in pairs], pa.int64())
+    return gpus.take(encoded.indices), memory.take(encoded.indices)
+
+
+def wait_status(text: str) -> tuple[int, int] | None:
+    """(exit code, signal) from a raw wait status ('768': exit 3) or from Slurm's own 'code:signal'."""
+    code, colon, signal = text.partition(":")
+    try:
+        if colon:
+            return int(code), int(signal)
+        status = int(code)
+    except ValueError:
+        return None
+    number = status & _SIGNAL_MASK
+    return (0, number) if number else (status >> 8 & 0xFF, 0)

@@ -1,0 +1,111 @@
+"""The Arrow columns of jobs, nodes and queues: a contract of parsers, stores, views and JSON. Knows no scheduler.
+
+Columns whose name starts with an underscore serve sorting and folding and never leave the program.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+TEXT = pa.string()
+# Few distinct values over many rows: states, users, queues.
+WORD = pa.dictionary(pa.int32(), pa.string())
+COUNT = pa.int64()
+TIME = pa.timestamp("s", tz="UTC")
+
+JOBS = pa.schema(
+    [
+        ("id", TEXT),
+        ("array_id", TEXT),
+        ("array_task", TEXT),
+        ("name", TEXT),
+        ("user", WORD),
+        ("account", WORD),
+        ("queue", WORD),
+        ("qos", WORD),
+        ("state", WORD),
+        ("native_state", WORD),
+        ("reason", WORD),
+        ("priority", COUNT),
+        ("nodes", COUNT),
+        ("cpus", COUNT),
+        ("gpus", COUNT),
+        ("memory_bytes", COUNT),
+        ("elapsed_seconds", COUNT),
+        ("limit_seconds", COUNT),
+        ("submitted_at", TIME),
+        ("eligible_at", TIME),
+        ("started_at", TIME),
+        ("ends_at", TIME),
+        ("node_list", TEXT),
+        ("work_dir", TEXT),
+        ("stdout_path", TEXT),
+        ("stderr_path", TEXT),
+        ("dependency", TEXT),
+        ("comment", TEXT),
+        ("exit_code", COUNT),
+        ("exit_signal", COUNT),
+        # The job's number without task or component, for natural order and folding.
+        ("_number", COUNT),
+        # The first task this row holds; null for a job that is no array task.
+        ("_task", COUNT),
+        # How many jobs this row stands for: 1, or the pending tasks of an array.
+        ("_tasks", COUNT),
+        # The scheduler's own estimate for a job that has not started.
+        ("_expected_start_at", TIME),
+    ]
+)
+
+NODES = pa.schema(
+    [
+        ("name", TEXT),
+        ("state", WORD),
+        ("native_state", WORD),
+        ("flags", pa.list_(pa.string())),
+        ("reason", TEXT),
+        ("reason_by", WORD),
+        ("reason_since", TIME),
+        ("queues", pa.list_(pa.string())),
+        ("cpus", COUNT),
+        ("cpus_used", COUNT),
+        ("gpus", COUNT),
+        ("gpus_used", COUNT),
+        ("gpu_type", WORD),
+        ("memory_bytes", COUNT),
+        ("memory_used_bytes", COUNT),
+        ("load", pa.float64()),
+        ("features", pa.list_(pa.string())),
+        # Jobs running on the node; null where only one's own jobs are known.
+        ("jobs", COUNT),
+    ]
+)
+
+QUEUES = pa.schema(
+    [
+        ("name", TEXT),
+        ("available", pa.bool_()),
+        ("default", pa.bool_()),
+        # Longest time a job may ask for; null: no limit.
+        ("limit_seconds", COUNT),
+        ("nodes", COUNT),
+        ("nodes_idle", COUNT),
+        # Down, drained or otherwise not to be had.
+        ("nodes_down", COUNT),
+        ("cpus", COUNT),
+        ("cpus_used", COUNT),
+        ("gpus", COUNT),
+        ("gpus_used", COUNT),
+        ("jobs_running", COUNT),
+        ("jobs_pending", COUNT),
+    ]
+)
+
+
+def public_names(schema: pa.Schema) -> list[str]:
+    """The columns of the JSON contract, in its order."""
+    return [name for name in schema.names if not name.startswith("_")]
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """A table of no rows."""
+    return schema.empty_table()

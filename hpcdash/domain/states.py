@@ -1,0 +1,52 @@
+"""The states of jobs and nodes, whatever the scheduler calls them. Knows no scheduler."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    HELD = "held"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETING = "completing"
+    REQUEUED = "requeued"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    NODE_FAILED = "node_failed"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+ENDED = frozenset(
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.TIMEOUT,
+        JobState.OUT_OF_MEMORY,
+        JobState.CANCELLED,
+        JobState.PREEMPTED,
+        JobState.NODE_FAILED,
+        JobState.GONE,
+    }
+)
+WAITING = frozenset({JobState.PENDING, JobState.HELD, JobState.REQUEUED})
+ACTIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+ENDED_BADLY = ENDED - {JobState.COMPLETED}
+
+
+class NodeState(StrEnum):
+    IDLE = "idle"
+    MIXED = "mixed"
+    ALLOCATED = "allocated"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    DOWN = "down"
+    RESERVED = "reserved"
+    PLANNED = "planned"
+    UNKNOWN = "unknown"

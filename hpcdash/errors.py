@@ -1,0 +1,168 @@
+"""Every error hpcdash shows a person: what was run, what came back, what to do next. Knows nothing of who shows it."""
+
+from __future__ import annotations
+
+import shlex
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+_EXCERPT_BYTES = 2000
+
+
+def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
+    """The end of a command's own words as text; invalid UTF-8 becomes U+FFFD."""
+    text = raw.decode("utf-8", "replace").strip()
+    return text if len(text) <= limit else "… " + text[-limit:]
+
+
+def readable_command(argv: tuple[str, ...]) -> str:
+    """A command as a person would type it: without the `env` settings before it, control bytes made visible."""
+    words = list(argv)
+    if words[:1] == ["env"]:
+        words = words[1:]
+        while words and (words[0] == "-u" or "=" in words[0]):
+            words = words[2:] if words[0] == "-u" else words[1:]
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
+
+
+class HpcdashError(Exception):
+    """Base of all: `message` says what happened, `next_step` what to do, `exit_status` how a one-shot command ends."""
+
+    exit_status = EXIT_REFUSED
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.next_step}" if self.next_step else self.message
+
+
+class UsageError(HpcdashError):
+    """Wrong arguments, or an expression that cannot be read."""
+
+    exit_status = EXIT_USAGE
+
+
+class ConfigError(HpcdashError):
+    """A configuration that cannot be used; names the file, the line and the key."""
+
+    exit_status = EXIT_USAGE
+
+    def __init__(self, message: str, next_step: str = "", *, file: str = "", line: int | None = None, key: str = ""):
+        where = file + (f":{line}" if line is not None else "")
+        super().__init__(": ".join(part for part in (where, key, message) if part), next_step)
+        self.file = file
+        self.line = line
+        self.key = key
+
+
+class QueryError(UsageError):
+    """A filter that cannot be read; `position` is the 0-based offset of the first bad character in `expression`."""
+
+    def __init__(self, message: str, expression: str, position: int) -> None:
+        super().__init__(f"{message}\n  {expression}\n  {' ' * position}^")
+        self.short = message
+        self.expression = expression
+        self.position = position
+
+
+class UnreachableError(HpcdashError):
+    """The cluster could not be asked; what was known stays on the screen and the next try is up to the poller."""
+
+    exit_status = EXIT_UNREACHABLE
+
+
+class ConnectionFailed(UnreachableError):
+    """The line to a login node could not be opened, or broke."""
+
+
+class AuthenticationFailed(UnreachableError):
+    """A login node did not accept who we are, or nobody was there to answer its question."""
+
+
+class HostKeyChanged(UnreachableError):
+    """A host shows another key than the one in known_hosts: never accepted, never asked about."""
+
+
+class HostKeyRefused(UnreachableError):
+    """An unknown host's key that the person (or the ssh configuration) did not accept."""
+
+
+class CommandError(HpcdashError):
+    """A command that ended badly: `argv`, its exit `status` (None: no status) and its own words."""
+
+    def __init__(
+        self,
+        message: str,
+        next_step: str = "",
+        *,
+        argv: tuple[str, ...] = (),
+        status: int | None = None,
+        words: str = "",
+    ) -> None:
+        super().__init__(message, next_step)
+        self.argv = argv
+        self.status = status
+        self.words = words
+
+    @property
+    def evidence(self) -> str:
+        """The command, its exit status and its own words, over several lines."""
+        lines = [f"command: {readable_command(self.argv)}"] if self.argv else []
+        if self.status is not None:
+            lines.append(f"exit status: {self.status}")
+        if self.words:
+            lines.append(f"it said: {self.words}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.message, self.evidence, self.next_step) if part)
+
+
+class CommandTimedOut(CommandError):
+    """A command given up on after its time limit; the connection is still good."""
+
+    exit_status = EXIT_UNREACHABLE
+
+
+class CommandMissing(CommandError):
+    """The scheduler's command is not on the PATH of the login node."""
+
+    exit_status = EXIT_UNREACHABLE
+
+
+class ControllerDown(CommandError):
+    """The scheduler's controller does not answer; its commands are there."""
+
+    exit_status = EXIT_UNREACHABLE
+
+
+class AccountingUnavailable(CommandError):
+    """The scheduler keeps no history here, or its database does not answer."""
+
+
+class SchedulerRefused(CommandError):
+    """The scheduler said no, in its own words."""
+
+
+class NoSuchJob(CommandError):
+    """No list and no history knows this job."""
+
+
+class UnreadableOutput(CommandError):
+    """A command ended well but printed something that is not its format."""
+
+
+class NotRecorded(HpcdashError):
+    """A replayed case does not hold the answer to this command."""
+
+    exit_status = EXIT_UNREACHABLE
+
+
+class RateLimited(HpcdashError):
+    """Our own ceiling on commands a minute was reached; asked again later."""
+
+    exit_status = EXIT_UNREACHABLE

@@ -1,0 +1,122 @@
+"""What every transport can do, and what it may ask a person. Knows no scheduler and no screen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+DEFAULT_LIMIT_SECONDS = 30.0
+DEFAULT_CAP_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
+
+    `truncated` is true when it wrote more than the cap and was ended for that.
+    """
+
+    argv: tuple[str, ...]
+    status: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptField:
+    """One thing a login node asks for; `secret` is typed unseen."""
+
+    label: str
+    secret: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own (hostile) words."""
+
+    hop: str
+    title: str
+    instructions: str
+    fields: tuple[PromptField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostKeyQuestion:
+    """An unknown host's key: `fingerprint` in OpenSSH's SHA256:… form."""
+
+    hop: str
+    algorithm: str
+    fingerprint: str
+    known_hosts_path: str
+
+
+class Prompter(Protocol):
+    """Answers a transport's questions; implemented by the screen and by the command line."""
+
+    async def answer(self, prompt: Prompt) -> list[str] | None:
+        """One answer a field, or None when the person gives up."""
+        ...
+
+    async def accept_host_key(self, question: HostKeyQuestion) -> bool:
+        """Whether to trust (and remember) this key."""
+        ...
+
+
+class Stream(Protocol):
+    """A running command's stdout, chunk by chunk; leaving its context ends the command."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+@dataclass(slots=True)
+class Health:
+    """How a connection is, for the status line and the clusters view.
+
+    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in words.
+    """
+
+    state: str = "idle"
+    detail: str = ""
+    hops: tuple[str, ...] = ()
+    connected_at: float | None = None
+    last_seconds: float | None = None
+    retry_at: float | None = None
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class Transport(Protocol):
+    """One cluster's login node, this machine, or a recording."""
+
+    name: str
+    health: Health
+
+    async def connect(self) -> None:
+        """Open the line if it is not open; raises UnreachableError with what was tried and the next step."""
+        ...
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        """Run one command to its end.
+
+        Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there too, the connection
+        stays), UnreachableError when the line fails. A command that is not there ends with status 127.
+        """
+        ...
+
+    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
+        """Run a command whose output is read as it comes, until the context is left."""
+        ...
+
+    async def close(self) -> None:
+        """End the line and everything of ours on the other side."""
+        ...
