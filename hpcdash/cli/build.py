@@ -1,0 +1,150 @@
+"""Builds the concrete parts: which clusters, over which transports, with which backends. The only place that does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+
+from hpcdash.backends.base import Backend
+from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import ClusterSettings, Settings, did_you_mean, parse_ssh_destination
+from hpcdash.errors import UsageError
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.cache import SnapshotCache
+from hpcdash.stores.clock import FrozenClock, SystemClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.poller import Pace, Poller
+from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Prompter, Transport
+from hpcdash.ui.session import ClusterSession
+
+BACKENDS: dict[str, Backend] = {SLURM.name: SLURM}
+# The command whose presence on the PATH makes a scheduler of this machine worth asking.
+_SIGNS = {"slurm": "squeue"}
+
+
+def cache_root() -> Path:
+    """Where snapshots are kept between runs; HPCDASH_CACHE sets another place."""
+    named = os.environ.get("HPCDASH_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("hpcdash")
+
+
+def found_here() -> list[str]:
+    """The schedulers this machine seems to have, by their commands on the PATH."""
+    return [name for name, sign in _SIGNS.items() if shutil.which(sign)]
+
+
+def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSettings]:
+    """The clusters to show, the first one first; raises UsageError with what to do where there is none."""
+    if common.ssh:
+        try:
+            destination = parse_ssh_destination(common.ssh)
+        except ValueError as error:
+            raise UsageError(f"--ssh {common.ssh!r}: {error}") from error
+        chosen = [ClusterSettings(common.ssh, common.ssh, "ssh", destination, poll=settings.poll)]
+    elif common.local:
+        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
+    elif common.cluster:
+        if common.cluster not in settings.clusters:
+            known = ", ".join(settings.clusters) or "none"
+            near = did_you_mean(common.cluster, settings.clusters)
+            raise UsageError(f"no cluster {common.cluster!r} in the configuration {near}".strip(), f"Configured: {known}.")
+        chosen = [settings.clusters[common.cluster]]
+    elif settings.clusters:
+        first = settings.default_cluster or next(iter(settings.clusters))
+        chosen = [settings.clusters[first], *(one for name, one in settings.clusters.items() if name != first)]
+    elif found_here():
+        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
+    else:
+        raise UsageError(
+            "no cluster is configured, and this machine has no Slurm (no squeue on the PATH)",
+            "Name a login node:   hpcdash --ssh USER@HOST\n"
+            "or keep it:          hpcdash clusters add NAME --ssh USER@HOST\n"
+            "or look around in a recorded cluster:   hpcdash replay CASE_DIR",
+        )
+    return [replace(one, backend=common.backend) if common.backend else one for one in chosen]
+
+
+def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
+    """The backends to try, in order."""
+    if cluster.backend is None:
+        return tuple(BACKENDS.values())
+    if cluster.backend not in BACKENDS:
+        raise UsageError(f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm.")
+    return (BACKENDS[cluster.backend],)
+
+
+def build_transport(cluster: ClusterSettings, prompter: Prompter) -> Transport:
+    """The way to a cluster."""
+    environment = {"PATH": f"{cluster.path}:{os.environ.get('PATH', os.defpath)}"} if cluster.path else {}
+    if cluster.transport == "local" or cluster.ssh is None:
+        from hpcdash.transport.local import LocalTransport
+
+        return LocalTransport()
+    remote = {"PATH": f"{cluster.path}:$PATH"} if cluster.path else {}
+    if cluster.transport == "openssh":
+        from hpcdash.transport.openssh import OpenSshTransport
+
+        return OpenSshTransport(str(cluster.ssh), environment=remote)
+    from hpcdash.transport.ssh import SshTransport
+
+    return SshTransport(str(cluster.ssh), prompter, environment=remote)
+
+
+def pace_of(cluster: ClusterSettings) -> Pace:
+    poll = cluster.poll
+    seconds = {
+        Kind.MINE: poll.mine_seconds,
+        Kind.EVERYONE: poll.everyone_seconds,
+        Kind.NODES: poll.nodes_seconds,
+        Kind.QUEUES: poll.nodes_seconds,
+        Kind.HISTORY: poll.history_seconds,
+        Kind.HISTORY_EVERYONE: poll.history_seconds,
+    }
+    return Pace(seconds, poll.unfocused_factor, poll.controller_share)
+
+
+def build_session(cluster: ClusterSettings, prompter: Prompter, origin: str = "") -> ClusterSession:
+    """A cluster's store and poller; nothing is asked yet."""
+    transport = build_transport(cluster, prompter)
+    store = ClusterStore(
+        cluster.name,
+        transport,
+        backends_of(cluster),
+        clock=SystemClock(),
+        budget=CommandBudget(cluster.poll.commands_per_minute),
+        cache=SnapshotCache(cache_root(), f"{cluster.name} {cluster.ssh or 'local'} {cluster.user or ''}".strip()),
+        user=cluster.user or "",
+        title=cluster.title,
+    )
+    return ClusterSession(store, Poller(store, pace_of(cluster)), origin or _origin(cluster))
+
+
+def _origin(cluster: ClusterSettings) -> str:
+    if cluster.ssh is not None:
+        return f"{cluster.transport} {cluster.ssh}"
+    return "this machine"
+
+
+def build_replay(case_directory: Path) -> ClusterSession:
+    """A recorded case as a cluster; its clock stands still."""
+    from hpcdash.transport.replay import ReplayTransport
+
+    transport = ReplayTransport(case_directory)
+    backend = BACKENDS.get(transport.backend, SLURM)
+    store = ClusterStore(
+        transport.name,
+        transport,
+        (backend,),
+        clock=FrozenClock(transport.clock),
+        budget=CommandBudget(600),
+        user=transport.user,
+        title=f"{transport.name} (recorded)",
+    )
+    return ClusterSession(store, Poller(store, pace_of(ClusterSettings("replay", "replay"))), str(case_directory))

@@ -1,0 +1,55 @@
+"""Opens the dashboard: on the chosen clusters, or on a recorded case."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import platformdirs
+
+from hpcdash.cli.build import build_replay, build_session, chosen_clusters
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import Settings, load_settings
+from hpcdash.errors import UsageError
+from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.session import ClusterSession
+
+
+def run_dashboard(common: CommonOptions) -> None:
+    """The app on configured clusters, or on this machine's own scheduler."""
+    settings = load_settings(common.config)
+    prompter = UiPrompter()
+    sessions = [build_session(cluster, prompter) for cluster in chosen_clusters(common, settings)]
+    for session in sessions[:1]:
+        session.store.load_cached()
+    _run(common, settings, sessions, prompter)
+
+
+def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
+    """The app on a recording."""
+    session = build_replay(case_directory)
+    _run(common, load_settings(common.config), [session], UiPrompter(), view)
+
+
+def _run(
+    common: CommonOptions, settings: Settings, sessions: list[ClusterSession], prompter: UiPrompter, view: str = "jobs"
+) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "the dashboard needs a terminal", "One-shot commands do not: hpcdash jobs --format json, hpcdash --help"
+        )
+    from hpcdash.ui.actions import remapped
+    from hpcdash.ui.app import HpcdashApp
+
+    HpcdashApp(
+        sessions,
+        actions=remapped(settings.keys, str(settings.file or "")),
+        theme=settings.theme,
+        theme_folders=[platformdirs.user_config_path("hpcdash") / "themes"],
+        read_only=common.read_only or settings.read_only,
+        columns=settings.ui.columns,
+        sort=settings.ui.sort,
+        fold_arrays=settings.ui.fold_arrays,
+        prompter=prompter,
+        first_view=view,
+    ).run()

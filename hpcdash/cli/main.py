@@ -1,0 +1,198 @@
+"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, and turns errors into words."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdash import __version__
+from hpcdash.cli.options import CommonOptions, common_options
+from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
+
+_INTERRUPTED = 130
+_FORMATS = click.Choice(["table", "json", "csv"])
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, "--version", prog_name="hpcdash")
+@common_options
+@click.pass_context
+def cli(context: click.Context, common: CommonOptions) -> None:
+    """One terminal over all of your clusters. Without a command: the dashboard."""
+    context.obj = common
+    if context.invoked_subcommand is None:
+        from hpcdash.cli.dashboard import run_dashboard
+
+        run_dashboard(common)
+
+
+@cli.command()
+@click.argument("case_dir", type=click.Path(path_type=Path))
+@click.option("--view", default="jobs", hidden=True)
+@common_options
+def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
+    """The dashboard on a recorded case of fixtures/."""
+    from hpcdash.cli.dashboard import run_replay
+
+    run_replay(common, case_dir, view)
+
+
+def _table_command(name: str, words: str) -> None:
+    @cli.command(name, help=words)
+    @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
+    @click.option("--mine/--all", "mine", default=True, help="One's own (the default) or everyone's jobs.")
+    @click.option("--format", "form", type=_FORMATS, default="table", show_default=True)
+    @common_options
+    def command(common: CommonOptions, **given: Any) -> None:
+        from hpcdash.cli.oneshot import run_table
+
+        run_table(common, name, **given)
+
+
+_table_command("jobs", "Jobs in the queue.")
+_table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them.")
+_table_command("queues", "Queues (partitions), their limits and what is free. Always all of them.")
+_table_command("history", "Jobs that ended within the last 7 days.")
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def show(common: CommonOptions, job: str, form: str) -> None:
+    """Everything of one job."""
+    from hpcdash.cli.oneshot import run_show
+
+    run_show(common, job, form)
+
+
+@cli.command()
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def doctor(common: CommonOptions, form: str) -> None:
+    """Can it work here? Connection, commands, versions, clock; each with a next step."""
+    from hpcdash.cli.doctor import run_doctor
+
+    run_doctor(common, form)
+
+
+@cli.group(invoke_without_command=True)
+@click.option("--format", "form", type=_FORMATS, default="table", show_default=True)
+@common_options
+@click.pass_context
+def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
+    """What is configured, and what was found here."""
+    if context.invoked_subcommand is None:
+        from hpcdash.cli.clusters import run_clusters
+
+        run_clusters(common, form)
+
+
+@clusters.command("add")
+@click.argument("name")
+@click.option("--title", help="How it is shown.")
+@click.option("--path", help="Where its commands are, when not on the PATH: /opt/slurm/bin")
+@click.option("--user", help="Whose jobs are mine there.")
+@common_options
+def clusters_add(common: CommonOptions, name: str, **given: str | None) -> None:
+    """Write a cluster into the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
+    from hpcdash.cli.clusters import run_add
+
+    run_add(common, name, {key: value for key, value in given.items() if value})
+
+
+@cli.group()
+def config() -> None:
+    """The configuration file."""
+
+
+@config.command("check")
+@common_options
+def config_check(common: CommonOptions) -> None:
+    """Read the configuration and say what is wrong with it."""
+    from hpcdash.cli.clusters import run_config_check
+
+    run_config_check(common)
+
+
+@config.command("example")
+def config_example() -> None:
+    """Print a configuration with every key explained."""
+    from hpcdash.config import default_config_text
+
+    click.echo(default_config_text(), nl=False)
+
+
+def log_file() -> Path:
+    """Where --debug writes."""
+    import platformdirs
+
+    return platformdirs.user_log_path("hpcdash") / "hpcdash.log"
+
+
+def _log(error: BaseException) -> Path | None:
+    path = log_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as stream:
+            handler = logging.StreamHandler(stream)
+            record = logging.LogRecord("hpcdash", logging.ERROR, "", 0, " ".join(sys.argv), None, None)
+            handler.emit(record)
+            import traceback
+
+            traceback.print_exception(error, file=stream)
+    except OSError:
+        return None
+    return path
+
+
+def _complain(words: str) -> None:
+    from hpcdash.domain.text import visible
+
+    for number, line in enumerate(words.splitlines()):
+        print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
+
+
+def main() -> None:
+    """The entry point; ends the process with the contract's exit status."""
+    debug = "--debug" in sys.argv
+    try:
+        cli.main(standalone_mode=False)
+        sys.stdout.flush()
+        status = 0
+    except HpcdashError as error:
+        if debug:
+            _log(error)
+        _complain(str(error))
+        status = error.exit_status
+    except click.exceptions.Exit as error:
+        status = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        status = _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough; Python would complain again when it flushes stdout at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except Exception as error:
+        path = _log(error) if debug else None
+        _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
+        _complain(f"the traceback is in {path}" if path else "run it again with --debug to write the traceback to its log file")
+        status = EXIT_REFUSED
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

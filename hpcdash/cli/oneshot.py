@@ -1,0 +1,146 @@
+"""One-shot commands: tables and one job, to stdout, through the same stores as the app."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+
+from hpcdash.backends.base import JobDetail
+from hpcdash.cli.build import build_session, chosen_clusters
+from hpcdash.cli.formats import Kind as OutputKind
+from hpcdash.cli.formats import write_csv, write_json, write_table
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.config import load_settings
+from hpcdash.domain import query
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.text import visible
+from hpcdash.domain.words import Pair, grouped
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.ui.session import ClusterSession
+
+T = TypeVar("T")
+
+
+def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
+    """Run some work on the chosen cluster, and close its connection."""
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+
+    async def run() -> T:
+        session = build_session(cluster, TerminalPrompter())
+        try:
+            return await work(session)
+        finally:
+            await session.store.close()
+            await session.store.transport.close()
+
+    return asyncio.run(run())
+
+
+def _kind(name: str, mine: bool) -> Kind:
+    kinds = {
+        "jobs": Kind.MINE if mine else Kind.EVERYONE,
+        "history": Kind.HISTORY if mine else Kind.HISTORY_EVERYONE,
+        "nodes": Kind.NODES,
+        "queues": Kind.QUEUES,
+    }
+    return kinds[name]
+
+
+async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
+    """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
+    if kind not in (Kind.NODES, Kind.QUEUES):
+        return await store.fetch(kind)
+    snapshot, everyone = await asyncio.gather(store.fetch(kind), store.fetch(Kind.EVERYONE), return_exceptions=True)
+    if isinstance(snapshot, BaseException):
+        raise snapshot
+    if isinstance(everyone, HpcdashError):
+        print(f"hpcdash: jobs are not counted: {visible(everyone.message)}", file=sys.stderr)
+    elif isinstance(everyone, BaseException):
+        raise everyone
+    return store.snapshots[kind]
+
+
+def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
+    """jobs, nodes, queues or history as a table, JSON or CSV on stdout."""
+    kind = _kind(name, mine)
+    wanted = query.parse(expression, SCHEMAS[kind])
+
+    async def work(session: ClusterSession) -> tuple[Snapshot, str]:
+        snapshot = await _fetch(session.store, kind)
+        return snapshot, session.store.backend.name
+
+    title: list[str] = []
+
+    async def named(session: ClusterSession) -> tuple[Snapshot, str]:
+        title.append(session.name)
+        return await work(session)
+
+    snapshot, backend = with_session(common, named)
+    table = query.apply(snapshot.table, wanted, snapshot.taken_at)
+    for row in snapshot.rejected:
+        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    out = sys.stdout.buffer
+    if form == "json":
+        write_json(
+            name,
+            table,
+            out,
+            cluster=title[0],
+            backend=backend,
+            taken_at=snapshot.taken_at,
+            rejected_rows=len(snapshot.rejected),
+        )
+    elif form == "csv":
+        write_csv(name, table, out)
+    else:
+        width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
+        write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
+
+
+def run_show(common: CommonOptions, job: str, form: str) -> None:
+    """One job with everything the scheduler said, as groups of lines or JSON."""
+
+    async def work(session: ClusterSession) -> tuple[JobDetail, str, str, float, str]:
+        store = session.store
+        detail = await store.fetch_detail(job)
+        row = detail.job.to_pylist()[0]
+        hint = store.backend.reason_hint(str(row["state"]), row["reason"])
+        return detail, store.name, store.backend.name, store.clock.now(), hint
+
+    detail, cluster, backend, taken_at, hint = with_session(common, work)
+    if form == "json":
+        shown = table_to_json_rows(detail.job, public_names(JOBS))[0]
+        shown["native"] = dict(detail.native)
+        answer = {
+            "schema": 1,
+            "cluster": cluster,
+            "backend": backend,
+            "taken_at": format_utc(taken_at),
+            "rejected_rows": 0,
+            "job": shown,
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        return
+    row = detail.job.to_pylist()[0]
+    for title, pairs in grouped(row, datetime.fromtimestamp(taken_at, UTC), hint):
+        _print_pairs(title, pairs)
+    _print_pairs("in the scheduler's words", list(detail.native.items()))
+
+
+def _print_pairs(title: str, pairs: list[Pair]) -> None:
+    print(title)
+    width = max(12, *(len(label) for label, _ in pairs)) + 2
+    for label, value in pairs:
+        print(f"  {visible(label):<{width}}{visible(value)}")

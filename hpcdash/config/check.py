@@ -1,0 +1,193 @@
+"""Turns a parsed TOML document into settings, collecting every problem on the way. Pure; reads no file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcdash.config import values
+from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
+from hpcdash.config.settings import ClusterSettings, PollSettings, Settings, UiSettings
+from hpcdash.config.values import Reader, Unfit
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TABLES = ("poll", "keys", "aliases", "clusters", "ui")
+_TOP: Mapping[str, Reader] = {
+    "default_cluster": values.line_of_text,
+    "theme": values.line_of_text,
+    "read_only": values.flag,
+}
+_POLL: Mapping[str, Reader] = {
+    "mine_seconds": values.poll_seconds,
+    "everyone_seconds": values.poll_seconds,
+    "nodes_seconds": values.poll_seconds,
+    "history_seconds": values.poll_seconds,
+    "unfocused_factor": values.unfocused_factor,
+    "commands_per_minute": values.commands_per_minute,
+    "controller_share": values.controller_share,
+}
+_CLUSTER: Mapping[str, Reader] = {
+    "title": values.line_of_text,
+    "transport": values.one_of("local", "ssh", "openssh"),
+    "ssh": values.ssh_destination,
+    "port": values.port,
+    "backend": values.one_of("slurm", "pbs", "local"),
+    "path": values.search_path,
+    "user": values.user_name,
+}
+_UI: Mapping[str, Reader] = {"fold_arrays": values.flag, "clock": values.one_of("local", "utc")}
+_VIEWS = ("jobs", "nodes", "queues", "history")
+
+
+def check_document(
+    document: Mapping[str, object], file: Path, action_names: Collection[str] | None
+) -> tuple[Settings, list[tuple[KeyPath, str]]]:
+    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is wrong."""
+    checking = _Checking()
+    top = checking.fields(document, (), _TOP, inner=_TABLES)
+    poll = PollSettings(**checking.fields(checking.table(document, (), "poll"), ("poll",), _POLL))
+    clusters = {
+        name: cluster
+        for name in checking.table(document, (), "clusters")
+        if (cluster := checking.cluster(document, name, poll)) is not None
+    }
+    settings = Settings(
+        file=file,
+        poll=poll,
+        keys=checking.keys(document, action_names),
+        aliases=checking.aliases(document),
+        clusters=clusters,
+        ui=checking.ui(document),
+        **top,
+    )
+    checking.default_cluster(document, settings.default_cluster)
+    return settings, checking.problems
+
+
+class _Checking:
+    def __init__(self) -> None:
+        self.problems: list[tuple[KeyPath, str]] = []
+
+    def problem(self, path: KeyPath, message: str) -> None:
+        self.problems.append((path, message))
+
+    def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]:
+        """The table under a key; an empty one where it is missing or no table."""
+        table = parent.get(key, {})
+        if isinstance(table, dict):
+            return table
+        self.problem((*path, key), f"expected a table, not {shown(table)}")
+        return {}
+
+    def value(self, path: KeyPath, reader: Callable[[object], Any], value: object) -> Any:
+        """What a reader makes of a value; None, and a problem, where it does not fit."""
+        try:
+            return reader(value)
+        except Unfit as error:
+            self.problem(path, str(error))
+            return None
+
+    def fields(
+        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], inner: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """The values that are there and fit; `inner` names the tables read elsewhere."""
+        known = (*readers, *inner)
+        fit: dict[str, Any] = {}
+        for key, value in table.items():
+            if key in readers:
+                read = self.value((*path, key), readers[key], value)
+                if read is not None:
+                    fit[key] = read
+            elif key not in known:
+                self.problem((*path, key), _unknown_key(key, path, known))
+        return fit
+
+    def cluster(self, document: Mapping[str, object], name: str, poll: PollSettings) -> ClusterSettings | None:
+        path: KeyPath = ("clusters", name)
+        if not _CLUSTER_NAME.fullmatch(name):
+            self.problem(path, "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for more)")
+        before = len(self.problems)
+        table = self.table(self.table(document, (), "clusters"), ("clusters",), name)
+        found = self.fields(table, path, _CLUSTER, inner=("poll",))
+        overrides = self.fields(self.table(table, path, "poll"), (*path, "poll"), _POLL)
+        if len(self.problems) > before:
+            return None
+        ssh = found.get("ssh")
+        port = found.pop("port", None)
+        transport = found.setdefault("transport", "local" if ssh is None else "ssh")
+        if transport == "local" and ssh is not None:
+            self.problem((*path, "ssh"), 'a cluster with transport = "local" has no ssh destination')
+        elif transport != "local" and ssh is None:
+            self.problem(path, f'transport = {quoted(transport)} needs a destination: ssh = "[user@]host[:port]"')
+        if port is not None:
+            if ssh is None:
+                self.problem((*path, "port"), "a port needs a destination: ssh = ...")
+            elif ssh.port is not None:
+                self.problem((*path, "port"), "the port stands in ssh = ... already")
+            else:
+                found["ssh"] = replace(ssh, port=port)
+        return ClusterSettings(name=name, poll=replace(poll, **overrides), **{"title": name, **found})
+
+    def default_cluster(self, document: Mapping[str, object], name: str | None) -> None:
+        clusters = document.get("clusters", {})
+        if name is None or (isinstance(clusters, dict) and name in clusters):
+            return
+        hint = did_you_mean(name, clusters) if isinstance(clusters, dict) else ""
+        self.problem(("default_cluster",), f"there is no [clusters.{name}]{hint}")
+
+    def keys(self, document: Mapping[str, object], action_names: Collection[str] | None) -> dict[str, str]:
+        keys: dict[str, str] = {}
+        for action, presses in self.table(document, (), "keys").items():
+            path = ("keys", action)
+            if action_names is not None and action not in action_names:
+                self.problem(path, f"unknown action{did_you_mean(action, action_names)}")
+            read = self.value(path, values.key_presses, presses)
+            if read is not None:
+                keys[action] = read
+        return keys
+
+    def aliases(self, document: Mapping[str, object]) -> dict[str, str]:
+        aliases: dict[str, str] = {}
+        for word, command in self.table(document, (), "aliases").items():
+            path = ("aliases", word)
+            if not word or any(char.isspace() or not char.isprintable() for char in word):
+                self.problem(path, "an alias is one word")
+            read = self.value(path, values.line_of_text, command)
+            if read is not None:
+                aliases[word] = read.strip().removeprefix(":").strip()
+                if not aliases[word]:
+                    self.problem(path, "expected a command, as in " + quoted("jobs queue:gpu"))
+        return aliases
+
+    def ui(self, document: Mapping[str, object]) -> UiSettings:
+        table = self.table(document, (), "ui")
+        columns: dict[str, tuple[str, ...]] = self._by_view(table, "columns", values.column_list)
+        sort: dict[str, str] = self._by_view(table, "sort", values.sort_column)
+        return UiSettings(columns=columns, sort=sort, **self.fields(table, ("ui",), _UI, inner=("columns", "sort")))
+
+    def _by_view(self, ui: Mapping[str, object], key: str, reader: Callable[..., Any]) -> dict[str, Any]:
+        path = ("ui", key)
+        table = self.table(ui, ("ui",), key)
+        readers = {view: partial(reader, known=_column_names(view)) for view in _VIEWS if view in table}
+        return self.fields(table, path, readers, inner=_VIEWS)
+
+
+def _unknown_key(key: str, path: KeyPath, known: Iterable[str]) -> str:
+    hint = did_you_mean(key, known)
+    if not hint and path and key in _TOP:
+        hint = "; it stands at the top of the file, before the first [table]"
+    elif not hint and path != ("poll",) and key in _POLL:
+        hint = "; it belongs in [poll]"
+    return f"unknown key{hint}"
+
+
+def _column_names(view: str) -> list[str]:
+    # Arrow takes 0.1 s to import, which a configuration without columns need not wait for.
+    from hpcdash.domain import schema
+
+    by_view = {"nodes": schema.NODES, "queues": schema.QUEUES}
+    return schema.public_names(by_view.get(view, schema.JOBS))

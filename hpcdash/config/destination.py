@@ -1,0 +1,59 @@
+"""`[user@]host[:port]` as people give it to ssh. Knows no connection and looks nothing up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# A leading '-' would be read as an option by the ssh program; shell characters have no place in either part.
+USER_NAME = re.compile(r"[\w.](?:[\w.@+%=\\-]*[\w.@+%=-])?", re.ASCII)
+_HOST = re.compile(r"\w[\w.+-]*", re.ASCII)
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?", re.ASCII)
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class SshDestination:
+    """A login node: `host` is a name, an address or a Host of ~/.ssh/config; None leaves user and port to that file."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and self.port is not None else self.host
+        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port is not None else "")
+
+
+def parse_ssh_destination(text: str) -> SshDestination:
+    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port` or `::1`.
+
+    Raises ValueError with what is wrong, in words.
+    """
+    if text.startswith("-"):
+        raise ValueError("a destination does not start with '-'")
+    user, at, place = text.rpartition("@")
+    if at and not USER_NAME.fullmatch(user):
+        raise ValueError("the part before '@' is no user name")
+    host, port = _split_port(place)
+    if not (_HOST.fullmatch(host) or (_IPV6.fullmatch(host) and host.count(":") > 1)):
+        raise ValueError("no host name; expected [user@]host[:port]")
+    return SshDestination(host, user or None, port)
+
+
+def _split_port(place: str) -> tuple[str, int | None]:
+    if place.startswith("["):
+        host, bracket, rest = place[1:].partition("]")
+        if not bracket or ":" not in host or (rest and not rest.startswith(":")):
+            raise ValueError("brackets hold an IPv6 address, as in [::1]:22")
+        return host, _port(rest[1:]) if rest else None
+    if place.count(":") == 1:
+        host, _, port = place.partition(":")
+        return host, _port(port)
+    return place, None
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= MAX_PORT:
+        raise ValueError(f"the port is a number from 1 to {MAX_PORT}")
+    return int(text)

@@ -1,0 +1,66 @@
+"""The example configuration: every key, its default and what it does. Knows nothing of reading it."""
+
+# A line '#key = value' or '#[table]' is a setting left at its default; prose has a blank after the '#'.
+_EXAMPLE = """\
+# hpcdash: every key that can be set. All are optional; take the '#' away from what you change.
+# Times are in seconds.
+
+# The cluster shown first (a name from [clusters] below); the first of them by default.
+#default_cluster = "juno"
+
+#theme = "hpcdash-dark"
+
+# true takes every key away that changes something on a cluster.
+#read_only = false
+
+# How often a cluster is asked, whoever is looking: one poll serves every view. 3 seconds at the least.
+#[poll]
+# One's own jobs; the whole queue; nodes and queues; ended jobs (the last three only while they are shown).
+#mine_seconds = 15
+#everyone_seconds = 60
+#nodes_seconds = 60
+#history_seconds = 120
+# All of these times this while the terminal has no focus.
+#unfocused_factor = 4
+# Never more commands a minute than this, nor more of the controller's time (0.1: a tenth, the most there can be).
+#commands_per_minute = 30
+#controller_share = 0.1
+
+# Keys by the name of the action; `?` in the dashboard shows the names. Several keys: "x,ctrl+x".
+#[keys]
+#cancel = "ctrl+x"
+
+# Words for the ':' command line.
+#[aliases]
+#gpu = "jobs queue:gpu"
+
+# One table a cluster. `hpcdash clusters add` writes them too.
+#[clusters.juno]
+#title = "Juno (physics)"
+# Where to, as ssh takes it: a Host of ~/.ssh/config or [user@]host[:port].
+#ssh = "juno"
+# "ssh" (built in), "openssh" (the ssh program with your ControlMaster) or "local" (this machine).
+#transport = "ssh"
+# "slurm", "pbs" or "local" (hpcdash's own queue); found out by asking when left out.
+#backend = "slurm"
+# Where the scheduler's commands are, if a plain login does not find them.
+#path = "/opt/slurm/bin"
+# Whose jobs are mine; by default who one is there.
+#user = "ada"
+# Any key of [poll], for this cluster alone.
+#poll.mine_seconds = 30
+
+#[ui]
+# Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`.
+#columns.jobs = ["id", "state", "name", "user", "queue", "gpus", "elapsed_seconds", "limit_seconds", "reason"]
+# The column sorted by; '-' for the largest first.
+#sort.jobs = "-priority"
+#fold_arrays = true
+# "local" or "utc".
+#clock = "local"
+"""
+
+
+def default_config_text() -> str:
+    """A configuration in which everything is commented out, so that it changes nothing; each line says its default."""
+    return _EXAMPLE

@@ -1,0 +1,96 @@
+"""What is wrong with a configuration, in words that point at the place. Knows nothing of what the keys mean."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcdash.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SHOWN_CHARACTERS = 40
+_LISTED_PROBLEMS = 20
+_LARGEST_SHOWN_NUMBER = 10**15
+NEXT_STEP = "`hpcdash config example` prints a file with every key explained."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: `line` is 1-based (None: no line is to blame), `key` the dotted path ('': the whole file)."""
+
+    line: int | None
+    key: str
+    message: str
+
+
+class ConfigProblems(ConfigError):
+    """All that is wrong with one file, in its order; as a ConfigError it stands at the first."""
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        first = problems[0]
+        listed = [first.message, *(str(_single(file, other)) for other in problems[1:_LISTED_PROBLEMS])]
+        if len(problems) > _LISTED_PROBLEMS:
+            listed.append(f"… and {len(problems) - _LISTED_PROBLEMS} more")
+        super().__init__("\n".join(listed), NEXT_STEP, file=file, line=first.line, key=first.key)
+        self.problems = tuple(problems)
+
+
+def _single(file: str, problem: Problem) -> ConfigError:
+    return ConfigError(problem.message, file=file, line=problem.line, key=problem.key)
+
+
+def printable(text: str) -> str:
+    r"""Text on one line, with every character that does not print as a \u escape."""
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    number = ord(char)
+    return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string that reads back as `text` (which holds no lone surrogate)."""
+    return printable(json.dumps(text, ensure_ascii=False))
+
+
+def key_text(key: str) -> str:
+    """A key as TOML writes it: bare where that is possible."""
+    return key if _BARE_KEY.fullmatch(key) else quoted(key)
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as a person writes it: `clusters.juno.port`, `ui.columns.jobs[2]`."""
+    words = ""
+    for part in path:
+        if isinstance(part, int):
+            words += f"[{part}]"
+        else:
+            words += ("." if words else "") + key_text(part[:_SHOWN_CHARACTERS])
+    return words
+
+
+def shown(value: object) -> str:
+    """A value of a TOML document in a few words for a message."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…")
+    if isinstance(value, int):
+        # Python refuses to print an integer of more than 4300 digits.
+        return str(value) if abs(value) <= _LARGEST_SHOWN_NUMBER else "a very large number"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "an array"
+    return "a table" if isinstance(value, dict) else "a date or time"
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean "port"?` for the choice nearest to a word, or ''."""
+    near = difflib.get_close_matches(word[:_SHOWN_CHARACTERS], sorted(choices), n=1)
+    return f"; did you mean {quoted(near[0])}?" if near else ""

@@ -1,0 +1,91 @@
+"""The records a configuration becomes, with their defaults and units. Knows nothing of files or TOML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcdash.config.destination import SshDestination
+
+DEFAULT_THEME = "hpcdash-dark"
+
+
+@dataclass(frozen=True, slots=True)
+class PollSettings:
+    """How often a cluster is asked; [poll] for all clusters, [clusters.NAME.poll] for one.
+
+    mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds: nodes and queues, while
+    shown. history_seconds: ended jobs, while shown. All at least 3 seconds and at most a day.
+    unfocused_factor: all of these times this (1 or more) while the terminal has no focus.
+    commands_per_minute: the ceiling on commands a cluster is sent, whatever the intervals say.
+    controller_share: the most of the controller's time spent on us, as a fraction; it can be lowered, never raised.
+    """
+
+    mine_seconds: float = 15.0
+    everyone_seconds: float = 60.0
+    nodes_seconds: float = 60.0
+    history_seconds: float = 120.0
+    unfocused_factor: float = 4.0
+    commands_per_minute: int = 30
+    controller_share: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """One [clusters.NAME].
+
+    name: ASCII letters, digits, '.', '_' and '-', safe as a file's name. title: how it is shown; the name by default.
+    transport: "local", "ssh" or "openssh"; "ssh" where `ssh` is given, else "local".
+    ssh: where to; None exactly when transport is "local".
+    backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
+    path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
+    user: whose jobs are mine; None: who one is there.
+    poll: [poll] with this cluster's own values over it.
+    """
+
+    name: str
+    title: str
+    transport: str = "local"
+    ssh: SshDestination | None = None
+    backend: str | None = None
+    path: str = ""
+    user: str | None = None
+    poll: PollSettings = field(default_factory=PollSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class UiSettings:
+    """[ui].
+
+    columns: by view (jobs, nodes, queues, history) the names of the columns shown, in order; a view left out has
+    its own.
+    sort: by view a column's name, with '-' in front for the largest first.
+    fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times shown.
+    """
+
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sort: Mapping[str, str] = field(default_factory=dict)
+    fold_arrays: bool = True
+    clock: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of a configuration.
+
+    file: what was read; None when there was nothing to read and all is by default.
+    default_cluster: the cluster shown first, a key of `clusters`; None: the first one.
+    keys: action name → keys as written, several joined with ',' (`"x,ctrl+x"`); a key is a name (`space`, `ctrl+x`) or
+    a single character (`?`). aliases: word → what the ':' command line makes of it. clusters: in the file's order.
+    """
+
+    file: Path | None = None
+    default_cluster: str | None = None
+    theme: str = DEFAULT_THEME
+    read_only: bool = False
+    poll: PollSettings = field(default_factory=PollSettings)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
+    ui: UiSettings = field(default_factory=UiSettings)

@@ -1,0 +1,299 @@
+"""Job arrays: the task lists schedulers print, and the rows of an array folded into one. Knows no scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import STATE_ORDER, as_array, row_numbers, state_ranks
+from hpcdash.domain.schema import TEXT
+from hpcdash.domain.states import ACTIVE
+
+# Slurm's MaxArraySize is at most 4 000 001.
+MAX_TASKS = 4_000_001
+
+FOLD_PLAIN = 0
+FOLD_FOLDED = 1
+FOLD_UNFOLDED = 2
+FOLD_CHILD = 3
+FOLD_COLUMNS = (("_fold", pa.int8()), ("_states", TEXT), ("_row_id", TEXT))
+
+_ITEM = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
+_THROTTLE = re.compile(r"%([0-9]{1,10})$")
+
+# How one row speaks for many. The rest of the columns keep a value that all rows share, else null.
+_FIRST = frozenset({"array_id", "name", "user", "account", "work_dir", "_number"})
+_SMALLEST = frozenset({"submitted_at", "eligible_at", "started_at", "_expected_start_at", "_task"})
+_LARGEST = frozenset({"priority", "elapsed_seconds", "limit_seconds", "ends_at"})
+_RESOURCES = frozenset({"nodes", "cpus", "gpus", "memory_bytes"})
+_NULL = frozenset({"array_task", "node_list", "stdout_path", "stderr_path"})
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTasks:
+    """Tasks of an array; `throttle` is how many may run at once; incomplete when the scheduler cut the list short."""
+
+    ranges: tuple[range, ...]
+    throttle: int | None = None
+    is_incomplete: bool = False
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.ranges))
+
+    @property
+    def first(self) -> int | None:
+        return min((tasks.start for tasks in self.ranges), default=None)
+
+    def contains(self, task: int) -> bool:
+        return any(task in tasks for tasks in self.ranges)
+
+    def overlaps(self, other: ArrayTasks) -> bool:
+        """Whether any task is in both."""
+        return any(_meet(ours, theirs) for ours in self.ranges for theirs in other.ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        for tasks in self.ranges:
+            yield from tasks
+
+    def __str__(self) -> str:
+        items = [_shown(tasks) for tasks in self.ranges] + ["..."] * self.is_incomplete
+        return ",".join(items) + (f"%{self.throttle}" if self.throttle else "")
+
+
+def parse_tasks(text: str) -> ArrayTasks:
+    """Reads `3-10%1`, `1,3,5-7`, `0-15:4`, `[4-10%2]`, `1-3,...`; each task counts once.
+
+    A list that ends in `...` or lost its bracket is incomplete; the last number before a lost bracket may have lost
+    digits and is left out. Raises ValueError naming the text.
+    """
+    wanted = text.strip()
+    is_cut = wanted.startswith("[") and not wanted.endswith("]")
+    wanted = wanted.removeprefix("[").removesuffix("]")
+    throttle = _THROTTLE.search(wanted)
+    if throttle:
+        wanted = wanted[: throttle.start()]
+    items = wanted.split(",")
+    is_incomplete = is_cut
+    if items[-1].strip(" .…") == "" and items[-1].strip():
+        is_incomplete = True
+        items.pop()
+    elif items[-1].endswith("..."):
+        is_cut = is_incomplete = True
+    if is_cut and items:
+        items.pop()
+    ranges = [_parse_item(item.strip(), text) for item in items]
+    if not ranges and not is_incomplete:
+        raise ValueError(f"{text!r} names no array tasks")
+    return ArrayTasks(_distinct(ranges), int(throttle[1]) or None if throttle else None, is_incomplete)
+
+
+def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.Table:
+    """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as one summary.
+
+    The summary stands where the first of its rows stood; with its `array_id` in `unfolded` (None: every one) its rows
+    follow it. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED, FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary
+    (`2 running · 8 pending`, in tasks) and `_row_id`: the id, or `12[]` for the summary of array 12.
+
+    A summary has the state of its most alive row, the resources of its active rows together (of its first row when
+    none is active), its earliest submission and start, and what all of its rows share.
+    """
+    table = table.unify_dictionaries().combine_chunks()
+    array_ids = as_array(table["array_id"])
+    if array_ids.null_count == len(array_ids):
+        return _plain(table)
+    encoded = array_ids.dictionary_encode()
+    groups = encoded.indices
+    counts = pc.value_counts(groups.drop_null())
+    folded_groups = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(folded_groups) == 0:
+        return _plain(table)
+    is_grouped = pc.fill_null(pc.is_in(groups, value_set=folded_groups), False)
+    places = row_numbers(table.num_rows)
+    rows = table.filter(is_grouped)
+    row_groups = groups.filter(is_grouped)
+    row_places = places.filter(is_grouped)
+    summaries, summary_groups, summary_places = _summaries(rows, row_groups, row_places)
+    summary_ids = encoded.dictionary.take(summary_groups)
+
+    if unfolded is None:
+        is_open = pa.repeat(pa.scalar(True), len(summary_ids))
+    else:
+        is_open = pc.is_in(summary_ids, value_set=pa.array(sorted(unfolded), TEXT))
+    summaries = _with_fold(
+        summaries,
+        pc.if_else(is_open, pa.scalar(FOLD_UNFOLDED, pa.int8()), pa.scalar(FOLD_FOLDED, pa.int8())),
+        _state_words(rows, row_groups, summary_groups),
+        pc.binary_join_element_wise(summary_ids, "[]", ""),
+    )
+    is_plain = pc.invert(is_grouped)
+    pieces = [_plain(table.filter(is_plain)), summaries]
+    anchors = [places.filter(is_plain), summary_places]
+    depths = [
+        pa.repeat(pa.scalar(0, pa.int64()), len(anchors[0])),
+        pa.repeat(pa.scalar(0, pa.int64()), len(anchors[1])),
+    ]
+    if pc.any(is_open).as_py():
+        open_groups = summary_groups.filter(is_open)
+        is_child = pc.is_in(row_groups, value_set=open_groups)
+        pieces.append(_plain(rows.filter(is_child), FOLD_CHILD))
+        parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
+        anchors.append(summary_places.take(parents))
+        depths.append(pc.add(row_places.filter(is_child), 1))
+    order = pa.table({"anchor": pa.concat_arrays(anchors), "depth": pa.concat_arrays(depths)})
+    positions = pc.sort_indices(order, sort_keys=[("anchor", "ascending"), ("depth", "ascending")])
+    return pa.concat_tables(pieces).unify_dictionaries().combine_chunks().take(positions)
+
+
+def _plain(table: pa.Table, kind: int = FOLD_PLAIN) -> pa.Table:
+    count = table.num_rows
+    no_states = pa.nulls(count, TEXT)
+    return _with_fold(table, pa.repeat(pa.scalar(kind, pa.int8()), count), no_states, table["id"])
+
+
+def _with_fold(table: pa.Table, kinds: pa.Array, states: pa.Array, row_ids: pa.Array | pa.ChunkedArray) -> pa.Table:
+    for (name, _), column in zip(FOLD_COLUMNS, (kinds, states, row_ids), strict=True):
+        table = table.append_column(name, column)
+    return table
+
+
+def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.Table, pa.Array, pa.Array]:
+    """One row a group, the groups, and the place of each one's first row."""
+    state = as_array(rows["state"])
+    ranks = pc.fill_null(state_ranks(state.dictionary).take(state.indices), len(STATE_ORDER))
+    is_active = pc.less(ranks, len(ACTIVE))
+    columns: dict[str, pa.Array] = {
+        "_group": groups,
+        "_place": places,
+        "_rank": ranks,
+        "_active": is_active.cast(pa.int8()),
+    }
+    wanted: list[tuple[Any, ...]] = [("_place", "min"), ("_rank", "min"), ("_active", "max"), ("_tasks", "sum")]
+    columns["_tasks"] = pc.fill_null(as_array(rows["_tasks"]), 1)
+    at_least_one = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+    for name in rows.column_names:
+        column = as_array(rows[name])
+        if name in {"id", "state", "_tasks"} or name in _NULL or name in _FIRST:
+            continue
+        if name in _RESOURCES:
+            columns[name] = pc.if_else(is_active, column, pa.scalar(None, column.type))
+            wanted.append((name, "sum", at_least_one))
+        elif name in _SMALLEST or name in _LARGEST:
+            columns[name] = column
+            wanted.append((name, "min" if name in _SMALLEST else "max"))
+        elif column.null_count < len(column):
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            columns[name] = column.indices
+            wanted += [(name, "min"), (name, "max")]
+    grouped = pa.table(columns).group_by("_group", use_threads=False).aggregate(wanted).combine_chunks()
+    result = {name: as_array(grouped[name]) for name in grouped.column_names}
+    first_rows = rows.take(pc.index_in(result["_place_min"], value_set=places))
+    return _assemble(rows, first_rows, result), result["_group"], result["_place_min"]
+
+
+def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array]) -> pa.Table:
+    count = first_rows.num_rows
+    is_active = pc.equal(result["_active_max"], 1)
+    columns: dict[str, pa.Array] = {}
+    for name, kind in zip(rows.column_names, rows.schema.types, strict=True):
+        first = as_array(first_rows[name])
+        if name == "id":
+            array_ids = as_array(first_rows["array_id"])
+            # PBS writes 12[].server for the array itself.
+            in_brackets = pc.match_substring(array_ids, "[")
+            columns[name] = pc.if_else(in_brackets, array_ids, pc.binary_join_element_wise(array_ids, "_[]", ""))
+        elif name == "state":
+            words = as_array(rows[name]).dictionary
+            code_of_rank = pc.index_in(pa.array(range(len(STATE_ORDER) + 1), pa.int32()), value_set=state_ranks(words))
+            columns[name] = pa.DictionaryArray.from_arrays(code_of_rank.take(result["_rank_min"]), words)
+        elif name == "_tasks":
+            columns[name] = result["_tasks_sum"]
+        elif name in _NULL:
+            columns[name] = pa.nulls(count, kind)
+        elif name in _RESOURCES:
+            columns[name] = pc.if_else(is_active, result[f"{name}_sum"], first)
+        elif name in _SMALLEST:
+            columns[name] = result[f"{name}_min"]
+        elif name in _LARGEST:
+            columns[name] = result[f"{name}_max"]
+        elif f"{name}_min" in result:
+            codes = result[f"{name}_min"]
+            codes = pc.if_else(pc.equal(codes, result[f"{name}_max"]), codes, pa.scalar(None, codes.type))
+            column = as_array(rows[name])
+            words = column.dictionary if pa.types.is_dictionary(kind) else column.dictionary_encode().dictionary
+            shared = pa.DictionaryArray.from_arrays(codes, words)
+            columns[name] = shared if pa.types.is_dictionary(kind) else shared.dictionary_decode()
+        else:
+            columns[name] = first
+    return pa.table(columns, schema=rows.schema)
+
+
+def _state_words(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -> pa.Array:
+    """`2 running · 8 pending` for each of `summary_groups`, the most alive first."""
+    state = as_array(rows["state"])
+    pairs = pa.table(
+        {
+            "group": groups,
+            "code": state.indices,
+            "rank": state_ranks(state.dictionary).take(state.indices),
+            "tasks": pc.fill_null(as_array(rows["_tasks"]), 1),
+        }
+    )
+    sums = pairs.group_by(["group", "code", "rank"], use_threads=False).aggregate([("tasks", "sum")])
+    sums = sums.sort_by([("group", "ascending"), ("rank", "ascending")])
+    words = pc.replace_substring(state.dictionary, "_", " ").take(as_array(sums["code"]))
+    phrases = pc.binary_join_element_wise(
+        as_array(sums["tasks_sum"]).cast(TEXT), pc.fill_null(words, "unknown"), " ", null_handling="skip"
+    )
+    listed = pa.table({"group": sums["group"], "phrase": phrases}).group_by("group", use_threads=False)
+    lists = listed.aggregate([("phrase", "list")]).combine_chunks()
+    joined = pc.binary_join(as_array(lists["phrase_list"]), " · ")
+    return joined.take(pc.index_in(summary_groups, value_set=as_array(lists["group"])))
+
+
+def _parse_item(item: str, text: str) -> range:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise ValueError(f"{item!r} in {text!r} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
+    low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if high < low or step == 0:
+        raise ValueError(f"{item!r} in {text!r} is an empty range")
+    tasks = range(low, high + 1, step)
+    if len(tasks) > MAX_TASKS:
+        raise ValueError(f"{text!r} has more than {MAX_TASKS} tasks")
+    return tasks
+
+
+def _distinct(ranges: list[range]) -> tuple[range, ...]:
+    """The same ranges when no task is twice in them; else the tasks anew, in order."""
+    ordered = sorted(ranges, key=lambda tasks: tasks.start)
+    if all(before[-1] < after[0] for before, after in zip(ordered, islice(ordered, 1, None), strict=False)):
+        return tuple(ranges)
+    result: list[range] = []
+    for task in sorted(set().union(*ordered)):
+        if result and result[-1].stop == task:
+            result[-1] = range(result[-1].start, task + 1)
+        else:
+            result.append(range(task, task + 1))
+    return tuple(result)
+
+
+def _meet(one: range, other: range) -> bool:
+    if len(other) < len(one):
+        one, other = other, one
+    if one.step == other.step == 1:
+        return max(one.start, other.start) < min(one.stop, other.stop)
+    return any(task in other for task in one)
+
+
+def _shown(tasks: range) -> str:
+    if len(tasks) == 1:
+        return str(tasks.start)
+    return f"{tasks[0]}-{tasks[-1]}" + (f":{tasks.step}" if tasks.step > 1 else "")

@@ -1,0 +1,323 @@
+"""What one part of a filter asks of every row of a table, as masks. Knows nothing of how filters are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain import nodelist
+from hpcdash.domain.columns import as_array, evaluate_words
+from hpcdash.domain.units import parse_count, parse_duration, parse_instant, parse_memory
+
+_COMPARISONS = {">": pc.greater, ">=": pc.greater_equal, "<": pc.less, "<=": pc.less_equal}
+_DIGIT = re.compile(r"[0-9]")
+_TRUE = frozenset({"yes", "true", "1", "on"})
+_FALSE = frozenset({"no", "false", "0", "off"})
+
+
+class Kind(Enum):
+    """How the values of a column are written."""
+
+    TEXT = "text"
+    NODES = "a list of nodes"
+    COUNT = "a number"
+    DECIMAL = "a decimal number"
+    DURATION = "a duration"
+    MEMORY = "an amount of memory"
+    INSTANT = "a time"
+    SWITCH = "yes or no"
+
+
+class Condition(Protocol):
+    """Something that is true or false of every row."""
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        """As many booleans as rows, without nulls."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Text to be equal to, without regard to case; None as `text` is null; in a glob each `*` is any text."""
+
+    text: str | None
+    is_glob: bool = False
+
+    @property
+    def like(self) -> str:
+        """The glob in the language of SQL's LIKE."""
+        escaped = (self.text or "").replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        return escaped.replace("*", "%")
+
+
+def kind_of(name: str, column_type: pa.DataType) -> Kind:
+    """How the values of a column of domain.schema are written, by its type and the unit in its name."""
+    if pa.types.is_timestamp(column_type):
+        return Kind.INSTANT
+    if pa.types.is_boolean(column_type):
+        return Kind.SWITCH
+    if pa.types.is_floating(column_type):
+        return Kind.DECIMAL
+    if pa.types.is_integer(column_type):
+        if name.endswith("_seconds"):
+            return Kind.DURATION
+        return Kind.MEMORY if name.endswith("_bytes") else Kind.COUNT
+    return Kind.NODES if name == "node_list" else Kind.TEXT
+
+
+def read_number(kind: Kind, text: str) -> int | float | None:
+    """A value of a numeric kind; None for an unlimited duration. Raises ValueError naming the text."""
+    if kind is Kind.DURATION:
+        return parse_duration(text)
+    if kind is Kind.MEMORY:
+        return parse_memory(text)
+    if kind is Kind.COUNT:
+        return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
+
+
+def read_switch(text: str) -> bool:
+    """yes or no. Raises ValueError naming the text."""
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(f"{text!r} is neither yes nor no")
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """Every row."""
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        return pa.repeat(pa.scalar(True), table.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Each of the parts holds."""
+
+    parts: tuple[Condition, ...]
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        result = self.parts[0].mask(table, now_epoch)
+        for part in self.parts[1:]:
+            result = pc.and_(result, part.mask(table, now_epoch))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of the parts holds."""
+
+    parts: tuple[Condition, ...]
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        result = self.parts[0].mask(table, now_epoch)
+        for part in self.parts[1:]:
+            result = pc.or_(result, part.mask(table, now_epoch))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The part does not hold."""
+
+    part: Condition
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        return pc.invert(self.part.mask(table, now_epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class HasWord:
+    """`word` stands anywhere in one of the columns, without regard to case."""
+
+    columns: tuple[str, ...]
+    word: Pattern
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        result = pa.repeat(pa.scalar(False), table.num_rows)
+        for name in self.columns:
+            if name in table.column_names:
+                result = pc.or_(result, evaluate_words(table[name], self._holds))
+        return result
+
+    def _holds(self, values: pa.Array) -> pa.Array:
+        text = self.word.text or ""
+        if self.word.is_glob:
+            return pc.match_like(values, f"%{self.word.like}%", ignore_case=True)
+        # Without letters there is no case to ignore, which is three times as fast.
+        return pc.match_substring(values, text, ignore_case=text.lower() != text.upper())
+
+
+@dataclass(frozen=True, slots=True)
+class TextIs:
+    """The text is one of the patterns; of a list, one element is."""
+
+    column: str
+    patterns: tuple[Pattern, ...]
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, any(pattern.text is None for pattern in self.patterns))
+        column = as_array(table[self.column])
+        result = evaluate_words(column, self._is)
+        if any(pattern.text is None for pattern in self.patterns):
+            result = pc.or_(result, _is_none(column))
+        return result
+
+    def _is(self, values: pa.Array) -> pa.Array:
+        exact = [pattern.text.lower() for pattern in self.patterns if pattern.text is not None and not pattern.is_glob]
+        result = pc.is_in(pc.utf8_lower(values), value_set=pa.array(exact, pa.string()))
+        for pattern in self.patterns:
+            if pattern.is_glob:
+                result = pc.or_(result, pc.match_like(values, pattern.like, ignore_case=True))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatches:
+    """A regular expression (RE2) is found in the text, without regard to case; of a list, in one element."""
+
+    column: str
+    expression: str
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, False)
+        return evaluate_words(table[self.column], self._matches)
+
+    def check(self) -> None:
+        """Raises pyarrow.ArrowInvalid when the expression is none."""
+        self._matches(pa.array([""]))
+
+    def _matches(self, values: pa.Array) -> pa.Array:
+        return pc.match_substring_regex(values, self.expression, ignore_case=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NodesHold:
+    """A compressed list of nodes holds one of the names; a glob is matched against the list as it is written."""
+
+    column: str
+    patterns: tuple[Pattern, ...]
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        result = TextIs(self.column, self.patterns).mask(table, now_epoch)
+        names = [pattern.text.lower() for pattern in self.patterns if pattern.text and not pattern.is_glob]
+        if self.column not in table.column_names or not names:
+            return result
+        column = as_array(table[self.column])
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        return pc.or_(result, evaluate_words(column, lambda lists: _lists_holding(lists, names)))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberIs:
+    """The number is one of the values; None among them is null."""
+
+    column: str
+    values: tuple[int | float | None, ...]
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, None in self.values)
+        column = as_array(table[self.column])
+        known = pa.array([value for value in self.values if value is not None], column.type)
+        result = pc.is_in(column, value_set=known)
+        return pc.or_(result, pc.is_null(column)) if None in self.values else result
+
+
+@dataclass(frozen=True, slots=True)
+class NumberCompares:
+    """The number is on the right side of `value`."""
+
+    column: str
+    operator: str
+    value: int | float
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, False)
+        return _compare(table[self.column], self.operator, pa.scalar(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class InstantIs:
+    """The time lies in one of the days, minutes or seconds written; None among them is null."""
+
+    column: str
+    texts: tuple[str | None, ...]
+    zone: tzinfo = field(default=UTC)
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, None in self.texts)
+        column = as_array(table[self.column])
+        result = pc.is_null(column) if None in self.texts else pa.repeat(pa.scalar(False), table.num_rows)
+        for text in self.texts:
+            if text is not None:
+                instant = parse_instant(text, now_epoch, self.zone)
+                after = _compare(column, ">=", _moment(instant.epoch, column.type))
+                before = _compare(column, "<", _moment(instant.epoch + instant.span_seconds, column.type))
+                result = pc.or_(result, pc.and_(after, before))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class InstantCompares:
+    """The time is before or after an instant; a day or a minute counts from its beginning."""
+
+    column: str
+    operator: str
+    text: str
+    zone: tzinfo = field(default=UTC)
+
+    def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
+        if self.column not in table.column_names:
+            return _of_absent(table, False)
+        column = as_array(table[self.column])
+        instant = parse_instant(self.text, now_epoch, self.zone)
+        return _compare(column, self.operator, _moment(instant.epoch, column.type))
+
+
+def _compare(column: Any, operator: str, value: pa.Scalar) -> pa.Array:
+    return pc.fill_null(_COMPARISONS[operator](as_array(column), value), False)
+
+
+def _moment(epoch: int, column_type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(epoch, pa.timestamp("s", tz=column_type.tz))
+
+
+def _is_none(column: pa.Array) -> pa.Array:
+    if pa.types.is_list(column.type):
+        return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True)
+    return pc.is_null(column)
+
+
+def _of_absent(table: pa.Table, value: bool) -> pa.Array:
+    return pa.repeat(pa.scalar(value), table.num_rows)
+
+
+def _lists_holding(lists: pa.Array, names: list[str]) -> pa.Array:
+    """Which of the distinct lists in brackets or with commas hold one of the names."""
+    candidates = pc.match_substring_regex(lists, r"[\[,]")
+    # Brackets stand for digits only: what comes before the first digit of a name is in the list as it is.
+    stems = {_DIGIT.split(name, maxsplit=1)[0] for name in names}
+    if all(stems):
+        near = pa.repeat(pa.scalar(False), len(lists))
+        for stem in stems:
+            near = pc.or_(near, pc.match_substring(lists, stem, ignore_case=True))
+        candidates = pc.and_(candidates, near)
+    worth_reading = pc.unique(lists.filter(candidates)).to_pylist()
+    holding = [text for text in worth_reading if any(nodelist.contains(text, name) for name in names)]
+    return pc.is_in(lists, value_set=pa.array(holding, pa.string()))

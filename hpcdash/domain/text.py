@@ -1,0 +1,111 @@
+"""Makes text that anyone may have written safe to show in a terminal cell. Knows nothing of tables or widgets."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from rich.cells import cell_len, set_cell_size
+
+ELLIPSIS = "…"
+REPLACEMENT = "\ufffd"
+# Burmese and Vietnamese need two marks on a letter; "zalgo" text has dozens.
+MAX_MARKS_IN_A_ROW = 2
+
+_DOTTED_CIRCLE = "\u25cc"
+_DELETE_PICTURE = "\u2421"
+_ZERO_WIDTH_JOINER = "\u200d"
+_PRESENTATION_SELECTORS = "\ufe0e\ufe0f"
+# Letters that print nothing: Hangul fillers, Khmer inherent vowels, Mongolian and other selectors, the grapheme joiner.
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+# Blocks that newer Unicode versions fill with emoji and ideographs; their widths are settled before their letters.
+_RESERVED_BUT_PRINTABLE = re.compile("[\U0001f300-\U0001faff\U00020000-\U0002fffd\U00030000-\U0003fffd]")
+_PLAIN, _MARK, _JOINER = range(3)
+
+
+def decode(raw: bytes) -> str:
+    """Bytes as text; what is not UTF-8 becomes U+FFFD."""
+    return raw.decode("utf-8", "replace")
+
+
+def visible(text: str) -> str:
+    """The same text with nothing in it that moves the cursor, hides, reorders or piles up.
+
+    Control characters become their pictures (`␛`, `␊`, `␉`); C1 controls, bidirectional controls, zero-width and other
+    format characters, line separators, private and unassigned code points become `‹200B›`; lone surrogates become
+    U+FFFD. No more than MAX_MARKS_IN_A_ROW combining marks stay on a letter. Emoji, ideographs and right-to-left
+    letters stay; the joiners between emoji go, as terminals disagree on the width of what they join.
+    The result is one line, and `visible(visible(x)) == visible(x)`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    marks = 0
+    base = ""
+    for position, character in enumerate(text):
+        kind, stand_in = _classify(character)
+        if kind == _PLAIN:
+            marks = 0
+        elif kind == _MARK:
+            if not shown:
+                shown.append(_DOTTED_CIRCLE)
+            marks += 1
+            if marks > MAX_MARKS_IN_A_ROW:
+                continue
+        elif kind == _JOINER:
+            if _is_symbol(base) and (
+                character in _PRESENTATION_SELECTORS or _is_symbol(text[position + 1 : position + 2])
+            ):
+                continue
+            marks = 0
+        shown.append(stand_in)
+        base = character
+    return "".join(shown)
+
+
+def clip(text: str, width: int) -> str:
+    """Text of at most `width` terminal cells; what was cut off leaves an `…`. Wants text that is `visible` already."""
+    if width <= 0:
+        return ""
+    if len(text) <= width and text.isascii():
+        return text
+    if cell_len(text) <= width:
+        return text
+    if width == 1:
+        return ELLIPSIS
+    return set_cell_size(text, width - 1).rstrip(" ") + ELLIPSIS
+
+
+def width_of(text: str) -> int:
+    """How many terminal cells a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+@lru_cache(maxsize=8192)
+def _classify(character: str) -> tuple[int, str]:
+    """What a character is, and what is shown in its place."""
+    code = ord(character)
+    if code < 0x20:
+        return _PLAIN, chr(0x2400 + code)
+    if code == 0x7F:
+        return _PLAIN, _DELETE_PICTURE
+    escape = f"‹{code:04X}›"
+    if character == _ZERO_WIDTH_JOINER or character in _PRESENTATION_SELECTORS:
+        return _JOINER, escape
+    category = unicodedata.category(character)
+    if category == "Cs":
+        return _PLAIN, REPLACEMENT
+    if category == "Cn" and _RESERVED_BUT_PRINTABLE.match(character):
+        return _PLAIN, character
+    if category in {"Cc", "Cf", "Co", "Cn", "Zl", "Zp"} or _BLANK.match(character):
+        return _PLAIN, escape
+    if category in {"Mn", "Me"} or cell_len(character) == 0:
+        return _MARK, character
+    return _PLAIN, character
+
+
+def _is_symbol(character: str) -> bool:
+    return bool(character) and (
+        unicodedata.category(character) in {"So", "Sk", "Sm"} or _RESERVED_BUT_PRINTABLE.match(character) is not None
+    )

@@ -1,0 +1,238 @@
+"""Reads and prints durations, memory, counts and instants as people write them. Knows no scheduler and no clock."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+MINUTE = 60
+HOUR = 3600
+DAY = 86_400
+WEEK = 7 * DAY
+KIB = 1024
+
+_MAX_INT64 = 2**63 - 1
+_UNLIMITED = frozenset({"infinite", "infinity", "unlimited", "inf"})
+_UNIT_SECONDS = {"s": 1, "m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
+_UNIT_WORDS = (
+    ("s", ("s", "sec", "secs", "second", "seconds")),
+    ("m", ("m", "min", "mins", "minute", "minutes")),
+    ("h", ("h", "hr", "hrs", "hour", "hours")),
+    ("d", ("d", "day", "days")),
+    ("w", ("w", "week", "weeks")),
+)
+_UNIT_OF_WORD = {word: unit for unit, words in _UNIT_WORDS for word in words}
+_DURATION_PARTS = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*")
+_CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?(?:\.[0-9]{1,9})?")
+_NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?")
+_MEMORY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgtpe])i?)?(b)?", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmg])?", re.IGNORECASE)
+_MEMORY_POWERS = {letter: power for power, letter in enumerate("KMGTPE", start=1)}
+_EPOCH = re.compile(r"@?([0-9]{9,11})")
+_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ t](.+))?")
+_TIME_OF_DAY = re.compile(
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?\s*(z|[+-][0-9]{2}:?[0-9]{2})?", re.IGNORECASE
+)
+_DAY_WORDS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+
+
+def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
+    """Seconds of `1-02:03:04`, `2:00:00`, `30:00` (mm:ss), `90m`, `2h`, `1d12h`; None for `infinite` and `unlimited`.
+
+    A bare number counts in `bare_unit_seconds`. Days with one or two fields are Slurm's: `1-02` is a day and two hours.
+    Raises ValueError naming the text.
+    """
+    wanted = text.strip().lower()
+    if wanted in _UNLIMITED:
+        return None
+    if _NUMBER.fullmatch(wanted):
+        return _whole(float(wanted) * bare_unit_seconds if "." in wanted else int(wanted) * bare_unit_seconds, text)
+    if clock := _CLOCK.fullmatch(wanted):
+        return _whole(_clock_seconds(*clock.groups()), text)
+    seconds = 0.0
+    position = 0
+    while position < len(wanted):
+        part = _DURATION_PARTS.match(wanted, position)
+        unit = _UNIT_OF_WORD.get(part[2]) if part else None
+        if part is None or unit is None:
+            break
+        amount = float(part[1]) if "." in part[1] else int(part[1])
+        seconds += amount * _UNIT_SECONDS[unit]
+        position = part.end()
+    if not wanted or position < len(wanted):
+        raise ValueError(f"{text!r} is no duration: write 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
+    return _whole(seconds, text)
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for a narrow column: `0:42`, `12:34`, `3:04:05`, `2d04h`, `123d`."""
+    whole = int(seconds)
+    if whole < 0:
+        return "-" + format_duration(-whole)
+    if whole < HOUR:
+        return f"{whole // MINUTE}:{whole % MINUTE:02}"
+    if whole < DAY:
+        return f"{whole // HOUR}:{whole % HOUR // MINUTE:02}:{whole % MINUTE:02}"
+    if whole < 100 * DAY:
+        return f"{whole // DAY}d{whole % DAY // HOUR:02}h"
+    return f"{whole // DAY}d"
+
+
+def format_clock(seconds: int) -> str:
+    """A duration to the second, as schedulers take it: `02:00:00`, `1-02:03:04`. `parse_duration` reads it back."""
+    days, rest = divmod(seconds, DAY)
+    clock = f"{rest // HOUR:02}:{rest % HOUR // MINUTE:02}:{rest % MINUTE:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def format_age(seconds: float) -> str:
+    """How long ago, roughly: `12 s`, `4 min`, `3 h`, `2 d`; what lies ahead counts as `0 s`."""
+    whole = max(int(seconds), 0)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min"
+    if whole < DAY:
+        return f"{whole // HOUR} h"
+    return f"{whole // DAY} d"
+
+
+def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
+    """Bytes of `16G`, `1.5T`, `4000M`, `16GiB`, `100kb`, `0`; units are binary, as Slurm's and PBS's.
+
+    A bare number counts in `bare_unit_bytes`. Raises ValueError naming the text.
+    """
+    parts = _MEMORY.fullmatch(text.strip())
+    if parts is None:
+        raise ValueError(f"{text!r} is no amount of memory: write 16G, 1.5T or 4000M")
+    number, letter, byte = parts.groups()
+    scale = KIB ** _MEMORY_POWERS[letter.upper()] if letter else 1 if byte else bare_unit_bytes
+    return _whole(float(number) * scale if "." in number else int(number) * scale, text)
+
+
+def format_memory(amount_bytes: float) -> str:
+    """Memory for a narrow column, in binary units: `0`, `512B`, `1.5G`, `16G`, `2T`."""
+    if amount_bytes < 0:
+        return "-" + format_memory(-amount_bytes)
+    value = float(amount_bytes)
+    if value < 1:
+        return "0"
+    for unit in "BKMGTPE":
+        shown = f"{value:.1f}" if value < 99.95 and unit != "B" else f"{value:.0f}"
+        if float(shown) < KIB or unit == "E":
+            return (shown[:-2] if shown.endswith(".0") else shown) + unit
+        value /= KIB
+    raise AssertionError("the last unit always fits")
+
+
+def parse_count(text: str, *, thousand: int = 1000) -> int:
+    """A whole number such as `12`, `1.5K`, `2M`; `thousand` is 1024 for what Slurm prints.
+
+    Raises ValueError naming the text.
+    """
+    parts = _COUNT.fullmatch(text.strip())
+    if parts is None:
+        raise ValueError(f"{text!r} is no count: write 12, 1.5K or 2M")
+    number, letter = parts.groups()
+    scale = thousand ** ("kmg".index(letter.lower()) + 1) if letter else 1
+    value = float(number) * scale if "." in number else int(number) * scale
+    if value != int(value):
+        raise ValueError(f"{text!r} is no count: it is not a whole number")
+    return _whole(value, text)
+
+
+def format_count(count: int) -> str:
+    """A count for a narrow column: exact below 10 000, then `83.4K`, `1.2M`."""
+    if count < 0:
+        return "-" + format_count(-count)
+    if count < 10_000:
+        return str(count)
+    value = float(count)
+    for unit in "KMG":
+        value /= 1000
+        shown = f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+        if float(shown) < 1000 or unit == "G":
+            break
+    return (shown[:-2] if shown.endswith(".0") else shown) + unit
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time as it was written: from `epoch`, as long as the words are precise (a day, a minute, a second)."""
+
+    epoch: int
+    span_seconds: int = 1
+
+
+def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
+    """`2026-11-20`, `2026-11-20 10:30`, `10:30` (today), `2h ago`, `-2h`, `+30m`, `now`, `today`, RFC 3339, an epoch.
+
+    `zone` is where days and times of day without an offset are. Raises ValueError naming the text.
+    """
+    wanted = text.strip().lower()
+    if wanted == "now":
+        return Instant(int(now_epoch))
+    if epoch := _EPOCH.fullmatch(wanted):
+        return Instant(int(epoch[1]))
+    try:
+        if wanted in _DAY_WORDS:
+            day = datetime.fromtimestamp(now_epoch, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+            return Instant(int((day + timedelta(days=_DAY_WORDS[wanted])).timestamp()), DAY)
+        if date := _DATE.fullmatch(wanted):
+            day = datetime(int(date[1]), int(date[2]), int(date[3]), tzinfo=zone)
+            return _time_on(day, date[4]) if date[4] else Instant(int(day.timestamp()), DAY)
+        if _TIME_OF_DAY.fullmatch(wanted):
+            return _time_on(datetime.fromtimestamp(now_epoch, zone), wanted)
+        shift = _shift_seconds(wanted)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(f"{text!r} is no time: {error}") from None
+    if shift is None:
+        raise ValueError(f"{text!r} is no time: write 2026-11-20, 10:30, 2h ago or +30m")
+    return Instant(int(now_epoch) + shift)
+
+
+def _clock_seconds(days: str | None, first: str, second: str | None, third: str | None) -> int:
+    if days is not None:
+        return int(days) * DAY + int(first) * HOUR + int(second or 0) * MINUTE + int(third or 0)
+    if third is not None:
+        return int(first) * HOUR + int(second or 0) * MINUTE + int(third)
+    return int(first) * MINUTE + int(second or 0)
+
+
+def _whole(value: float, text: str) -> int:
+    # 2**63 is the first float above int64.
+    if value > _MAX_INT64 or value >= 2.0**63:
+        raise ValueError(f"{text!r} is too large")
+    return round(value)
+
+
+def _time_on(day: datetime, text: str) -> Instant:
+    parts = _TIME_OF_DAY.fullmatch(text)
+    if parts is None:
+        raise ValueError("the time of day is written 10:30 or 10:30:15")
+    hour, minute, second, offset = parts.groups()
+    moment = day.replace(hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0)
+    if offset:
+        sign = -1 if offset[0] == "-" else 1
+        shift = timedelta() if offset == "z" else timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
+        moment = moment.replace(tzinfo=UTC) - sign * shift
+    return Instant(int(moment.timestamp()), 1 if second else MINUTE)
+
+
+def _shift_seconds(wanted: str) -> int | None:
+    """Seconds from now of `2h ago`, `-2h`, `+2h`, `in 2h`; None when it is none of these."""
+    if wanted.endswith("ago"):
+        sign, amount = -1, wanted[:-3]
+    elif wanted[:1] in {"-", "+"}:
+        sign, amount = -1 if wanted[0] == "-" else 1, wanted[1:]
+    elif wanted.startswith("in "):
+        sign, amount = 1, wanted[3:]
+    else:
+        return None
+    seconds = parse_duration(amount)
+    if seconds is None:
+        raise ValueError("forever is no moment")
+    if seconds > 1000 * 366 * DAY:
+        raise ValueError("that is too far away")
+    return sign * seconds

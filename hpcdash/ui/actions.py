@@ -1,0 +1,135 @@
+"""The one registry of what a person can do: keys, palette, help and key line are drawn from it. Knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from hpcdash.backends.base import Capability
+from hpcdash.errors import ConfigError
+
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters"})
+JOB_TABLES = frozenset({"jobs", "history"})
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something a key does. `views` None: everywhere; `capability`: only where the scheduler has it.
+
+    `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks it for the key
+    line, lower first; None keeps it to help and palette. `short` is
+    what the key line says.
+    """
+
+    name: str
+    key: str
+    words: str
+    views: frozenset[str] | None = None
+    capability: Capability | None = None
+    acts: bool = False
+    shown: int | None = None
+    short: str = ""
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("show_jobs", "1", "jobs", capability=Capability.JOBS),
+    Action("show_nodes", "2", "nodes", capability=Capability.NODES),
+    Action("show_queues", "3", "queues", capability=Capability.QUEUES),
+    Action("show_history", "4", "history", capability=Capability.HISTORY),
+    Action("show_clusters", "6", "clusters and their connections"),
+    Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
+    Action("filter", "slash", "filter", TABLES, shown=2),
+    Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
+    Action("mine", "m", "mine / everyone's", JOB_TABLES, shown=3, short="mine/all"),
+    Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
+    Action("detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="details"),
+    Action("mark", "space", "mark", TABLES),
+    Action("unmark", "u", "clear all marks", TABLES),
+    Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
+    Action("reverse", "O", "reverse the order", TABLES),
+    Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
+    Action("copy", "y", "copy the id, or a path", shown=None),
+    Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now"),
+    Action("next_cluster", "tab", "next cluster"),
+    Action("theme", "T", "next theme"),
+    Action("explain", "exclamation_mark", "the whole error: command, status, its own words"),
+    Action("help", "question_mark", "help for this view", shown=0, short="help"),
+    Action("escape", "escape", "clear what is typed or filtered, then back"),
+    Action("back", "q", "back; quit from the first view", shown=10, short="back"),
+)
+
+# How keys are written on the screen; the names are Textual's.
+_KEY_SIGNS = {
+    "slash": "/",
+    "colon": ":",
+    "comma": ",",
+    "question_mark": "?",
+    "exclamation_mark": "!",
+    "escape": "esc",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "percent_sign": "%",
+    "plus": "+",
+    "minus": "-",
+}
+_SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
+
+
+def key_sign(keys: str) -> str:
+    """Keys as a person would name them: 'slash,f' is '/ f'."""
+    return " ".join(_KEY_SIGNS.get(key, key) for key in keys.split(","))
+
+
+def textual_keys(written: str) -> str:
+    """What a configuration calls a key, in Textual's names: '/' is 'slash'; several are joined with commas."""
+    if written == ",":
+        return "comma"
+    return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
+
+
+def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
+    """The registry with a configuration's [keys]; raises ConfigError where two actions of one view share a key."""
+    known = {action.name: action for action in ACTIONS}
+    for name in keys:
+        if name not in known:
+            raise ConfigError(
+                "no action has this name", f"The actions: {', '.join(known)}.", file=file, key=f"keys.{name}"
+            )
+    actions = tuple(
+        replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action for action in ACTIONS
+    )
+    for name in keys:
+        taken = next(
+            (
+                other
+                for other in actions
+                if other.name != name and _clash(other, next(a for a in actions if a.name == name))
+            ),
+            None,
+        )
+        if taken is not None:
+            raise ConfigError(
+                f"{keys[name]!r} already means {taken.words!r} there",
+                f"Remap {taken.name} too.",
+                file=file,
+                key=f"keys.{name}",
+            )
+    return actions
+
+
+def _clash(one: Action, other: Action) -> bool:
+    same_view = one.views is None or other.views is None or bool(one.views & other.views)
+    return same_view and bool(set(one.key.split(",")) & set(other.key.split(",")))
+
+
+def available(
+    actions: Iterable[Action], view: str, capabilities: frozenset[Capability], read_only: bool
+) -> list[Action]:
+    """The actions a person has in a view."""
+    return [
+        action
+        for action in actions
+        if (action.views is None or view in action.views)
+        and (action.capability is None or action.capability in capabilities)
+        and not (read_only and action.acts)
+    ]

@@ -1,0 +1,107 @@
+"""The dashboard as a Textual app: themes, keys from the registry, focus, and the one main screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import events
+from textual.app import App, SystemCommand
+from textual.command import Provider
+from textual.screen import Screen
+
+from hpcdash.ui.actions import ACTIONS, Action, textual_keys
+from hpcdash.ui.palette import ActionProvider
+from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.screens.main import MainScreen
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
+
+
+class HpcdashApp(App[None]):
+    """Shows some clusters. Everything it shows comes from their stores."""
+
+    TITLE = "hpcdash"
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar[set[type[Provider]]] = {ActionProvider}
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    Toast { max-width: 60; }
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[ClusterSession],
+        *,
+        actions: tuple[Action, ...] = ACTIONS,
+        theme: str = DEFAULT_THEME,
+        theme_folders: Iterable[Path] = (),
+        read_only: bool = False,
+        columns: Mapping[str, tuple[str, ...]] | None = None,
+        sort: Mapping[str, str] | None = None,
+        fold_arrays: bool = True,
+        prompter: UiPrompter | None = None,
+        first_view: str = "jobs",
+    ) -> None:
+        self._palettes = load_themes(theme_folders)
+        super().__init__()
+        for palette in self._palettes.values():
+            self.register_theme(palette)
+        self.theme_names = tuple(self._palettes)
+        self.theme = theme if theme in self.available_themes else DEFAULT_THEME
+        self.sessions = list(sessions)
+        self._columns = dict(columns or {})
+        self._sort = dict(sort or {})
+        self._fold_arrays = fold_arrays
+        self._prompter = prompter
+        self.main = MainScreen(
+            self.sessions, actions, read_only=read_only, first=first_view, view_arguments=self._view_arguments
+        )
+        for action in actions:
+            self.bind(textual_keys(action.key), f"act({action.name!r})", description=action.words, show=False)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(default_variables(self.current_theme.dark))
+
+    def _view_arguments(self, view: str) -> dict[str, object]:
+        arguments: dict[str, object] = {}
+        if view in self._columns:
+            arguments["columns"] = self._columns[view]
+        if view in self._sort:
+            arguments["sort"] = self._sort[view]
+        if view in ("jobs", "history"):
+            arguments["fold"] = self._fold_arrays
+        return arguments
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.main
+
+    async def on_mount(self) -> None:
+        if self._prompter is not None:
+            self._prompter.attach(self)
+        self.sessions[0].poller.start()
+
+    async def action_act(self, name: str) -> None:
+        """A key of the registry."""
+        if self.screen is self.main:
+            await self.main.act(name)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme", "Quit", "Screenshot"):
+                yield command
+
+    def on_app_focus(self, event: events.AppFocus) -> None:
+        for session in self.sessions:
+            session.poller.focus(True)
+
+    def on_app_blur(self, event: events.AppBlur) -> None:
+        for session in self.sessions:
+            session.poller.focus(False)
+
+    async def on_unmount(self) -> None:
+        for session in self.sessions:
+            await session.poller.stop()
+            await session.store.close()
+

@@ -1,0 +1,65 @@
+"""Asks a person in the app what a login node wants to know, one question at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from hpcdash.transport.base import HostKeyQuestion, Prompt
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.screen import Screen
+
+T = TypeVar("T")
+
+
+class UiPrompter:
+    """A Prompter for the dashboard: made before the app, which `attach`es itself. Questions wait for it."""
+
+    def __init__(self) -> None:
+        self._app: asyncio.Future[App[object]] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._attached: App[object] | None = None
+
+    def attach(self, app: App[object]) -> None:
+        self._attached = app
+        if self._app is not None and not self._app.done():
+            self._app.set_result(app)
+
+    async def _there(self) -> App[object]:
+        if self._attached is not None:
+            return self._attached
+        if self._app is None:
+            self._app = asyncio.get_running_loop().create_future()
+        return await self._app
+
+    async def _ask(self, dialog: Screen[T]) -> T | None:
+        app = await self._there()
+        async with self._one_at_a_time:
+            answered: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+
+            def settle(result: T | None) -> None:
+                if not answered.done():
+                    answered.set_result(result)
+
+            await app.push_screen(dialog, settle)
+            try:
+                return await answered
+            except asyncio.CancelledError:
+                if dialog.is_current:
+                    dialog.dismiss(None)
+                raise
+
+    async def answer(self, prompt: Prompt) -> list[str] | None:
+        """One answer a field; a prompt without fields is answered with none."""
+        from hpcdash.ui.screens.dialogs import PromptDialog
+
+        if not prompt.fields:
+            return []
+        return await self._ask(PromptDialog(prompt))
+
+    async def accept_host_key(self, question: HostKeyQuestion) -> bool:
+        from hpcdash.ui.screens.dialogs import HostKeyDialog
+
+        return bool(await self._ask(HostKeyDialog(question)))

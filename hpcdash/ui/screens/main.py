@@ -1,0 +1,468 @@
+"""The one screen of the dashboard: breadcrumb, banner, the view one is in, hint, status and keys around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.screen import Screen
+
+from hpcdash.domain import query
+from hpcdash.domain.units import format_age
+from hpcdash.errors import CommandError, HpcdashError, QueryError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.actions import Action, available, key_sign
+from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views import clusters, history, job, jobs, node, nodes, queues
+from hpcdash.ui.views.base import View, ViewSpec
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine, StatusPart
+
+SPECS: dict[str, ViewSpec] = {
+    spec.name: spec for spec in (jobs.VIEW, nodes.VIEW, queues.VIEW, history.VIEW, clusters.VIEW, job.VIEW, node.VIEW)
+}
+_LINE_WORDS = {
+    "idle": "not connected",
+    "connecting": "connecting …",
+    "asking": "waiting for your answer",
+    "connected": "connected",
+    "lost": "line lost",
+    "failed": "no connection",
+}
+
+
+class MainScreen(Screen[None]):
+    """Keeps a stack of views for each cluster, and what is around them up to date."""
+
+    DEFAULT_CSS = """
+    MainScreen { layout: vertical; }
+    MainScreen > #views { height: 1fr; }
+    """
+
+    def __init__(
+        self,
+        sessions: list[ClusterSession],
+        actions: tuple[Action, ...],
+        *,
+        read_only: bool = False,
+        first: str = "jobs",
+        view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
+    ) -> None:
+        super().__init__()
+        self.sessions = sessions
+        self.registry = actions
+        self.read_only = read_only
+        self._arguments = view_arguments
+        self._first = first
+        self._at = 0
+        self._stacks: list[list[View]] = [[] for _ in sessions]
+        # A root view keeps its cursor, filter and marks while one is elsewhere.
+        self._roots: dict[tuple[int, str], View] = {}
+
+    # -- what is where
+
+    @property
+    def session(self) -> ClusterSession:
+        return self.sessions[self._at]
+
+    @property
+    def stack(self) -> list[View]:
+        return self._stacks[self._at]
+
+    @property
+    def view(self) -> View:
+        return self.stack[-1]
+
+    @property
+    def view_name(self) -> str:
+        return next(name for name, spec in SPECS.items() if type(self.view) is spec.make)
+
+    def compose(self) -> ComposeResult:
+        yield Breadcrumb()
+        yield Banner()
+        yield Container(id="views")
+        yield Hint()
+        yield CommandBar(self._completions)
+        yield StatusLine()
+        yield KeyLine()
+
+    async def on_mount(self) -> None:
+        await self.go(self._first)
+        for session in self.sessions:
+            session.store.listen(partial(self._heard, session))
+        self.set_interval(1.0, self._tick)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._around)
+
+    # -- moving between views
+
+    async def go(self, name: str, /, **arguments: object) -> None:
+        """A root view, alone on the stack."""
+        key = (self._at, name)
+        view = self._roots.get(key)
+        if view is None:
+            view = self._roots[key] = SPECS[name].make(self.session, **self._arguments(name), **arguments)
+        await self._show_stack([view])
+
+    async def push(self, name: str, /, **arguments: object) -> None:
+        """A view on top of the one that is shown."""
+        extra = self._arguments(name) if name in ("jobs", "history") else {}
+        await self._show_stack([*self.stack, SPECS[name].make(self.session, **{**extra, **arguments})])
+
+    async def pop(self) -> bool:
+        """Back one step; False at the first view."""
+        if len(self.stack) <= 1:
+            return False
+        await self._show_stack(self.stack[:-1])
+        return True
+
+    async def _show_stack(self, stack: list[View]) -> None:
+        before = self.stack[:]
+        self._stacks[self._at] = stack
+        views = self.query_one("#views", Container)
+        for view in before:
+            if view not in stack and view not in self._roots.values():
+                await view.remove()
+        for other in views.children:
+            other.display = other is stack[-1]
+        if stack[-1].is_live:
+            stack[-1].shown()
+        else:
+            await views.mount(stack[-1])
+            if isinstance(stack[-1], TableView):
+                stack[-1].rows.focus()
+        self.session.poller.show(stack[-1].kinds)
+        self._around()
+
+    async def switch(self, position: int) -> None:
+        """Another cluster, where one left it."""
+        self._at = position % len(self.sessions)
+        self.session.poller.start()
+        if self.stack:
+            await self._show_stack(self.stack)
+        else:
+            self.session.store.load_cached()
+            await self.go("jobs")
+
+    # -- what is around the view
+
+    def _heard(self, session: ClusterSession, changed: Changed) -> None:
+        """Called by the store's poller: the rest is done in the screen's own turn."""
+        self.call_later(self._store_changed, session, changed)
+
+    def _store_changed(self, session: ClusterSession, changed: Changed) -> None:
+        if not self.is_running:
+            return
+        if session is self.session and self.stack:
+            self.view.store_changed(changed)
+        for event in changed.events:
+            self._announce(session, event.job_id, event.name, event.after)
+        self._around()
+
+    def _announce(self, session: ClusterSession, job_id: str, name: str, state: str) -> None:
+        from hpcdash.domain.states import ENDED_BADLY
+        from hpcdash.domain.text import clip, visible
+        from hpcdash.ui.widgets.cells import state_word
+
+        where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
+        self.notify(
+            f"{job_id} {clip(visible(name), 40)} {state_word(state)}{where}",
+            severity="warning" if state in ENDED_BADLY else "information",
+            markup=False,
+        )
+
+    def _tick(self) -> None:
+        if self.stack:
+            self._status()
+
+    @on(View.CrumbsChanged)
+    def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
+        event.stop()
+        if self.stack:
+            self.session.poller.show(self.view.kinds)
+        self._around()
+
+    def _around(self) -> None:
+        if not self.stack or not self.is_running:
+            return
+        view = self.view
+        self.query_one(Breadcrumb).show((self.session.store.title, *view.crumbs()), view.marks())
+        self.query_one(Hint).show(view.hint())
+        self.query_one(KeyLine).show(self.actions())
+        self._banner()
+        self._status()
+
+    @property
+    def error(self) -> HpcdashError | None:
+        """What is wrong with what is shown."""
+        store = self.session.store
+        view = self.view
+        if view.own_error is not None:
+            return view.own_error
+        if view.main_kind is None:
+            return None
+        return store.connection_error or store.errors.get(view.main_kind)
+
+    def _banner(self) -> None:
+        banner = self.query_one(Banner)
+        error = self.error
+        kind = self.view.main_kind
+        snapshot = self.session.store.snapshots.get(kind) if kind else None
+        if error is None:
+            rejected = len(snapshot.rejected) if snapshot else 0
+            if rejected:
+                rows = "row" if rejected == 1 else "rows"
+                banner.notice(
+                    f"{rejected} {rows} of the scheduler's answer could not be read and are left out; ! shows them"
+                )
+            else:
+                banner.show(None)
+            return
+        poller = self.session.poller
+        meanwhile = ""
+        if snapshot is not None:
+            meanwhile = f"what was known {format_age(self._age(snapshot.taken_at))} ago is shown"
+        if poller.waiting_for_person is not None:
+            meanwhile = "; ".join(part for part in (meanwhile, "ctrl+r tries again") if part)
+        elif kind is not None and (wait := poller.next_in_seconds(kind)) > 0:
+            meanwhile = "; ".join(part for part in (meanwhile, f"asked again in {wait:.0f} s, or with ctrl+r") if part)
+        banner.show(error, meanwhile)
+
+    def _age(self, taken_at: float) -> float:
+        return max(0.0, self.session.store.clock.now() - taken_at)
+
+    def _status(self) -> None:
+        self.query_one(StatusLine).show(self._status_parts())
+        if self.error is not None:
+            self._banner()
+
+    def _status_parts(self) -> list[StatusPart]:
+        store = self.session.store
+        health = store.transport.health
+        who = f"{store.user}@{store.title}" if store.user else store.title
+        taken_at = self.view.taken_at()
+        kind = self.view.main_kind
+        snapshot = store.snapshots.get(kind) if kind else None
+        age = "" if taken_at is None else f"{format_age(self._age(taken_at))} old"
+        cached = snapshot is not None and snapshot.cached
+        line = _LINE_WORDS.get(health.state, health.state)
+        if store.connection_error is not None:
+            line = _LINE_WORDS["failed"] if health.state != "lost" else _LINE_WORDS["lost"]
+        healthy = health.state == "connected" and store.connection_error is None
+        budget = store.budget
+        answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
+        poller = self.session.poller
+        slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
+        long_counts, short_counts = self.view.counts()
+        return [
+            StatusPart(who, "bold"),
+            StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
+            StatusPart(line, "" if healthy else "bold", "" if not healthy else "ok"),
+            StatusPart(
+                f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
+                "",
+                f"{budget.per_minute}/min{', no focus' if slower else ''} {answer}",
+            ),
+            StatusPart(long_counts, "", short_counts),
+            StatusPart("read-only" if self.read_only else "", "bold"),
+        ]
+
+    def actions(self) -> list[Action]:
+        """What a person can do in the view they are in."""
+        return available(self.registry, self.view_name, self.session.store.backend.capabilities, self.read_only)
+
+    # -- typing
+
+    def _completions(self, mode: str, value: str) -> list[str]:
+        view = self.view
+        if mode == "/" and isinstance(view, TableView):
+            return query.completions(value, view.schema, view.source())
+        words = value.split(" ", 1)
+        if len(words) == 1:
+            names = [name for name, spec in SPECS.items() if spec.root]
+            names += [action.name for action in self.actions()]
+            return [name for name in names if name.startswith(value) and name != value]
+        spec = SPECS.get(words[0])
+        if spec is None or not spec.root:
+            return []
+        from hpcdash.domain import schema as tables
+
+        wanted = {"nodes": tables.NODES, "queues": tables.QUEUES}.get(words[0], tables.JOBS)
+        return [f"{words[0]} {found}" for found in query.completions(words[1], wanted)]
+
+    @on(CommandBar.Typed)
+    def _typed(self, event: CommandBar.Typed) -> None:
+        if event.mode == "/" and isinstance(self.view, TableView):
+            error = self.view.try_filter(event.value)
+            self.query_one(CommandBar).complain(error.short if error else "")
+
+    @on(CommandBar.Entered)
+    async def _entered(self, event: CommandBar.Entered) -> None:
+        bar = self.query_one(CommandBar)
+        if event.mode == "/":
+            if isinstance(self.view, TableView) and (error := self.view.try_filter(event.value)) is not None:
+                bar.complain(error.short)
+                return
+        elif (complaint := await self._obey(event.value.strip())) is not None:
+            bar.complain(complaint)
+            return
+        self._leave_bar()
+
+    async def _obey(self, line: str) -> str | None:
+        """A command after ':'; the complaint where it is none."""
+        name, _, rest = line.partition(" ")
+        if not name:
+            return None
+        if name in SPECS and SPECS[name].root:
+            await self.go(name)
+            if rest.strip() and isinstance(self.view, TableView):
+                error = self.view.try_filter(rest)
+                return error.short if error else None
+            return None
+        action = next((one for one in self.actions() if one.name == name), None)
+        if action is not None:
+            await self.act(name)
+            return None
+        if name in ("q", "quit"):
+            self.app.exit()
+            return None
+        return f"no view or action is called {name!r}"
+
+    def _leave_bar(self) -> None:
+        self.query_one(CommandBar).shut()
+        if isinstance(self.view, TableView):
+            self.view.rows.focus()
+
+    # -- actions
+
+    @on(View.Wanted)
+    async def _wanted(self, event: View.Wanted) -> None:
+        event.stop()
+        if event.view == "cluster":
+            titles = [session.store.title for session in self.sessions]
+            await self.switch(titles.index(str(event.arguments["title"])))
+            await self.go("jobs")
+        else:
+            await self.push(event.view, **event.arguments)
+
+    async def act(self, name: str) -> None:
+        """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
+        if name not in {action.name for action in self.actions()}:
+            return
+        if name != "escape":
+            for owner in (self.view, self):
+                handler = getattr(owner, f"do_{name}", None)
+                if handler is not None:
+                    result = handler()
+                    if hasattr(result, "__await__"):
+                        await result
+                    return
+        else:
+            await self._escape()
+
+    async def _escape(self) -> None:
+        bar = self.query_one(CommandBar)
+        if bar.is_open:
+            if bar.mode == "/" and isinstance(self.view, TableView):
+                self.view.set_filter("")
+            self._leave_bar()
+        elif not self.view.do_escape():
+            await self.pop()
+
+    async def do_back(self) -> None:
+        if not await self.pop():
+            self.app.exit()
+
+    async def do_show_jobs(self) -> None:
+        await self.go("jobs")
+
+    async def do_show_nodes(self) -> None:
+        await self.go("nodes")
+
+    async def do_show_queues(self) -> None:
+        await self.go("queues")
+
+    async def do_show_history(self) -> None:
+        await self.go("history")
+
+    async def do_show_clusters(self) -> None:
+        await self.go("clusters")
+
+    def do_filter(self) -> None:
+        view = self.view
+        if isinstance(view, TableView):
+            bar = self.query_one(CommandBar)
+            bar.ask("/", view.filter_text or bar.last_filter)
+            view.try_filter(view.filter_text or bar.last_filter)
+
+    def do_command(self) -> None:
+        self.query_one(CommandBar).ask(":")
+
+    def do_ask_now(self) -> None:
+        self.session.poller.ask_now()
+
+    async def do_next_cluster(self) -> None:
+        if len(self.sessions) > 1:
+            await self.switch(self._at + 1)
+
+    def do_columns(self) -> None:
+        view = self.view
+        if not isinstance(view, TableView):
+            return
+
+        def take(names: list[str] | None) -> None:
+            if names is not None:
+                view.choose_columns(names)
+
+        titles = {name: column.title.lower() for name, column in view.catalogue().items()}
+        self.app.push_screen(ColumnsDialog(titles, view.column_names), take)
+
+    def do_theme(self) -> None:
+        names = sorted(name for name in self.app.available_themes if not name.startswith("textual"))
+        ours = [name for name in getattr(self.app, "theme_names", names) if name in names]
+        self.app.theme = ours[(ours.index(self.app.theme) + 1) % len(ours)] if self.app.theme in ours else ours[0]
+        self.notify(f"theme {self.app.theme}", timeout=2, markup=False)
+
+    def do_explain(self) -> None:
+        error = self.error
+        kind: Kind | None = self.view.main_kind
+        snapshot = self.session.store.snapshots.get(kind) if kind else None
+        if error is not None:
+            evidence = error.evidence if isinstance(error, CommandError) else ""
+            words = "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
+            self.app.push_screen(WordsDialog("what went wrong", _visible_lines(words)))
+        elif snapshot is not None and snapshot.rejected:
+            self.app.push_screen(
+                WordsDialog("rows that could not be read", _visible_lines("\n".join(snapshot.rejected)))
+            )
+        else:
+            self.notify("nothing is wrong", timeout=2)
+
+    def do_help(self) -> None:
+        words = Text()
+        for action in self.actions():
+            words.append(f"  {key_sign(action.key):<12}", "bold")
+            words.append(f"{action.words}\n")
+        words.append("\n  ↑ ↓ j k     move      pgup pgdn home end   further\n")
+        if isinstance(self.view, TableView):
+            words.append("\nfilters\n", "bold")
+            words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
+            words.append("  keys: " + " ".join(query.keys_of(self.view.schema)) + "\n", "dim")
+        self.app.push_screen(WordsDialog(f"help: {self.view_name}", words))
+
+
+def _visible_lines(words: str) -> Text:
+    from hpcdash.domain.text import visible
+
+    return Text("\n".join(visible(line) for line in words.split("\n")))
+
+
+__all__ = ["SPECS", "MainScreen", "QueryError"]

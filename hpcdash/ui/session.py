@@ -1,0 +1,21 @@
+"""One cluster as the screen has it: its store, and the poller that keeps the store fresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.poller import Poller
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSession:
+    """A configured, found or recorded cluster. `origin` says in words where it comes from."""
+
+    store: ClusterStore
+    poller: Poller
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.store.name

@@ -1,0 +1,238 @@
+"""Reads palettes from TOML files into Textual themes; says where a bad one is wrong. Knows no widget and no screen."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from hpcdash.domain.states import JobState, NodeState
+from hpcdash.errors import ConfigError
+
+DEFAULT_THEME = "hpcdash-dark"
+DEFAULT_LIGHT_THEME = "hpcdash-light"
+
+REQUIRED_COLORS = ("primary", "background", "surface", "foreground", "success", "warning", "error", "accent")
+OPTIONAL_COLORS = ("secondary", "panel", "boost")
+REQUIRED_STATES = (
+    JobState.PENDING,
+    JobState.HELD,
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.COMPLETING,
+    JobState.COMPLETED,
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.CANCELLED,
+)
+# A state a theme does not colour looks like its nearest kin.
+_KIN: dict[JobState | NodeState, JobState] = {
+    JobState.REQUEUED: JobState.PENDING,
+    JobState.OUT_OF_MEMORY: JobState.FAILED,
+    JobState.NODE_FAILED: JobState.FAILED,
+    JobState.PREEMPTED: JobState.CANCELLED,
+    JobState.GONE: JobState.CANCELLED,
+    JobState.UNKNOWN: JobState.CANCELLED,
+    NodeState.IDLE: JobState.COMPLETED,
+    NodeState.MIXED: JobState.COMPLETING,
+    NodeState.ALLOCATED: JobState.RUNNING,
+    NodeState.DRAINING: JobState.HELD,
+    NodeState.DRAINED: JobState.HELD,
+    NodeState.DOWN: JobState.FAILED,
+    NodeState.RESERVED: JobState.SUSPENDED,
+    NodeState.PLANNED: JobState.PENDING,
+}
+_TEXT_STYLES = frozenset(
+    {"none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "underline2", "reverse", "strike"}
+)
+_LINE_IN_TOML_ERROR = re.compile(r"at line (\d+)")
+_SECTION = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+
+
+def style_name(state: str) -> str:
+    """A state as it is written in style classes and theme variables: `out_of_memory` is `out-of-memory`."""
+    return state.replace("_", "-")
+
+
+STATE_STYLES: tuple[str, ...] = tuple(dict.fromkeys(style_name(state) for state in (*JobState, *NodeState)))
+
+
+def shipped_folder() -> Path:
+    """The folder of the themes that come with hpcdash: inside the package when installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "themes"
+    return installed if installed.is_dir() else package.parent / "themes"
+
+
+def load_themes(folders: Iterable[Path] = ()) -> dict[str, Theme]:
+    """The shipped themes, then those of `folders` in order; a later theme of the same name replaces an earlier one.
+
+    A folder that is not there holds no themes. Raises ConfigError naming file, line and key.
+    """
+    themes: dict[str, Theme] = {}
+    for folder in (shipped_folder(), *folders):
+        for file in sorted(folder.glob("*.toml")):
+            theme = load_theme(file)
+            themes[theme.name] = theme
+    return themes
+
+
+def load_theme(file: Path) -> Theme:
+    """One theme file. Raises ConfigError naming file, line and key."""
+    return _Reader(file).theme()
+
+
+@lru_cache(maxsize=2)
+def default_variables(dark: bool = True) -> Mapping[str, str]:
+    """Variables for themes that are not ours: what `App.get_theme_variable_defaults` should answer."""
+    return load_theme(shipped_folder() / f"{DEFAULT_THEME if dark else DEFAULT_LIGHT_THEME}.toml").variables
+
+
+class _Reader:
+    """One file being read; keeps its text, so that an error can name the line."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            self.text = file.read_bytes().decode("utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", file=str(file)) from error
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise ConfigError("is not UTF-8", file=str(file), line=line) from error
+
+    def theme(self) -> Theme:
+        try:
+            content = tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            found = _LINE_IN_TOML_ERROR.search(str(error))
+            # "at end of document" names no line.
+            line = int(found[1]) if found else self.text.count("\n") + 1
+            raise ConfigError(f"is no TOML: {error}", file=str(self.file), line=line) from error
+        for key in content:
+            if key not in {"name", "dark", "colors", "variables"}:
+                raise self.wrong("unknown key", key, next_step="A theme has name, dark, [colors] and [variables].")
+        name = content.get("name")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise self.wrong("wants the theme's name as text", "name")
+        dark = content.get("dark", True)
+        if not isinstance(dark, bool):
+            raise self.wrong("wants true or false", "dark")
+        colors = self.colors(content)
+        variables = self.variables(content)
+        named = {key: color.hex for key, color in colors.items()}
+        return Theme(
+            name=name,
+            dark=dark,
+            primary=named["primary"],
+            secondary=named.get("secondary"),
+            warning=named["warning"],
+            error=named["error"],
+            success=named["success"],
+            accent=named["accent"],
+            foreground=named["foreground"],
+            background=named["background"],
+            surface=named["surface"],
+            panel=named.get("panel"),
+            boost=named.get("boost"),
+            variables=_derived(colors, dark) | _kin_colors(variables) | variables,
+        )
+
+    def colors(self, content: dict[str, Any]) -> dict[str, Color]:
+        section = self.section(content, "colors")
+        for key in section:
+            if key not in REQUIRED_COLORS + OPTIONAL_COLORS:
+                known = ", ".join(REQUIRED_COLORS + OPTIONAL_COLORS)
+                raise self.wrong("unknown colour", key, "colors", f"The colours are {known}.")
+        for key in REQUIRED_COLORS:
+            if key not in section:
+                raise self.wrong("is missing", key, "colors")
+        return {key: self.color(value, key, "colors") for key, value in section.items()}
+
+    def variables(self, content: dict[str, Any]) -> dict[str, str]:
+        section = self.section(content, "variables")
+        for state in REQUIRED_STATES:
+            if f"state-{style_name(state)}" not in section:
+                raise self.wrong("is missing", f"state-{style_name(state)}", "variables")
+        variables = {}
+        for key, value in section.items():
+            if key.startswith("state-") and key.removeprefix("state-") not in STATE_STYLES:
+                raise self.wrong("unknown state", key, "variables", f"The states are {', '.join(STATE_STYLES)}.")
+            if key.startswith(("state-", "table-")):
+                variables[key] = self.color(value, key, "variables").hex
+            elif isinstance(value, str) and _is_css_value(value):
+                variables[key] = value
+            else:
+                raise self.wrong("wants a colour such as #80a0c0, or a text style such as bold", key, "variables")
+        return variables
+
+    def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:
+        section = content.get(name)
+        if not isinstance(section, dict):
+            raise self.wrong("is missing" if section is None else f"wants a section [{name}]", name)
+        return section
+
+    def color(self, value: object, key: str, section: str) -> Color:
+        color = _parsed(value) if isinstance(value, str) else None
+        if color is None or color.a < 1 or color.ansi is not None:
+            raise self.wrong("wants an opaque colour such as #80a0c0", key, section)
+        return color
+
+    def wrong(self, message: str, key: str, section: str = "", next_step: str = "") -> ConfigError:
+        full_key = f"{section}.{key}" if section else key
+        return ConfigError(message, next_step, file=str(self.file), line=self.line_of(key, section), key=full_key)
+
+    def line_of(self, key: str, section: str) -> int | None:
+        """The 1-based line of a key, of its section where the key is not there, or None."""
+        spelled = re.compile(rf"""\s*(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.]""")
+        current, section_line = "", None
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := _SECTION.match(line):
+                current = header[1].strip("\"'")
+                if current in {section, key}:
+                    section_line = number
+            elif spelled.match(line) and current in {"", section}:
+                return number
+        return section_line
+
+
+def _parsed(value: str) -> Color | None:
+    try:
+        return Color.parse(value)
+    except ColorParseError:
+        return None
+
+
+def _is_css_value(value: str) -> bool:
+    words = value.split()
+    if not words:
+        return False
+    if all(word in _TEXT_STYLES for word in words):
+        return True
+    color, *alpha = words
+    return (color == "auto" or _parsed(color) is not None) and (
+        not alpha or (len(alpha) == 1 and re.fullmatch(r"\d{1,3}(\.\d+)?%", alpha[0]) is not None)
+    )
+
+
+def _kin_colors(variables: dict[str, str]) -> dict[str, str]:
+    return {f"state-{style_name(state)}": variables[f"state-{style_name(kin)}"] for state, kin in _KIN.items()}
+
+
+def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:
+    """The table's own colours, for a theme that does not name them."""
+    background, foreground = colors["background"], colors["foreground"]
+    return {
+        "table-cursor": background.blend(colors["primary"], 0.25 if dark else 0.18).hex,
+        "table-cursor-blurred": background.blend(foreground, 0.08).hex,
+        "table-marked": background.blend(colors["accent"], 0.12).hex,
+        "table-header": colors.get("panel", colors["surface"]).hex,
+        "table-title": foreground.blend(background, 0.2).hex,
+        "table-dim": foreground.blend(background, 0.35).hex,
+    }

@@ -1,0 +1,103 @@
+"""What a view is: a page in the stack of one cluster, with crumbs, a hint, and handlers named do_ACTION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from textual.message import Message
+from textual.widget import Widget
+
+from hpcdash.backends.base import Capability
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.session import ClusterSession
+
+
+class View(Widget):
+    """A page. It learns of the store's changes through `store_changed` while it is shown."""
+
+    DEFAULT_CSS = """
+    View { height: 1fr; width: 1fr; layout: vertical; }
+    """
+
+    class CrumbsChanged(Message):
+        """Crumbs, hint, marks or counts are others now."""
+
+    class Wanted(Message):
+        """Another view is wanted: `view` with some arguments, on top of this one."""
+
+        def __init__(self, view: str, **arguments: object) -> None:
+            super().__init__()
+            self.view = view
+            self.arguments = arguments
+
+    def __init__(self, session: ClusterSession) -> None:
+        super().__init__()
+        self.session = session
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its widgets are there; Textual calls a view mounted only after on_mount."""
+        return self.is_attached and bool(self.children)
+
+    def now(self) -> datetime:
+        """The clock of what is shown: a recording's stands still."""
+        return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The tables this view needs kept fresh."""
+        return frozenset()
+
+    @property
+    def main_kind(self) -> Kind | None:
+        """The table whose age and error stand for this view."""
+        return None
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        """An error of the view itself, besides the store's."""
+        return None
+
+    def crumbs(self) -> Sequence[str]:
+        return ()
+
+    def hint(self) -> str:
+        return ""
+
+    def counts(self) -> tuple[str, str]:
+        """Counts by state of what is shown, of all: in words, and in signs."""
+        return "", ""
+
+    def marks(self) -> int:
+        return 0
+
+    def taken_at(self) -> float | None:
+        """When what is shown was true, in epoch seconds."""
+        kind = self.main_kind
+        snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
+        return snapshot.taken_at if snapshot else None
+
+    def store_changed(self, changed: Changed) -> None:
+        """The store has something new."""
+
+    def shown(self) -> None:
+        """This view is on the screen again."""
+
+    def do_escape(self) -> bool:
+        """Clear what can be cleared; False where there is nothing and one goes back."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """How a view is made: `make` takes a session and the arguments of View.Wanted."""
+
+    name: str
+    title: str
+    make: Callable[..., View]
+    capability: Capability | None = None
+    root: bool = True

@@ -1,0 +1,121 @@
+"""One job: everything the scheduler says of it, grouped for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability, JobDetail
+from hpcdash.domain.text import visible
+from hpcdash.domain.words import Pair, grouped
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import View, ViewSpec
+from hpcdash.ui.widgets import cells
+
+_LABEL_CELLS = 16
+
+
+class JobView(View):
+    """The details of one job; asked again with each change of the queue."""
+
+    DEFAULT_CSS = """
+    JobView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    JobView Static { width: 1fr; height: auto; }
+    """
+
+    def __init__(self, session: ClusterSession, *, job_id: str) -> None:
+        super().__init__(session)
+        self.job_id = job_id
+        self.detail: JobDetail | None = None
+        self._error: HpcdashError | None = None
+        self._taken_at: float | None = None
+        self._state = ""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static("asking …", markup=False)
+
+    def on_mount(self) -> None:
+        self.shown()
+
+    def shown(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self.run_worker(self._fetch(), exclusive=True, group="detail")
+
+    def store_changed(self, changed: Changed) -> None:
+        """Ask again only when the job's own row changed: a detail is a question of its own."""
+        if changed.kind is Kind.MINE and any(event.job_id == self.job_id for event in changed.events):
+            self.run_worker(self._fetch(), exclusive=True, group="detail")
+
+    def do_ask_now(self) -> None:
+        self.run_worker(self._fetch(), exclusive=True, group="detail")
+
+    async def _fetch(self) -> None:
+        store = self.session.store
+        try:
+            self.detail = await store.fetch_detail(self.job_id)
+            self._error = None
+            self._taken_at = store.clock.now()
+        except HpcdashError as error:
+            self._error = error
+        if self.detail is not None:
+            self.query_one(Static).update(self._words(self.detail))
+        elif self._error is not None:
+            self.query_one(Static).update(Text("nothing known of this job"))
+        self.post_message(self.CrumbsChanged())
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return None
+
+    def taken_at(self) -> float | None:
+        return self._taken_at
+
+    def crumbs(self) -> Sequence[str]:
+        return ("job", self.job_id)
+
+    def hint(self) -> str:
+        if self.detail is None:
+            return ""
+        row = self.detail.job.to_pylist()[0]
+        return self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
+
+    def do_copy(self) -> None:
+        """The log's path where it is known, else the id."""
+        path = self.detail.job["stdout_path"][0].as_py() if self.detail else None
+        self.app.copy_to_clipboard(path or self.job_id)
+        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
+
+    def _words(self, detail: JobDetail) -> Text:
+        row: dict[str, Any] = detail.job.to_pylist()[0]
+        hint = self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
+        text = Text()
+        sign = cells.signs().states.get(str(row["state"]), "")
+        for title, pairs in grouped(row, self.now(), hint, sign=sign):
+            text.append(f"{title}\n", "bold")
+            _append(text, pairs)
+        text.append("\nin the scheduler's words\n", "bold")
+        _append(text, list(detail.native.items()))
+        return text
+
+
+def _append(text: Text, pairs: Sequence[Pair]) -> None:
+    label_cells = max(_LABEL_CELLS, *(len(label) for label, _ in pairs)) + 2
+    for label, value in pairs:
+        text.append(f"  {visible(label):<{label_cells}}", "dim")
+        text.append(f"{visible(value)}\n")
+
+
+VIEW = ViewSpec("job", "job", JobView, Capability.DETAIL, root=False)

@@ -1,0 +1,210 @@
+"""Jobs: one's own or everyone's, arrays folded, and why each waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain import arrays
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.domain.units import format_duration
+from hpcdash.domain.words import ended_words, state_word
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.rows_layout import Column
+
+PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
+
+
+def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
+    """The nodes of a job that has some, why it waits, or how it ended."""
+    state = row["state"]
+    if row.get("_fold") in (FOLDED, UNFOLDED) and row.get("_states"):
+        return cells.text_cell(row["_states"], row)
+    if state in ACTIVE:
+        return cells.text_cell(row["node_list"], row)
+    if state in ENDED:
+        return ended_words(row), cells.MUTED
+    return cells.text_cell(row["reason"], row) if row["reason"] else ""
+
+
+def id_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """The id, with what of an array it is: a folded one, an open one, or a task of it."""
+    fold = row.get("_fold") or PLAIN
+    if fold in (FOLDED, UNFOLDED):
+        sign = "+" if fold == FOLDED else "-"
+        return f"{sign} {row['array_id']}[{row['_tasks']}]", cells.STRONG
+    return f"  {value}" if fold == CHILD else cells.text_cell(value, row)
+
+
+def left_cell(now: Any) -> cells.CellFunction:
+    """Time left until the limit ends a running job."""
+
+    def left(value: datetime | None, row: cells.RowContext) -> cells.Cell:
+        if value is None or row["state"] not in ACTIVE:
+            return "", cells.MUTED
+        seconds = (value - now()).total_seconds()
+        if seconds <= 0:
+            return "over", cells.WARNING
+        return format_duration(seconds), cells.WARNING if seconds < 600 else ""
+
+    return left
+
+
+class JobsView(TableView):
+    """The queue."""
+
+    NAME = "jobs"
+    IDENTITY = "_row_id"
+    DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "elapsed", "left", "nodes", "cpus", "gpus", "where")
+
+    # What runs comes first; within a state the scheduler's own order stays.
+    DEFAULT_SORT = "state"
+
+    def __init__(self, session: ClusterSession, *, everyone: bool = False, fold: bool = True, **rest: Any) -> None:
+        self.everyone = everyone
+        self._fold_all = fold
+        # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
+        self._exceptions: frozenset[str] = frozenset()
+        super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.EVERYONE if self.everyone else Kind.MINE
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now)
+        text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
+        return {
+            "id": Column("id", "ID", 12, "left", 0, id_cell),
+            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True),
+            "user": Column("user", "USER", 9, "left", 4, text),
+            "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
+            "queue": Column("queue", "QUEUE", 9, "left", 5, text),
+            "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
+            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
+            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, duration),
+            "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
+            "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
+            "nodes": Column("nodes", "N", 4, "right", 7, count),
+            "cpus": Column("cpus", "CPU", 5, "right", 6, count),
+            "gpus": Column("gpus", "GPU", 4, "right", 5, zero_is_blank),
+            "memory": Column("memory_bytes", "MEM", 7, "right", 8, cells.memory_cell),
+            "where": Column("node_list", "NODES / REASON", 16, "left", 2, where_cell, flexible=True),
+            "reason": Column("reason", "REASON", 18, "left", 6, text),
+            "priority": Column("priority", "PRIO", 8, "right", 8, count),
+            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
+            "eligible": Column("eligible_at", "ELIGIBLE", 10, "right", 9, instant),
+            "started": Column("started_at", "STARTED", 10, "right", 7, instant),
+            "ends": Column("ends_at", "ENDS", 10, "right", 7, instant),
+            "starts": Column("_expected_start_at", "STARTS", 10, "right", 7, instant),
+            "dependency": Column("dependency", "DEPENDENCY", 20, "left", 9, text),
+            "comment": Column("comment", "COMMENT", 20, "left", 9, text),
+            "work_dir": Column("work_dir", "DIRECTORY", 24, "left", 9, text),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def columns(self) -> list[Column]:
+        """The chosen ones; the user is left out by itself where all jobs are one's own."""
+        columns = super().columns()
+        if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
+            columns = [column for column in columns if column.key != "user"]
+        return columns
+
+    def shaped(self, table: pa.Table) -> pa.Table:
+        if self._fold_all:
+            return arrays.fold(table, self._exceptions)
+        if not self._exceptions:
+            return arrays.fold(table, None)
+        known = frozenset(name for name in table["array_id"].unique().to_pylist() if name is not None)
+        return arrays.fold(table, known - self._exceptions)
+
+    def placeholder(self) -> str:
+        return "no jobs in the queue" if self.everyone else "no jobs of yours in the queue; m shows everyone's"
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return ("jobs", "everyone's" if self.everyone else "mine")
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        return job_hint(self.session, row, self.now())
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        if row.get("_fold") in (FOLDED, UNFOLDED):
+            self._toggle(str(row["array_id"]))
+        else:
+            self.post_message(self.Wanted("job", job_id=str(row["id"])))
+
+    def _toggle(self, array_id: str) -> None:
+        self._exceptions = self._exceptions ^ {array_id}
+        self.reload()
+
+    def do_fold(self) -> None:
+        """Fold or unfold all arrays, or the one under the cursor when it is one."""
+        row = self.rows.cursor_row
+        if row is not None and row.get("_fold") in (FOLDED, UNFOLDED, CHILD):
+            array_id = str(row["array_id"])
+            closing = row["_fold"] == CHILD
+            self._toggle(array_id)
+            if closing:
+                self.rows.move_to(f"{array_id}[]")
+        else:
+            self._fold_all = not self._fold_all
+            self._exceptions = frozenset()
+            self.reload()
+
+    def do_mine(self) -> None:
+        self.everyone = not self.everyone
+        self.reload()
+        self.post_message(self.CrumbsChanged())
+
+    def do_detail(self) -> None:
+        row = self.rows.cursor_row
+        if row is not None:
+            job_id = row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"]
+            self.post_message(self.Wanted("job", job_id=str(job_id)))
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind in (None, self.kind, Kind.MINE):
+            self.reload()
+
+
+def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
+    """A count where none is the usual case."""
+    return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
+
+
+def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> str:
+    """One line on a job: why it waits and when it may start, or how it ended."""
+    backend = session.store.backend
+    state, reason = str(row["state"]), row["reason"]
+    parts = [f"{row['id']} {row['name'] or ''}".strip()]
+    words = backend.reason_hint(state, reason)
+    if state in WAITING:
+        parts.append(words or reason or "waiting")
+        if row["_expected_start_at"] is not None:
+            expected = cells.short_instant(row["_expected_start_at"], now)
+            ahead = (row["_expected_start_at"] - now).total_seconds()
+            parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
+        if row["dependency"]:
+            parts.append(f"after {row['dependency']}")
+    elif state in ENDED:
+        parts.append(state_word(state))
+        parts += [part for part in (ended_words(row), words) if part]
+    elif row["ends_at"] is not None:
+        parts.append(f"ends by {cells.short_instant(row['ends_at'], now)}")
+    return "  ·  ".join(dict.fromkeys(parts))
+
+
+VIEW = ViewSpec("jobs", "jobs", JobsView, Capability.JOBS)

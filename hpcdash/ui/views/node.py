@@ -1,0 +1,109 @@
+"""One node: its state and resources above, the jobs on it below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain import schema
+from hpcdash.domain.nodelist import contains
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age, format_memory
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.jobs import JobsView
+from hpcdash.ui.widgets.rows_table import RowsTable
+
+
+class NodeView(JobsView):
+    """Everyone's jobs on one node, under what sinfo says of it."""
+
+    DEFAULT_CSS = """
+    NodeView > #about { height: auto; max-height: 8; padding: 0 1 1 1; }
+    """
+
+    def __init__(self, session: ClusterSession, *, name: str) -> None:
+        self.node_name = name
+        super().__init__(session, everyone=True, fold=False)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.NODES, Kind.EVERYONE})
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="about", markup=False)
+        yield RowsTable()
+
+    def source(self) -> pa.Table | None:
+        table = super().source()
+        return None if table is None else on_node(table, self.node_name)
+
+    def reload(self) -> None:
+        if self.is_live:
+            self.query_one("#about", Static).update(self._about())
+        super().reload()
+
+    def _about(self) -> Text:
+        nodes = self.session.store.table(Kind.NODES)
+        row: dict[str, Any] | None = None
+        if nodes is not None:
+            row = next(iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None)
+        if row is None:
+            return Text("not in the last list of nodes")
+        now = self.now().timestamp()
+        pairs = [
+            ("state", row["native_state"]),
+            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {row['load']}"),
+            ("GPUs", f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use" if row["gpus"] else ""),
+            ("memory", f"{format_memory(row['memory_used_bytes'] or 0)} of {format_memory(row['memory_bytes'] or 0)}"),
+            ("queues", ", ".join(row["queues"] or [])),
+            ("features", ", ".join(row["features"] or [])),
+        ]
+        if row["reason"]:
+            since = ""
+            if row["reason_since"] is not None:
+                since = f", {format_age(now - row['reason_since'].timestamp())} ago"
+            pairs.append(("reason", f"{row['reason']} (by {row['reason_by'] or 'unknown'}{since})"))
+        text = Text()
+        for label, value in pairs:
+            if value:
+                text.append(f"{label:<10}", "dim")
+                text.append(f"{visible(str(value))}\n")
+        text.rstrip()
+        return text
+
+    def placeholder(self) -> str:
+        return "no job runs here"
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return ("node", self.node_name)
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind in (None, Kind.NODES, Kind.EVERYONE):
+            self.reload()
+
+    def do_mine(self) -> None:
+        self.notify("a node's jobs are everyone's")
+
+
+def on_node(jobs: pa.Table, node: str) -> pa.Table:
+    """The jobs that have a node; each distinct node list is read once."""
+    states = pc.cast(jobs["state"], pa.string())
+    active = jobs.filter(pc.is_in(states, pa.array([str(state) for state in ACTIVE])))
+    lists = [text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)]
+    if not lists:
+        return schema.empty(schema.JOBS)
+    return active.filter(pc.is_in(active["node_list"], pa.array(lists, pa.string())))
+
+
+VIEW = ViewSpec("node", "node", NodeView, Capability.NODES, root=False)

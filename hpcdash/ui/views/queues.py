@@ -1,0 +1,89 @@
+"""Queues (Slurm's partitions): limits, what is free, and how many jobs run and wait in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain.units import format_duration
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.rows_layout import Column
+
+
+def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """The name, with a star on the default queue, as Slurm prints it."""
+    return f"{value}{'*' if row['default'] else ''}", cells.STRONG if row["default"] else ""
+
+
+def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
+    """Whether it starts jobs."""
+    if value is None:
+        return cells.text_cell(None, row)
+    return ("up", cells.GOOD) if value else ("down", cells.BAD)
+
+
+def limit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
+    return "none" if value is None else format_duration(value)
+
+
+def down_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
+    return (str(value), cells.BAD) if value else ("", "")
+
+
+class QueuesView(TableView):
+    """The queues one may submit to."""
+
+    NAME = "queues"
+    DEFAULT_COLUMNS = ("name", "open", "limit", "nodes", "idle", "down", "cpus", "gpus", "running", "pending")
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.QUEUES
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        # Everyone's queue tells how many jobs run and wait in each.
+        return frozenset({Kind.QUEUES, Kind.EVERYONE})
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        return {
+            "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True),
+            "open": Column("available", "OPEN", 5, "left", 0, open_cell),
+            "limit": Column("limit_seconds", "LIMIT", 8, "right", 2, limit_cell),
+            "nodes": Column("nodes", "NODES", 6, "right", 3, cells.count_cell),
+            "idle": Column("nodes_idle", "IDLE", 6, "right", 1, cells.count_cell),
+            "down": Column("nodes_down", "DOWN", 6, "right", 4, down_cell),
+            "cpus": Column("cpus_used", "CPU", 21, "left", 2, cells.usage_cell("cpus", digits=11, bar=8)),
+            "gpus": Column("gpus_used", "GPU", 19, "left", 1, cells.usage_cell("gpus", digits=9, bar=8)),
+            "running": Column("jobs_running", "RUNNING", 8, "right", 3, cells.count_cell),
+            "pending": Column("jobs_pending", "PENDING", 8, "right", 3, cells.count_cell),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def placeholder(self) -> str:
+        return "no queues"
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        parts = [row["name"]]
+        if row["gpus"]:
+            parts.append(f"{row['gpus'] - (row['gpus_used'] or 0)} of {row['gpus']} GPUs free")
+        if row["cpus"] is not None:
+            parts.append(
+                f"{row['cpus'] - (row['cpus_used'] or 0)} of {row['cpus']} CPUs free, or on nodes that are down"
+            )
+        parts.append("enter shows its jobs")
+        return "  ·  ".join(parts)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        self.post_message(self.Wanted("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
+
+
+VIEW = ViewSpec("queues", "queues", QueuesView, Capability.QUEUES)

@@ -1,0 +1,282 @@
+"""A view that is one table: filter, sort, columns, marks; takes new snapshots in without moving what is pointed at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual import on
+from textual.app import ComposeResult
+
+from hpcdash.domain import query
+from hpcdash.domain.columns import sort_rows
+from hpcdash.errors import QueryError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import SCHEMAS, Kind
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import View
+from hpcdash.domain.words import state_word
+from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.rows_layout import Column
+from hpcdash.ui.widgets.rows_table import RowsTable
+
+# Up to here filtering and sorting take less than a frame and are done at once.
+_AT_ONCE_ROWS = 4000
+
+
+class TableView(View):
+    """Shows one kind of table. Subclasses name the columns there are and those shown at first."""
+
+    NAME: ClassVar[str] = ""
+    IDENTITY: ClassVar[str] = "name"
+    DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        filter_text: str = "",
+        columns: Sequence[str] = (),
+        sort: str = "",
+    ) -> None:
+        super().__init__(session)
+        self.filter_text = ""
+        self._filter: query.Filter | None = None
+        self.column_names = self._known_names(columns) or self.DEFAULT_COLUMNS
+        self.sort_key: str | None = sort.lstrip("-") or None
+        self.sort_descending = sort.startswith("-")
+        self._counts = ("", "")
+        self._arranging: asyncio.Task[None] | None = None
+        self._again = False
+        if filter_text:
+            self.set_filter(filter_text)
+
+    def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The catalogue's names for these, which may also be columns of the schema: 'elapsed_seconds' is 'elapsed'."""
+        by_key = {column.key: name for name, column in reversed(self.catalogue().items())}
+        names = (name if name in self.catalogue() else by_key.get(name) for name in wanted)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    # -- what subclasses say
+
+    def catalogue(self) -> Mapping[str, Column]:
+        """Every column there is, by name, in the order of the chooser."""
+        raise NotImplementedError  # pragma: no cover
+
+    @property
+    def kind(self) -> Kind:
+        raise NotImplementedError  # pragma: no cover
+
+    def placeholder(self) -> str:
+        return "nothing here"
+
+    def shaped(self, table: pa.Table) -> pa.Table:
+        """What is shown of a filtered, sorted table, with its identity column; runs in a thread for large ones."""
+        return table
+
+    # -- the pieces of every table view
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return self.kind
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({self.kind})
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMAS[self.kind]
+
+    def compose(self) -> ComposeResult:
+        yield RowsTable()
+
+    @property
+    def rows(self) -> RowsTable:
+        return self.query_one(RowsTable)
+
+    def columns(self) -> list[Column]:
+        known = self.catalogue()
+        return [known[name] for name in self.column_names]
+
+    def on_mount(self) -> None:
+        self.reload()
+
+    def shown(self) -> None:
+        self.rows.focus()
+        self.reload()
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind is None or changed.kind is self.kind:
+            self.reload()
+
+    def source(self) -> pa.Table | None:
+        """The store's table this view starts from."""
+        return self.session.store.table(self.kind)
+
+    def reload(self) -> None:
+        """Take in what the store has now; at once for small tables, beside the event loop for large ones."""
+        if not self.is_live:
+            return
+        table = self.source()
+        if table is None:
+            self.rows.placeholder = self._waiting_words()
+            self.rows.show(self.shaped(self.schema.empty_table()), self.columns(), self.IDENTITY)
+            self._counts = ("", "")
+            self.post_message(self.CrumbsChanged())
+        elif table.num_rows <= _AT_ONCE_ROWS:
+            self._show(*self._prepared(table))
+        elif self._arranging is not None and not self._arranging.done():
+            self._again = True
+        else:
+            self._arranging = asyncio.create_task(self._arrange_beside())
+
+    def _waiting_words(self) -> str:
+        if self.session.store.connection_error or self.kind in self.session.store.errors:
+            return "nothing known yet"
+        return "asking …"
+
+    async def _arrange_beside(self) -> None:
+        while True:
+            self._again = False
+            table = self.source()
+            if table is None:
+                return
+            shown, counts = await asyncio.to_thread(self._prepared, table)
+            if not self.is_live:
+                return
+            self._show(shown, counts)
+            if not self._again:
+                return
+
+    def _prepared(self, table: pa.Table) -> tuple[pa.Table, tuple[str, str]]:
+        matched = table
+        if self._filter is not None:
+            matched = query.apply(table, self._filter, self.session.store.clock.now())
+        counts = count_words(matched, table.num_rows)
+        if self.sort_key is not None and self.sort_key in matched.column_names:
+            matched = sort_rows(matched, self.sort_key, self.sort_descending)
+        return self.shaped(matched), counts
+
+    def _show(self, table: pa.Table, counts: tuple[str, str]) -> None:
+        rows = self.rows
+        self._counts = counts
+        rows.placeholder = f"nothing matches {self.filter_text}" if self.filter_text else self.placeholder()
+        rows.set_sort(self.sort_key, self.sort_descending)
+        rows.show(table, self.columns(), self.IDENTITY)
+        self.post_message(self.CrumbsChanged())
+
+    def counts(self) -> tuple[str, str]:
+        return self._counts
+
+    def marks(self) -> int:
+        return len(self.rows.marked) if self.is_live else 0
+
+    def crumbs(self) -> Sequence[str]:
+        return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return (self.NAME,)
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        return ""
+
+    def hint(self) -> str:
+        row = self.rows.cursor_row if self.is_live else None
+        return self.row_hint(row) if row is not None else ""
+
+    @on(RowsTable.RowHighlighted)
+    @on(RowsTable.MarksChanged)
+    def _pointed_elsewhere(self) -> None:
+        self.post_message(self.CrumbsChanged())
+
+    @on(RowsTable.RowOpened)
+    def _row_opened(self, event: RowsTable.RowOpened) -> None:
+        event.stop()
+        self.open_row(event.id, event.row)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """Enter on a row."""
+
+    @on(RowsTable.HeaderClicked)
+    def _header_clicked(self, event: RowsTable.HeaderClicked) -> None:
+        event.stop()
+        self.sort_by(event.key, descending=not self.sort_descending if event.key == self.sort_key else False)
+
+    # -- actions
+
+    def set_filter(self, text: str) -> None:
+        """Filter from now on; raises QueryError and keeps the old one where it cannot be read."""
+        text = text.strip()
+        self._filter = query.parse(text, self.schema) if text else None
+        self.filter_text = text
+        self.reload()
+
+    def try_filter(self, text: str) -> QueryError | None:
+        """As set_filter, giving the error back: one types, and half a filter is often none."""
+        try:
+            self.set_filter(text)
+        except QueryError as error:
+            return error
+        return None
+
+    def sort_by(self, key: str | None, descending: bool) -> None:
+        self.sort_key = key
+        self.sort_descending = descending
+        self.reload()
+
+    def do_sort(self) -> None:
+        keys: list[str | None] = [None, *(column.key for column in self.columns())]
+        position = keys.index(self.sort_key) if self.sort_key in keys else 0
+        self.sort_by(keys[(position + 1) % len(keys)], self.sort_descending)
+
+    def do_reverse(self) -> None:
+        self.sort_by(self.sort_key or self.columns()[0].key, not self.sort_descending)
+
+    def do_open(self) -> None:
+        self.rows.action_open_row()
+
+    def do_mark(self) -> None:
+        self.rows.action_toggle_mark()
+
+    def do_unmark(self) -> None:
+        self.rows.clear_marks()
+
+    def do_copy(self) -> None:
+        if (row_id := self.rows.cursor_id) is not None:
+            self.app.copy_to_clipboard(row_id)
+            self.notify(f"copied {row_id}", markup=False)
+
+    def choose_columns(self, names: Sequence[str]) -> None:
+        """Show these columns, in this order."""
+        self.column_names = tuple(names) or self.DEFAULT_COLUMNS
+        self.reload()
+
+    def do_escape(self) -> bool:
+        if self.filter_text:
+            self.set_filter("")
+            return True
+        return False
+
+
+def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
+    """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks counts each."""
+    rows = matched.num_rows
+    of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
+    if "state" not in matched.column_names:
+        return of_all if of_all[0] else (f"{rows} rows", str(rows))
+    if "_tasks" in matched.column_names:
+        grouped = matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
+        counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}
+    else:
+        counts = {row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()}
+    ranked = sorted(counts.items(), key=lambda pair: -pair[1])
+    marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
+    in_words = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
+    in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"
+    return ", ".join(part for part in (in_words, of_all[0]) if part), " ".join(
+        part for part in (in_signs, of_all[1]) if part
+    )

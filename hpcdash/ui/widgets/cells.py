@@ -1,0 +1,253 @@
+"""What one value looks like in a table cell: its words, a sign beside every colour, a style name. Knows no widget.
+
+A cell function takes a value (None: not known) and the row it stands in, and answers plain text, never markup: a `str`,
+a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style names are those of `CELL_STYLES`.
+"""
+
+from __future__ import annotations
+
+import locale
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from rich.text import Text
+
+from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age, format_count, format_duration, format_memory
+from hpcdash.ui.themes import STATE_STYLES, style_name
+
+RowContext: TypeAlias = Mapping[str, Any]
+Piece: TypeAlias = tuple[str, str]
+Cell: TypeAlias = str | Piece | list[Piece] | Text
+CellFunction: TypeAlias = Callable[[Any, RowContext], Cell]
+Clock: TypeAlias = Callable[[], datetime]
+
+MUTED, STRONG, GOOD, WARNING, BAD, ACCENT = "muted", "strong", "good", "warning", "bad", "accent"
+CELL_STYLES: tuple[str, ...] = (*STATE_STYLES, MUTED, STRONG, GOOD, WARNING, BAD, ACCENT)
+
+# A sign, a space and the longest word.
+STATE_WIDTH = 12
+
+_WORDS: dict[str, str] = {
+    JobState.OUT_OF_MEMORY: "out of mem",
+    JobState.NODE_FAILED: "node fail",
+    JobState.TIMEOUT: "timed out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The characters that carry meaning, each one terminal cell wide."""
+
+    states: Mapping[str, str]
+    mark: str
+    cursor: str
+    ascending: str
+    descending: str
+    missing: str
+    bar_used: str
+    bar_free: str
+    ellipsis: str
+
+
+# In DejaVu Sans Mono, Menlo, Cascadia and JetBrains Mono; none has an emoji form, which terminals draw two cells wide.
+UNICODE_SIGNS = Signs(
+    states={
+        JobState.PENDING: "◦",
+        JobState.HELD: "‖",
+        JobState.RUNNING: "▸",
+        JobState.SUSPENDED: "≈",
+        JobState.COMPLETING: "»",
+        JobState.REQUEUED: "↻",
+        JobState.COMPLETED: "✓",
+        JobState.FAILED: "✗",
+        JobState.TIMEOUT: "◔",
+        JobState.OUT_OF_MEMORY: "◆",
+        JobState.CANCELLED: "⊘",
+        JobState.PREEMPTED: "↓",
+        JobState.NODE_FAILED: "▼",
+        JobState.GONE: "·",
+        JobState.UNKNOWN: "?",
+        NodeState.IDLE: "□",
+        NodeState.MIXED: "◧",
+        NodeState.ALLOCATED: "■",
+        NodeState.DRAINING: "»",
+        NodeState.DRAINED: "‖",
+        NodeState.DOWN: "▼",
+        NodeState.RESERVED: "◇",
+        NodeState.PLANNED: "◦",
+    },
+    mark="●",
+    cursor="▌",
+    ascending="▲",
+    descending="▼",
+    missing="–",
+    bar_used="━",
+    bar_free="─",
+    ellipsis="…",
+)
+ASCII_SIGNS = Signs(
+    states={
+        JobState.PENDING: ".",
+        JobState.HELD: "|",
+        JobState.RUNNING: ">",
+        JobState.SUSPENDED: "~",
+        JobState.COMPLETING: ")",
+        JobState.REQUEUED: "@",
+        JobState.COMPLETED: "+",
+        JobState.FAILED: "x",
+        JobState.TIMEOUT: "T",
+        JobState.OUT_OF_MEMORY: "M",
+        JobState.CANCELLED: "-",
+        JobState.PREEMPTED: "v",
+        JobState.NODE_FAILED: "!",
+        JobState.GONE: "_",
+        JobState.UNKNOWN: "?",
+        NodeState.IDLE: "o",
+        NodeState.MIXED: "%",
+        NodeState.ALLOCATED: "#",
+        NodeState.DRAINING: ")",
+        NodeState.DRAINED: "|",
+        NodeState.DOWN: "!",
+        NodeState.RESERVED: "r",
+        NodeState.PLANNED: ".",
+    },
+    mark="*",
+    cursor=">",
+    ascending="^",
+    descending="v",
+    missing="-",
+    bar_used="#",
+    bar_free=".",
+    ellipsis="~",
+)
+
+
+@lru_cache(maxsize=1)
+def signs() -> Signs:
+    """The signs this terminal's locale can show."""
+    codeset = locale.nl_langinfo(locale.CODESET)
+    return UNICODE_SIGNS if codeset.upper().replace("-", "") == "UTF8" else ASCII_SIGNS
+
+
+def state_word(state: str) -> str:
+    """A state in at most ten letters: `out_of_memory` is `out of mem`."""
+    return _WORDS.get(state) or visible(state).replace("_", " ")
+
+
+def state_cell(value: str | None, row: RowContext) -> Cell:
+    """A job's or node's state: sign, word, colour."""
+    state = value or JobState.UNKNOWN
+    sign = signs().states.get(state, "?")
+    return f"{sign} {state_word(state)}", style_name(state)
+
+
+def text_cell(value: object, row: RowContext) -> Cell:
+    """Anything a cluster said, made visible; lists are joined with commas."""
+    if value is None:
+        return _missing()
+    if isinstance(value, list):
+        return visible(",".join(str(part) for part in value))
+    return visible(str(value))
+
+
+def muted_cell(value: object, row: RowContext) -> Cell:
+    """As `text_cell`, for what matters less."""
+    cell = text_cell(value, row)
+    return (cell, MUTED) if isinstance(cell, str) else cell
+
+
+def count_cell(value: int | None, row: RowContext) -> Cell:
+    """A count: exact below 10 000, then `83.4K`."""
+    return _missing() if value is None else format_count(value)
+
+
+def memory_cell(value: float | None, row: RowContext) -> Cell:
+    """Bytes, in binary units."""
+    return _missing() if value is None else format_memory(value)
+
+
+def duration_cell(value: float | None, row: RowContext) -> Cell:
+    """Seconds, as `12:34`, `3:04:05` or `2d04h`."""
+    return _missing() if value is None else format_duration(value)
+
+
+def age_cell(clock: Clock) -> CellFunction:
+    """How long ago an instant was by `clock` (which answers with a time zone): `4 min`."""
+
+    def age(value: datetime | None, row: RowContext) -> Cell:
+        return _missing() if value is None else format_age((clock() - value).total_seconds())
+
+    return age
+
+
+def instant_cell(clock: Clock, zone: tzinfo | None = None) -> CellFunction:
+    """An instant in `zone` (None: this machine's): `14:05` today, `Tue 14:05` within six days, else the date."""
+
+    def instant(value: datetime | None, row: RowContext) -> Cell:
+        return _missing() if value is None else short_instant(value, clock(), zone)
+
+    return instant
+
+
+def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
+    """At most ten characters: `14:05`, `Tue 14:05`, `12 Mar`, `2024-03-12`. Both times carry a time zone."""
+    try:
+        local, today = value.astimezone(zone), now.astimezone(zone)
+    except (OverflowError, ValueError, OSError):
+        # A year the platform's zone database does not reach.
+        return f"{value:%Y-%m-%d}"
+    days = abs((local.date() - today.date()).days)
+    if days == 0:
+        return f"{local:%H:%M}"
+    if days <= 6:
+        return f"{local:%a %H:%M}"
+    # Half a year: a day and a month alone are not ambiguous.
+    if days <= 182:
+        return f"{local.day} {local:%b}"
+    return f"{local:%Y-%m-%d}"
+
+
+def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
+    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar` cells."""
+
+    def usage(value: float | None, row: RowContext) -> Cell:
+        whole = row.get(total)
+        if value is None or not whole:
+            return _missing()
+        numbers = f"{format_count(int(value))}/{format_count(int(whole))}".rjust(digits)
+        return [(f"{numbers} ", ""), *usage_bar(value / whole, bar)]
+
+    return usage
+
+
+def memory_usage_cell(total: str, *, digits: int = 10, bar: int = 5) -> CellFunction:
+    """As `usage_cell`, for bytes: `12G/64G ━────`."""
+
+    def usage(value: float | None, row: RowContext) -> Cell:
+        whole = row.get(total)
+        if value is None or not whole:
+            return _missing()
+        numbers = f"{format_memory(value)}/{format_memory(whole)}".rjust(digits)
+        return [(f"{numbers} ", ""), *usage_bar(value / whole, bar)]
+
+    return usage
+
+
+def usage_bar(fraction: float, cells: int) -> list[Piece]:
+    """A bar of `cells` cells: empty only for nothing, full only for all."""
+    used = min(max(round(fraction * cells), 1 if fraction > 0 else 0), cells if fraction >= 1 else cells - 1)
+    return [(signs().bar_used * used, ACCENT), (signs().bar_free * (cells - used), MUTED)]
+
+
+def utc_now() -> datetime:
+    """The clock of this machine."""
+    return datetime.now(UTC)
+
+
+def _missing() -> Piece:
+    return signs().missing, MUTED

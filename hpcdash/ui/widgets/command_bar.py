@@ -1,0 +1,143 @@
+"""Where one types: a filter after '/', a command after ':'. Says what was typed; knows neither filters nor commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widgets import Input, Static
+
+from hpcdash.domain.text import visible
+
+_HISTORY = 50
+
+
+class _Completions(Suggester):
+    """Suggests the first completion of what stands before the cursor."""
+
+    def __init__(self, complete: Callable[[str, str], list[str]], mode: Callable[[], str]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
+        self._mode = mode
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return next(iter(self._complete(self._mode(), value)), None)
+
+
+class CommandBar(Horizontal):
+    """Hidden until something is typed; `mode` is '/' or ':'."""
+
+    DEFAULT_CSS = """
+    CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
+    CommandBar > #sign { width: 2; color: $accent; text-style: bold; }
+    CommandBar > Input { width: 1fr; height: 1; border: none; padding: 0; background: $surface; }
+    CommandBar > #complaint { width: auto; max-width: 60%; color: $error; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "recall(-1)", "earlier", show=False, priority=True),
+        Binding("down", "recall(1)", "later", show=False, priority=True),
+        Binding("tab", "complete", "complete", show=False, priority=True),
+    ]
+
+    class Typed(Message):
+        """What stands in the bar after a key."""
+
+        def __init__(self, mode: str, value: str) -> None:
+            super().__init__()
+            self.mode = mode
+            self.value = value
+
+    class Entered(Message):
+        """What stood in the bar at enter."""
+
+        def __init__(self, mode: str, value: str) -> None:
+            super().__init__()
+            self.mode = mode
+            self.value = value
+
+    class Left(Message):
+        """Escape, with what stood there."""
+
+        def __init__(self, mode: str, value: str) -> None:
+            super().__init__()
+            self.mode = mode
+            self.value = value
+
+    def __init__(self, complete: Callable[[str, str], list[str]], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.mode = "/"
+        self._complete = complete
+        self._past: dict[str, list[str]] = {"/": [], ":": []}
+        self._recalled = 0
+
+    def compose(self) -> ComposeResult:
+        yield Static("/", id="sign", markup=False)
+        yield Input(suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False)
+        yield Static("", id="complaint", markup=False)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.display)
+
+    def ask(self, mode: str, value: str = "") -> None:
+        """Open the bar with something in it."""
+        self.mode = mode
+        self._recalled = len(self._past[mode])
+        self.query_one("#sign", Static).update(mode)
+        self.complain("")
+        self.display = True
+        field = self.query_one(Input)
+        with self.prevent(Input.Changed):
+            field.value = value
+        field.cursor_position = len(value)
+        field.focus()
+
+    def shut(self) -> None:
+        self.display = False
+
+    def complain(self, words: str) -> None:
+        """Say, beside what is typed, what is wrong with it."""
+        self.query_one("#complaint", Static).update(Text(visible(words), overflow="ellipsis", no_wrap=True))
+
+    def remember(self, mode: str, value: str) -> None:
+        past = self._past[mode]
+        if value and (not past or past[-1] != value):
+            past.append(value)
+            del past[:-_HISTORY]
+
+    @property
+    def last_filter(self) -> str:
+        return self._past["/"][-1] if self._past["/"] else ""
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self.is_open:
+            self.post_message(self.Typed(self.mode, event.value))
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.remember(self.mode, event.value)
+        self.post_message(self.Entered(self.mode, event.value))
+
+    def action_recall(self, step: int) -> None:
+        past = self._past[self.mode]
+        self._recalled = max(0, min(len(past), self._recalled + step))
+        field = self.query_one(Input)
+        field.value = past[self._recalled] if self._recalled < len(past) else ""
+        field.cursor_position = len(field.value)
+
+    def action_complete(self) -> None:
+        field = self.query_one(Input)
+        found = self._complete(self.mode, field.value)
+        if found:
+            field.value = found[0]
+            field.cursor_position = len(field.value)

@@ -1,0 +1,160 @@
+"""The single lines around a view: where one is, what is wrong, a hint, how the cluster is, which keys there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual.widgets import Static
+
+from hpcdash.domain.text import clip, visible
+from hpcdash.errors import CommandError, HpcdashError
+from hpcdash.ui.actions import Action, key_sign
+
+_GAP = " │ "
+
+
+@dataclass(frozen=True, slots=True)
+class StatusPart:
+    """One thing the status line says, and how it says it where there is little room."""
+
+    words: str
+    style: str = ""
+    short: str = ""
+
+
+class Line(Static):
+    """One line of plain content; repaints only when its words changed. Nothing in it is ever read as markup."""
+
+    DEFAULT_CSS = """
+    Line { height: 1; width: 1fr; padding: 0 1; }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__("", id=id, classes=classes, markup=False)
+        self._shown: Text | None = None
+
+    def say(self, text: Text) -> None:
+        if self._shown is None or text.markup != self._shown.markup:
+            self._shown = text
+            self.update(text)
+
+
+class Breadcrumb(Line):
+    """Where one is: cluster, view, scope, filter."""
+
+    DEFAULT_CSS = """
+    Breadcrumb { background: $panel; color: $foreground; }
+    """
+
+    def show(self, crumbs: Sequence[str], marked: int = 0) -> None:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for index, crumb in enumerate(crumbs):
+            if index:
+                text.append(" › ", "dim")
+            text.append(visible(crumb), "bold" if index == 0 else "")
+        if marked:
+            text.append(f"   ● {marked} marked", "bold")
+        self.say(text)
+
+
+class Hint(Line):
+    """What the row under the cursor means, in plain words."""
+
+    DEFAULT_CSS = """
+    Hint { color: $text-muted; }
+    """
+
+    def show(self, words: str) -> None:
+        self.say(Text(visible(words), no_wrap=True, overflow="ellipsis"))
+
+
+class StatusLine(Line):
+    """Cluster and user, age, connection, commands a minute, the controller's answer time, counts by state."""
+
+    DEFAULT_CSS = """
+    StatusLine { background: $panel; color: $foreground; }
+    """
+
+    def show(self, parts: Sequence[StatusPart]) -> None:
+        """All parts, whole where they fit; else the short forms, from the end; what is still too long is cut there."""
+        shown = [part for part in parts if part.words]
+        forms = [visible(part.words) for part in shown]
+        room = max(0, self.size.width - 2)
+        for index in reversed(range(len(shown))):
+            if not room or cell_len(_GAP.join(forms)) <= room:
+                break
+            forms[index] = visible(shown[index].short or shown[index].words)
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for form, part in zip(forms, shown, strict=True):
+            text.append(_GAP if text.plain else "", "dim")
+            text.append(form, part.style)
+        self.say(text)
+
+
+class KeyLine(Line):
+    """The most useful keys of the view one is in."""
+
+    DEFAULT_CSS = """
+    KeyLine { color: $text-muted; }
+    """
+
+    def show(self, actions: Sequence[Action]) -> None:
+        room = max(20, self.size.width - 2) if self.size.width else 78
+        text = Text(no_wrap=True, overflow="ellipsis")
+        ranked = sorted(
+            (action for action in actions if action.shown is not None), key=lambda action: action.shown or 0
+        )
+        for action in ranked:
+            words = action.short or action.words
+            piece = f"{key_sign(action.key)} {words}"
+            if text.plain and cell_len(text.plain) + cell_len(piece) + 3 > room:
+                continue
+            if text.plain:
+                text.append("   ")
+            text.append(key_sign(action.key), "bold")
+            text.append(f" {words}")
+        self.say(text)
+
+
+class Banner(Static):
+    """What is wrong, in up to four lines: what happened, its own words, what is shown meanwhile, the next step."""
+
+    DEFAULT_CSS = """
+    Banner {
+        height: auto; max-height: 6; padding: 0 1; display: none;
+        background: $error 15%; color: $foreground; border-left: thick $error;
+    }
+    Banner.-notice { background: $warning 12%; border-left: thick $warning; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id, markup=False)
+        self._shown = ""
+
+    def show(self, error: HpcdashError | None, meanwhile: str = "") -> None:
+        lines: list[str] = []
+        if error is not None:
+            lines.append(f"✗ {error.message}")
+            if isinstance(error, CommandError) and error.words and error.words not in error.message:
+                lines.append(f"  it said: {' '.join(error.words.split())}")
+            if meanwhile:
+                lines.append(f"  {meanwhile}")
+            if error.next_step:
+                lines.append(f"  → {error.next_step}")
+        self._say(lines)
+
+    def notice(self, words: str) -> None:
+        """Something worth knowing that is no error."""
+        self._say([f"! {words}"] if words else [], notice=True)
+
+    def _say(self, lines: list[str], notice: bool = False) -> None:
+        width = max(20, (self.size.width or self.app.size.width) - 4)
+        words = "\n".join(clip(visible(line), width * 2) for line in lines)
+        if words != self._shown:
+            self._shown = words
+            self.update(Text(words))
+        self.set_class(notice, "-notice")
+        self.display = bool(lines)

@@ -1,0 +1,187 @@
+"""The pieces of a virtual table: its columns and where they fit, rows read from Arrow when needed, one line's segments.
+
+Knows no widget: sizes come in as numbers, styles as Rich styles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from hpcdash.domain.text import ELLIPSIS, clip, width_of
+from hpcdash.ui.widgets.cells import CellFunction, signs
+
+# Cells before the first column: cursor, mark, a blank.
+GUTTER = 3
+GAP = 2
+# Rows read from Arrow at a time.
+BLOCK_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How one column of the table is drawn; `width` in cells, and the least width of a flexible one.
+
+    Columns of the highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
+    """
+
+    key: str
+    title: str
+    width: int
+    align: Literal["left", "right"]
+    priority: int
+    cell: CellFunction
+    flexible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedColumn:
+    """A column that is shown: `x` is its first cell, from the left of the whole line."""
+
+    column: Column
+    x: int
+    width: int
+
+
+def place_columns(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
+    """The columns that fit into `available` cells, in order; flexible ones share what is left."""
+    kept = list(columns)
+    while (spare := available - GUTTER - sum(column.width for column in kept) - GAP * (len(kept) - 1)) < 0:
+        index, least = max(enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None))
+        if least is None or least.priority <= 0:
+            break
+        del kept[index]
+    flexible = sum(column.flexible for column in kept)
+    placed, x = [], GUTTER
+    for column in kept:
+        width = column.width
+        if column.flexible and spare > 0:
+            share = -(-spare // flexible)
+            width, spare, flexible = width + share, spare - share, flexible - 1
+        placed.append(PlacedColumn(column, x, width))
+        x += width + GAP
+    return tuple(placed)
+
+
+class RowBlock:
+    """Some rows of a table, of which a column becomes Python values when first asked for."""
+
+    __slots__ = ("_columns", "_table")
+
+    def __init__(self, table: pa.Table, start: int) -> None:
+        self._table = table.slice(start, BLOCK_ROWS)
+        self._columns: dict[str, list[Any]] = {}
+
+    def column(self, key: str) -> list[Any]:
+        values = self._columns.get(key)
+        if values is None:
+            values = self._columns[key] = self._table.column(key).to_pylist()
+        return values
+
+    def names(self) -> list[str]:
+        return list(self._table.schema.names)
+
+
+class Row(Mapping[str, Any]):
+    """One row, read as a mapping from column to value; a column nobody asks for costs nothing."""
+
+    __slots__ = ("_block", "_offset")
+
+    def __init__(self, block: RowBlock, offset: int) -> None:
+        self._block = block
+        self._offset = offset
+
+    def __getitem__(self, key: str) -> Any:
+        return self._block.column(key)[self._offset]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._block.names())
+
+    def __len__(self) -> int:
+        return len(self._block.names())
+
+
+class Line:
+    """One line being put together, from the left; neighbours of one style become one segment.
+
+    Blanks join what stands before them, for fewer segments: a segment begins with a blank only at the line's start.
+    """
+
+    __slots__ = ("_base", "_run", "_run_style", "_segments", "_width")
+
+    def __init__(self, base: Style) -> None:
+        self._base = base
+        self._segments: list[Segment] = []
+        self._run: list[str] = []
+        self._run_style = base
+        self._width = 0
+
+    def add(self, text: str, style: Style) -> None:
+        """Text of one style right after what is there."""
+        written = text.lstrip(" ")
+        self.blank(len(text) - len(written))
+        if written:
+            if style is not self._run_style:
+                self._end_run(style)
+            self._run.append(written)
+            self._width += width_of(written)
+
+    def blank(self, cells: int) -> None:
+        """Blanks; of the base style where those of the last text would show."""
+        if cells > 0:
+            last, base = self._run_style, self._base
+            if last is not base and (last.bgcolor != base.bgcolor or last.underline or last.strike or last.reverse):
+                self._end_run(base)
+            self._run.append(" " * cells)
+            self._width += cells
+
+    def put(self, placed: PlacedColumn, pieces: Sequence[tuple[str, Style]]) -> None:
+        """A cell's pieces in its column, cut to its width, with blanks up to it."""
+        taken = sum([width_of(text) for text, _ in pieces])
+        if taken > placed.width:
+            pieces = _cut(pieces, placed.width)
+            taken = sum([width_of(text) for text, _ in pieces])
+        start = placed.x if placed.column.align == "left" else placed.x + placed.width - taken
+        self.blank(start - self._width)
+        if start <= GUTTER:
+            # The gutter is a segment of its own, so that the first title begins with a letter.
+            self._end_run(self._base)
+        for text, style in pieces:
+            self.add(text, style)
+
+    def strip(self) -> Strip:
+        """All of it, without blanks at the end."""
+        self._end_run(self._base)
+        return Strip(self._segments, self._width)
+
+    def _end_run(self, next_style: Style) -> None:
+        if self._run:
+            self._segments.append(Segment("".join(self._run), self._run_style))
+            self._run = []
+        self._run_style = next_style
+
+
+def shortened(text: str, width: int) -> str:
+    """`clip` with the sign for what was cut off that this terminal can show."""
+    short = clip(text, width)
+    return short if short == text or signs().ellipsis == ELLIPSIS else short.replace(ELLIPSIS, signs().ellipsis)
+
+
+def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
+    """Pieces wider than `width` cells, cut to it; the last cell says that something is missing."""
+    kept: list[tuple[str, Style]] = []
+    room = width
+    for text, style in pieces:
+        if width_of(text) >= room:
+            # A piece that just fills the room hides the next one, so it loses its end too.
+            kept.append((shortened(text + " ", room), style))
+            break
+        kept.append((text, style))
+        room -= width_of(text)
+    return kept

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdash.domain.arrays import (
+    FOLD_CHILD,
+    FOLD_COLUMNS,
+    FOLD_FOLDED,
+    FOLD_PLAIN,
+    FOLD_UNFOLDED,
+    ArrayTasks,
+    fold,
+    parse_tasks,
+)
+from hpcdash.domain.schema import JOBS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3-10%1", ArrayTasks((range(3, 11),), 1)),
+        ("[4-10%2]", ArrayTasks((range(4, 11),), 2)),
+        ("1,3,5-7", ArrayTasks((range(1, 2), range(3, 4), range(5, 8)))),
+        ("1-100:50", ArrayTasks((range(1, 101, 50),))),
+        ("0", ArrayTasks((range(1),))),
+        ("1-3,...", ArrayTasks((range(1, 4),), None, True)),
+        ("1-3,5...", ArrayTasks((range(1, 4),), None, True)),
+        ("[12,14-16,136,14", ArrayTasks((range(12, 13), range(14, 17), range(136, 137)), None, True)),
+        ("1-5,3-7", ArrayTasks((range(1, 8),))),
+        ("5,1-3", ArrayTasks((range(5, 6), range(1, 4)))),
+    ],
+)
+def test_task_lists_are_read_as_schedulers_print_them(text: str, expected: ArrayTasks) -> None:
+    assert parse_tasks(text) == expected
+
+
+def test_tasks_are_counted_and_found() -> None:
+    tasks = parse_tasks("5,10-20:5")
+    assert (tasks.count, tasks.first, list(tasks)) == (4, 5, [5, 10, 15, 20])
+    assert tasks.contains(15)
+    assert not tasks.contains(11)
+    assert tasks.overlaps(parse_tasks("14-16"))
+    assert not tasks.overlaps(parse_tasks("11-14"))
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1-5:0", "-1", "1,,2", "%4", "1-99999999", "١"])
+def test_what_is_no_task_list_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match=r"task|range") as refused:
+        parse_tasks(text)
+    assert repr(text) in str(refused.value)
+
+
+@given(st.sets(st.integers(0, 60), min_size=1), st.none() | st.integers(1, 9))
+def test_a_printed_task_list_is_read_back(numbers: set[int], throttle: int | None) -> None:
+    tasks = ArrayTasks(tuple(range(number, number + 1) for number in sorted(numbers)), throttle)
+    read = parse_tasks(str(tasks))
+    assert set(read) == numbers
+    assert read.count == len(numbers)
+    assert read.throttle == throttle
+
+
+def queue(*rows: dict[str, Any]) -> pa.Table:
+    return pa.table({name: pa.array([row.get(name) for row in rows], JOBS.field(name).type) for name in JOBS.names})
+
+
+def task(array: str, number: int, state: str = "running", **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"{array}_{number}",
+        "array_id": array,
+        "array_task": str(number),
+        "state": state,
+        "_task": number,
+        "_tasks": 1,
+    } | more
+
+
+def job(number: int, state: str = "running", **more: Any) -> dict[str, Any]:
+    return {"id": str(number), "state": state, "_tasks": 1} | more
+
+
+PENDING = {"id": "12_[3-10]", "array_id": "12", "array_task": "3-10", "state": "pending", "_task": 3, "_tasks": 8}
+
+
+def folded(table: pa.Table, *names: str, unfolded: frozenset[str] | None = frozenset()) -> list[tuple[Any, ...]]:
+    result = fold(table, unfolded)
+    result.validate(full=True)
+    assert result.column_names == JOBS.names + [name for name, _ in FOLD_COLUMNS]
+    assert result.schema.types[: len(JOBS.names)] == JOBS.types
+    return list(zip(*(result[name].to_pylist() for name in names), strict=True))
+
+
+MIXED = queue(job(5), task("12", 1), job(6), PENDING, task("12", 2), task("7", 1))
+
+
+def test_an_array_stands_as_one_row_where_its_first_row_stood() -> None:
+    assert folded(MIXED, "id", "_row_id", "_fold", "_states") == [
+        ("5", "5", FOLD_PLAIN, None),
+        ("12_[]", "12[]", FOLD_FOLDED, "2 running · 8 pending"),
+        ("6", "6", FOLD_PLAIN, None),
+        ("7_1", "7_1", FOLD_PLAIN, None),
+    ]
+
+
+@pytest.mark.parametrize("unfolded", [frozenset({"12"}), None])
+def test_an_unfolded_array_is_followed_by_its_rows(unfolded: frozenset[str] | None) -> None:
+    assert folded(MIXED, "_row_id", "_fold", unfolded=unfolded) == [
+        ("5", FOLD_PLAIN),
+        ("12[]", FOLD_UNFOLDED),
+        ("12_1", FOLD_CHILD),
+        ("12_[3-10]", FOLD_CHILD),
+        ("12_2", FOLD_CHILD),
+        ("6", FOLD_PLAIN),
+        ("7_1", FOLD_PLAIN),
+    ]
+
+
+def test_a_summary_adds_up_what_runs_and_keeps_what_all_rows_share() -> None:
+    rows = queue(
+        PENDING | {"cpus": 4, "memory_bytes": 9, "user": "ada", "name": "a", "queue": "gpu,cpu", "reason": "Resources"},
+        task("12", 1, cpus=4, gpus=1, user="ada", name="a", queue="gpu", submitted_at=100, started_at=300, qos="high"),
+        task("12", 2, cpus=8, user="ada", name="b", queue="gpu", submitted_at=90, started_at=200, qos="high"),
+    )
+    names = ("state", "_tasks", "cpus", "gpus", "memory_bytes", "user", "name", "queue", "reason", "qos", "_task")
+    assert folded(rows, *names) == [("running", 10, 12, 1, None, "ada", "a", None, "Resources", "high", 1)]
+    summary = fold(rows)
+    assert [summary[name].to_pylist()[0].timestamp() for name in ("submitted_at", "started_at")] == [90, 200]
+
+
+def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks() -> None:
+    rows = queue(PENDING | {"cpus": 4}, task("12", 11, "held", cpus=5))
+    assert folded(rows, "state", "cpus", "_states") == [("pending", 4, "8 pending · 1 held")]
+
+
+@pytest.mark.parametrize(
+    ("states", "summary"),
+    [
+        (("failed", "running"), "running"),
+        (("suspended", "completing"), "completing"),
+        (("completed", "pending"), "pending"),
+        (("completed", "out_of_memory"), "out_of_memory"),
+    ],
+)
+def test_a_summary_has_the_most_alive_state(states: tuple[str, str], summary: str) -> None:
+    rows = queue(*(task("12", number, state) for number, state in enumerate(states)))
+    assert folded(rows, "state") == [(summary,)]
+
+
+def test_an_array_of_pbs_keeps_its_own_id() -> None:
+    rows = queue(task("12[].srv", 1, id="12[1].srv"), task("12[].srv", 2, id="12[2].srv"))
+    assert folded(rows, "id") == [("12[].srv",)]
+
+
+def test_nothing_is_folded_where_there_is_nothing_to_fold() -> None:
+    assert folded(queue(job(5), PENDING), "_row_id", "_fold") == [("5", FOLD_PLAIN), ("12_[3-10]", FOLD_PLAIN)]
+    assert folded(queue(), "_row_id") == []
+    assert folded(JOBS.empty_table(), "_row_id", unfolded=None) == []
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from([None, "1", "2", "3"]), st.sampled_from(["running", "pending", "failed", None])),
+    max_size=12,
+)
+
+
+@given(ROWS, st.sets(st.sampled_from(["1", "2", "3", "9"])), st.integers(0, 12))
+def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
+    shapes: list[tuple[str | None, str | None]], unfolded: set[str], cut: int
+) -> None:
+    rows = [job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)]
+    whole = queue(*rows)
+    table = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
+    arrays = [array for array, _ in shapes]
+    expected: list[str] = []
+    for number, array in enumerate(arrays):
+        if array is None or arrays.count(array) == 1:
+            expected.append(str(number))
+        elif arrays.index(array) == number:
+            expected.append(f"{array}[]")
+            if array in unfolded:
+                expected += [str(place) for place, other in enumerate(arrays) if other == array]
+    assert [row_id for (row_id,) in folded(table, "_row_id", unfolded=frozenset(unfolded))] == expected
+    assert sum(tasks for tasks, kind in folded(table, "_tasks", "_fold") if kind != FOLD_CHILD) == len(rows)
