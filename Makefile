@@ -1,0 +1,47 @@
+# Everything runs in .venv, which is made anew whenever pyproject.toml changes.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.made
+
+.PHONY: venv demo test lint bench clean
+
+venv: $(STAMP)
+
+# Debian's python3 has no ensurepip until python3-venv is installed; virtualenv brings its own pip.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "hpcdash needs Python 3.11 or later; this is $$($(PYTHON) --version). Say which: make PYTHON=python3.12"; exit 1; }
+	@if [ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1; then :; \
+	elif $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv .venv; \
+	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then $(PYTHON) -m virtualenv -q .venv; \
+	elif command -v virtualenv >/dev/null; then virtualenv -q -p $(PYTHON) .venv; \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1 && $(PYTHON) -m pip install -q --user virtualenv; then \
+	  $(PYTHON) -m virtualenv -q .venv; \
+	else \
+	  echo "This Python can make no virtual environment: the module venv, or its part ensurepip, is missing."; \
+	  echo "Install one of them, then run make again:"; \
+	  echo "    apt-get install python3-venv        (Debian, Ubuntu; as root)"; \
+	  echo "    apt-get install virtualenv          (the same, without pip in the system's Python)"; \
+	  exit 1; \
+	fi
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/hpcdash replay fixtures/slurm/22.05/everyday
+
+test: $(STAMP)
+	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,64 @@
+"""Fixtures that give tests a real Slurm: started on first use, one a session. Knows nothing of what is tested."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Tests import tests.support by its full name, whatever folder pytest was started in.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
+
+_LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the marker `slurm` to every test that uses the lab."""
+    for item in items:
+        if _LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slurm)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs Slurm where there is none; under CI, where there must be one, fail it."""
+    if item.get_closest_marker("slurm") is None or (reason := why_no_lab()) is None:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm_lab() -> Iterator[SlurmLab]:
+    """The session's Slurm, as it was left by the test before: submit what you need, look only at that.
+
+    HPCDASH_SLURM_LAB=DIR, of `python -m tests.support.slurm start DIR`, has this lab used and left running.
+    """
+    kept = os.environ.get("HPCDASH_SLURM_LAB")
+    if kept:
+        lab = SlurmLab.attach(kept)
+        lab.start()
+        yield lab
+        return
+    # pytest's own temporary folders are closed to the lab's users.
+    lab = SlurmLab(tempfile.mkdtemp(prefix="hpcdash-slurm-"), base_port=free_base_port())
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop(wipe=True)
+
+
+@pytest.fixture
+def clean_slurm(slurm_lab: SlurmLab) -> Iterator[SlurmLab]:
+    """The session's Slurm with no job in its queue and its nodes and daemons up, before the test and after it."""
+    slurm_lab.reset()
+    yield slurm_lab
+    slurm_lab.reset()

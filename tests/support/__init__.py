@@ -1,0 +1,1 @@
+"""The real servers that tests start for themselves and stop again."""

@@ -1,0 +1,63 @@
+"""What the machine must have for the Slurm lab, by program and Debian package. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from glob import glob
+
+PACKAGE_OF_PROGRAM = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "squeue": "slurm-client",
+    "sacctmgr": "slurm-client",
+    "slurmdbd": "slurmdbd",
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "mariadb": "mariadb-server",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "runuser": "util-linux",
+}
+ACCOUNTING_PLUGIN_PACKAGE = "slurm-wlm-mysql-plugin"
+_PLUGIN_FOLDERS = (
+    "/usr/lib/*/slurm-wlm",
+    "/usr/lib/slurm-wlm",
+    "/usr/lib/*/slurm",
+    "/usr/lib/slurm",
+    "/usr/lib64/slurm",
+)
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def missing_packages() -> tuple[str, ...]:
+    """Debian packages whose programs are not on this machine, in the order they would be named to apt-get."""
+    wanted = [package for program, package in PACKAGE_OF_PROGRAM.items() if not shutil.which(program, path=SEARCH_PATH)]
+    if not _accounting_plugin_installed():
+        wanted.append(ACCOUNTING_PLUGIN_PACKAGE)
+    return tuple(dict.fromkeys(wanted))
+
+
+def why_no_lab() -> str | None:
+    """The reason that a lab cannot start on this machine, with what to do about it; None: it can."""
+    packages = missing_packages()
+    if packages:
+        command = "apt-get install -y --no-install-recommends " + " ".join(packages)
+        return f"the real-Slurm tests need packages that are missing here: {command}"
+    if os.geteuid() != 0:
+        return "the real-Slurm tests need root: they start daemons and run jobs as other users"
+    return None
+
+
+def why_no_bulk() -> str | None:
+    """The reason that bulk_jobs() cannot be compiled on this machine; None: it can."""
+    packages = [] if shutil.which("gcc", path=SEARCH_PATH) else ["gcc"]
+    if not os.path.exists("/usr/include/slurm/slurm.h"):
+        packages.append("libslurm-dev")
+    return f"bulk submission is compiled here and needs: apt-get install {' '.join(packages)}" if packages else None
+
+
+def _accounting_plugin_installed() -> bool:
+    return any(glob(f"{folder}/accounting_storage_mysql.so") for folder in _PLUGIN_FOLDERS)
