@@ -8,6 +8,8 @@ EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 _EXCERPT_BYTES = 2000
+# A list of columns is of no use to a person; the command and its options are.
+_WORD_LETTERS = 60
 
 
 def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
@@ -17,12 +19,13 @@ def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
 
 
 def readable_command(argv: tuple[str, ...]) -> str:
-    """A command as a person would type it: without the `env` settings before it, control bytes made visible."""
+    """A command as a person would know it: no `env` settings, control bytes made visible, very long words cut."""
     words = list(argv)
     if words[:1] == ["env"]:
         words = words[1:]
         while words and (words[0] == "-u" or "=" in words[0]):
             words = words[2:] if words[0] == "-u" else words[1:]
+    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in words]
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
 
 

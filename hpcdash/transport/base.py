@@ -94,8 +94,12 @@ class Transport(Protocol):
     name: str
     health: Health
 
-    async def connect(self) -> None:
-        """Open the line if it is not open; raises UnreachableError with what was tried and the next step."""
+    async def connect(self, *, force: bool = False) -> None:
+        """Open the line if it is not open; raises UnreachableError with what was tried and the next step.
+
+        While a transport backs off, or waits for a person to settle something, it raises its last error again; `force`
+        tries all the same.
+        """
         ...
 
     async def run(
@@ -115,6 +119,10 @@ class Transport(Protocol):
 
     def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
         """Run a command whose output is read as it comes, until the context is left."""
+        ...
+
+    async def adopt_login_environment(self) -> bool:
+        """Look for commands where a login shell would (PATH and the like); True when that changed anything."""
         ...
 
     async def close(self) -> None:

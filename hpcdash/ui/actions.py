@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters"})
-JOB_TABLES = frozenset({"jobs", "history"})
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node"})
+JOB_TABLES = frozenset({"jobs", "history", "node"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
-    Action("mine", "m", "mine / everyone's", JOB_TABLES, shown=3, short="mine/all"),
+    Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
     Action("detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="details"),
     Action("mark", "space", "mark", TABLES),

@@ -80,7 +80,8 @@ class HpcdashApp(App[None]):
     async def on_mount(self) -> None:
         if self._prompter is not None:
             self._prompter.attach(self)
-        self.sessions[0].poller.start()
+        # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
+        self.call_after_refresh(self.sessions[0].poller.start)
 
     async def action_act(self, name: str) -> None:
         """A key of the registry."""

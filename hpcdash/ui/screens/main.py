@@ -105,12 +105,13 @@ class MainScreen(Screen[None]):
     # -- moving between views
 
     async def go(self, name: str, /, **arguments: object) -> None:
-        """A root view, alone on the stack."""
+        """A root view: back to it where it is on the way here, else on top, so that one can go back."""
         key = (self._at, name)
         view = self._roots.get(key)
         if view is None:
             view = self._roots[key] = SPECS[name].make(self.session, **self._arguments(name), **arguments)
-        await self._show_stack([view])
+        stack = self.stack
+        await self._show_stack(stack[: stack.index(view) + 1] if view in stack else [*stack, view])
 
     async def push(self, name: str, /, **arguments: object) -> None:
         """A view on top of the one that is shown."""

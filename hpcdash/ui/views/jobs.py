@@ -86,9 +86,9 @@ class JobsView(TableView):
         instant = cells.instant_cell(self.now)
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
-            "id": Column("id", "ID", 12, "left", 0, id_cell),
-            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True),
-            "user": Column("user", "USER", 9, "left", 4, text),
+            "id": Column("id", "ID", 11, "left", 0, id_cell),
+            "name": Column("name", "NAME", 12, "left", 1, text, flexible=True),
+            "user": Column("user", "USER", 8, "left", 2, text),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
             "queue": Column("queue", "QUEUE", 9, "left", 5, text),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
@@ -100,7 +100,7 @@ class JobsView(TableView):
             "cpus": Column("cpus", "CPU", 5, "right", 6, count),
             "gpus": Column("gpus", "GPU", 4, "right", 5, zero_is_blank),
             "memory": Column("memory_bytes", "MEM", 7, "right", 8, cells.memory_cell),
-            "where": Column("node_list", "NODES / REASON", 16, "left", 2, where_cell, flexible=True),
+            "where": Column("node_list", "NODES / REASON", 14, "left", 2, where_cell, flexible=True),
             "reason": Column("reason", "REASON", 18, "left", 6, text),
             "priority": Column("priority", "PRIO", 8, "right", 8, count),
             "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),

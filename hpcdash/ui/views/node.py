@@ -92,9 +92,6 @@ class NodeView(JobsView):
         if changed.kind in (None, Kind.NODES, Kind.EVERYONE):
             self.reload()
 
-    def do_mine(self) -> None:
-        self.notify("a node's jobs are everyone's")
-
 
 def on_node(jobs: pa.Table, node: str) -> pa.Table:
     """The jobs that have a node; each distinct node list is read once."""

@@ -1,0 +1,5 @@
+"""`python -m hpcdash` is `hpcdash`."""
+
+from hpcdash.cli.main import main
+
+main()

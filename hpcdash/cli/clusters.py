@@ -1,0 +1,114 @@
+"""`hpcdash clusters`: what is configured and found, adding one; `hpcdash config check`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from typing import Any
+
+import msgspec
+
+from hpcdash.cli.build import found_here
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import Settings, config_path, load_settings, write_cluster
+from hpcdash.domain.text import visible
+from hpcdash.errors import UsageError
+from hpcdash.ui.actions import remapped
+
+_COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
+
+
+def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
+    """One entry a cluster: those of the configuration, then this machine's own schedulers."""
+    first = settings.default_cluster or next(iter(settings.clusters), None)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": cluster.name,
+            "title": cluster.title,
+            "transport": cluster.transport,
+            "ssh": None if cluster.ssh is None else str(cluster.ssh),
+            "backend": cluster.backend,
+            "user": cluster.user,
+            "default": cluster.name == first,
+            "origin": "configured",
+        }
+        for cluster in settings.clusters.values()
+    ]
+    rows += [
+        {
+            "name": "local",
+            "title": "local",
+            "transport": "local",
+            "ssh": None,
+            "backend": backend,
+            "user": None,
+            "default": not settings.clusters,
+            "origin": "found on this machine",
+        }
+        for backend in found_here()
+    ]
+    return rows
+
+
+def run_clusters(common: CommonOptions, form: str) -> None:
+    """Print the clusters; nothing is asked of any of them."""
+    settings = load_settings(common.config)
+    rows = cluster_rows(settings)
+    if form == "json":
+        sys.stdout.buffer.write(msgspec.json.encode({"schema": 1, "clusters": rows}) + b"\n")
+        return
+    if form == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        sys.stdout.write(text.getvalue())
+        return
+    if not rows:
+        path, _ = config_path(common.config)
+        print(f"no cluster is configured (in {path}), and this machine has no Slurm")
+        print("add one:  hpcdash clusters add NAME --ssh USER@HOST")
+        return
+    cells = [["NAME", "REACHED BY", "SCHEDULER", "USER", "FROM"]]
+    cells += [
+        [
+            f"{row['name']}{' *' if row['default'] else ''}",
+            f"{row['transport']} {row['ssh'] or ''}".strip(),
+            row["backend"] or "found by itself",
+            row["user"] or "",
+            row["origin"],
+        ]
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    for line in cells:
+        print("  ".join(visible(cell).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def run_add(common: CommonOptions, name: str, fields: dict[str, str]) -> None:
+    """Write a cluster into the configuration."""
+    if common.ssh:
+        fields = {"ssh": common.ssh, **fields}
+    if common.backend:
+        fields["backend"] = common.backend
+    if not common.ssh:
+        if not common.local:
+            raise UsageError("which machine is it?", "Say --ssh [USER@]HOST[:PORT], or --local for this one.")
+        fields["transport"] = "local"
+    path, _ = config_path(common.config)
+    write_cluster(path, name, fields)
+    print(f"{name} is in {path}")
+    print(f"look at it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
+
+
+def run_config_check(common: CommonOptions) -> None:
+    """Read the configuration; errors name file, line and key."""
+    settings = load_settings(common.config)
+    remapped(settings.keys, str(settings.file or ""))
+    if settings.file is None:
+        path, _ = config_path(common.config)
+        print(f"there is no {path}; everything is by default (`hpcdash config example` shows what it may hold)")
+    else:
+        count = len(settings.clusters)
+        print(f"{settings.file}: good, {count} cluster{'' if count == 1 else 's'}")

@@ -1,0 +1,183 @@
+"""`hpcdash doctor`: can it work here? Each check with what was found and, where it failed, the next step."""
+
+from __future__ import annotations
+
+import asyncio
+import locale
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from hpcdash import __version__
+from hpcdash.backends.base import Capability
+from hpcdash.cli.build import build_session, cache_root, chosen_clusters
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.config import load_settings
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.text import visible
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+
+# Ages and "ends in" are wrong by as much as the clocks differ.
+_TOLERATED_SKEW_SECONDS = 60.0
+_SLOW_ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    next_step: str = ""
+
+
+def run_doctor(common: CommonOptions, form: str) -> None:
+    """Look at everything, print it, and end with the exit status of the worst."""
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+    checks = [
+        Check("configuration", True, str(settings.file) if settings.file else "none; everything is by default"),
+        _terminal_check(),
+        _cache_check(),
+    ]
+
+    async def look() -> bool:
+        session = build_session(cluster, TerminalPrompter())
+        try:
+            return await _cluster_checks(session.store, checks)
+        finally:
+            await session.store.close()
+            await session.store.transport.close()
+
+    reached = asyncio.run(look())
+    if form == "json":
+        checks = [check if not check.ok else replace(check, next_step="") for check in checks]
+        answer = {
+            "schema": 1,
+            "cluster": cluster.name,
+            "version": __version__,
+            "taken_at": format_utc(time.time()),
+            "checks": checks,
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<14} {visible(check.detail)}")
+            if not check.ok and check.next_step:
+                for line in check.next_step.splitlines():
+                    print(f"      {'':<14} → {visible(line)}")
+    sys.stdout.flush()
+    if not reached:
+        sys.exit(EXIT_UNREACHABLE)
+    if not all(check.ok for check in checks):
+        sys.exit(EXIT_REFUSED)
+
+
+def _terminal_check() -> Check:
+    codeset = locale.nl_langinfo(locale.CODESET)
+    term = os.environ.get("TERM", "")
+    detail = f"TERM={term or 'not set'}, {codeset}" + (", NO_COLOR" if os.environ.get("NO_COLOR") else "")
+    if codeset.upper().replace("-", "") != "UTF8":
+        return Check("terminal", True, f"{detail}: plain ASCII signs are used", "")
+    return Check("terminal", True, detail)
+
+
+def _cache_check() -> Check:
+    folder = cache_root()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        step = "Free space there, or set HPCDASH_CACHE to another folder. It works without, but starts empty."
+        return Check("cache", False, f"{folder}: {error.strerror}", step)
+    return Check("cache", True, str(folder))
+
+
+def _failed(name: str, error: HpcdashError) -> Check:
+    words = getattr(error, "words", "")
+    detail = f"{error.message}; it said: {' '.join(words.split())}" if words else error.message
+    return Check(name, False, detail, error.next_step)
+
+
+async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
+    """Append what the cluster shows; False where it cannot be reached."""
+    transport = store.transport
+    began = time.monotonic()
+    try:
+        await transport.connect()
+    except HpcdashError as error:
+        checks.append(_failed("connection", error))
+        return False
+    hops = " → ".join(transport.health.hops) or transport.name
+    checks.append(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
+    try:
+        asked_at = time.time()
+        probe = await store.open()
+    except HpcdashError as error:
+        checks.append(_failed("scheduler", error))
+        return False
+    checks.append(Check("scheduler", True, f"{probe.version}, cluster {probe.cluster or 'unnamed'}, you are {probe.user}"))
+    missing = [name for name, path in probe.commands.items() if not path]
+    found = ", ".join(path for path in probe.commands.values() if path)
+    checks.append(
+        Check("commands", not missing, f"missing: {', '.join(missing)}" if missing else found, "Ask the site for them.")
+    )
+    if probe.controller_answers is not None:
+        step = "Running jobs go on without it. Wait, or tell the site's administrators."
+        checks.append(
+            Check("controller", probe.controller_answers, "answers" if probe.controller_answers else "does not answer", step)
+        )
+    if probe.clock_epoch_seconds is not None:
+        skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
+        there = datetime.fromtimestamp(probe.clock_epoch_seconds, UTC)
+        checks.append(
+            Check(
+                "clock",
+                abs(skew) <= _TOLERATED_SKEW_SECONDS,
+                f"differs by {skew:+.0f} s (there it is {there:%Y-%m-%d %H:%M:%S} UTC)",
+                "Ages and times left are wrong by as much; set this machine's clock (NTP).",
+            )
+        )
+    for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
+        checks.append(await _table_check(store, kind))
+    checks.append(_accounting_check(store))
+    return True
+
+
+async def _table_check(store: ClusterStore, kind: Kind) -> Check:
+    name = {Kind.MINE: "jobs"}.get(kind, str(kind))
+    began = time.monotonic()
+    try:
+        snapshot = await store.fetch(kind)
+    except AccountingUnavailable as error:
+        return _failed(name, error)
+    except HpcdashError as error:
+        return _failed(name, error)
+    seconds = time.monotonic() - began
+    detail = f"{snapshot.table.num_rows} rows in {1000 * seconds:.0f} ms"
+    if snapshot.rejected:
+        return Check(name, False, f"{detail}, {len(snapshot.rejected)} could not be read", "`hpcdash jobs` names them.")
+    if seconds > _SLOW_ANSWER_SECONDS:
+        detail += "; slow, so it is asked less often"
+    return Check(name, True, detail)
+
+
+def _accounting_check(store: ClusterStore) -> Check:
+    has = store.probe.has_accounting if store.probe else None
+    if Capability.HISTORY not in store.backend.capabilities or has is None:
+        return Check("accounting", True, "not told")
+    if has:
+        return Check("accounting", True, "kept: ended jobs are known")
+    return Check(
+        "accounting", True, "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)"
+    )

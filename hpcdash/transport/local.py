@@ -1,0 +1,298 @@
+"""Runs commands on this machine, each in a session and process group of its own. Knows no network and no scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
+
+from hpcdash.errors import CommandTimedOut, UsageError, excerpt
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+
+STATUS_MISSING = 127
+STATUS_NOT_EXECUTABLE = 126
+# What a shell says of a command ended by SIGTERM.
+STATUS_TERMINATED = 128 + signal.SIGTERM
+_KILL_AFTER_SECONDS = 1.0
+# Once the command has ended, whoever else holds its stdout has this long.
+_DRAIN_SECONDS = 1.0
+_STREAM_CHUNK_BYTES = 1 << 18
+_STDERR_KEPT_BYTES = 4000
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the process group that `pid` leads, if there is any of it left."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def shell_status(returncode: int) -> int:
+    """A status as a shell gives it: -15 becomes 143."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: bytes) -> CommandTimedOut:
+    """The error for a command that was ended at its time limit."""
+    return CommandTimedOut(
+        f"{argv[0]} had not finished after {limit_seconds:g} s and was ended on {where}.",
+        "It is asked again later; the machine or its scheduler may be busy.",
+        argv=argv,
+        words=excerpt(stderr),
+    )
+
+
+class _Gatherer(asyncio.SubprocessProtocol):
+    """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together."""
+
+    def __init__(self, cap_bytes: int) -> None:
+        self.chunks: dict[int, list[bytes]] = {1: [], 2: []}
+        self.truncated = False
+        self.last_bytes_at = time.monotonic()
+        self.exited = asyncio.Event()
+        self.finished = asyncio.Event()
+        self._left_bytes = cap_bytes
+        self._open = {1, 2}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.last_bytes_at = time.monotonic()
+        if len(data) > self._left_bytes:
+            data = data[: self._left_bytes]
+            self.truncated = True
+            self.finished.set()
+        self._left_bytes -= len(data)
+        self.chunks[fd].append(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        self._settle()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._open and self.exited.is_set():
+            self.finished.set()
+
+    async def wait(self, end_group: Callable[[], None]) -> None:
+        """Return once all output is here, the cap is reached, or the command has ended and the rest is silent."""
+        ended = asyncio.ensure_future(self.exited.wait())
+        finished = asyncio.ensure_future(self.finished.wait())
+        try:
+            await asyncio.wait({ended, finished}, return_when=asyncio.FIRST_COMPLETED)
+            end_group()
+            while not self.finished.is_set():
+                if time.monotonic() - self.last_bytes_at > _DRAIN_SECONDS:
+                    return
+                await asyncio.wait({finished}, timeout=_DRAIN_SECONDS / 4)
+        finally:
+            ended.cancel()
+            finished.cancel()
+
+
+async def run_process(
+    argv: tuple[str, ...],
+    *,
+    shown_argv: tuple[str, ...] | None = None,
+    stdin: bytes | None = None,
+    keep_stdin_open: bool = False,
+    limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+    cap_bytes: int = DEFAULT_CAP_BYTES,
+    environment: Mapping[str, str] | None = None,
+    where: str = "this machine",
+) -> Completed:
+    """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
+
+    `shown_argv` stands for `argv` in the answer and in errors. Raises CommandTimedOut. A missing program is status 127.
+    """
+    shown = argv if shown_argv is None else shown_argv
+    _refuse_unrunnable(argv)
+    started = time.monotonic()
+    loop = asyncio.get_running_loop()
+    has_stdin = stdin is not None or keep_stdin_open
+    try:
+        transport, gatherer = await loop.subprocess_exec(
+            lambda: _Gatherer(cap_bytes),
+            *argv,
+            stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+    except FileNotFoundError:
+        return _not_run(shown, STATUS_MISSING, f"{argv[0]}: command not found", started)
+    except PermissionError:
+        return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
+    except OSError as error:
+        return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
+    pid = transport.get_pid()
+    try:
+        if has_stdin:
+            pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+            pipe.write(stdin or b"")
+            if not keep_stdin_open:
+                pipe.write_eof()
+        async with asyncio.timeout(limit_seconds):
+            await gatherer.wait(lambda: signal_group(pid, signal.SIGTERM if gatherer.truncated else signal.SIGKILL))
+    except TimeoutError:
+        signal_group(pid, signal.SIGTERM)
+        await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
+        raise timed_out(shown, limit_seconds, where, b"".join(gatherer.chunks[2])) from None
+    else:
+        if gatherer.truncated:
+            await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
+    finally:
+        signal_group(pid, signal.SIGKILL)
+        returncode = transport.get_returncode()
+        transport.close()
+    return Completed(
+        argv=shown,
+        status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
+        stdout=b"".join(gatherer.chunks[1]),
+        stderr=b"".join(gatherer.chunks[2]),
+        seconds=time.monotonic() - started,
+        truncated=gatherer.truncated,
+    )
+
+
+class ProcessStream:
+    """A running program's stdout; `stderr` is the end of what it complained of, `status` how it ended (None: runs)."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.stderr = b""
+
+    @property
+    def status(self) -> int | None:
+        code = self._process.returncode
+        return None if code is None else shell_status(code)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(_STREAM_CHUNK_BYTES):
+            yield chunk
+
+    async def gather_stderr(self) -> None:
+        """Keep the end of stderr, so that a talkative program is never blocked by it."""
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(_STREAM_CHUNK_BYTES):
+            self.stderr = (self.stderr + chunk)[-_STDERR_KEPT_BYTES:]
+
+
+class EmptyStream:
+    """What a program that could not be started prints: nothing, with the reason in `stderr` and `status`."""
+
+    def __init__(self, status: int, stderr: bytes) -> None:
+        self.status: int | None = status
+        self.stderr = stderr
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for chunk in nothing:
+            yield chunk
+
+
+@asynccontextmanager
+async def stream_process(
+    argv: tuple[str, ...], *, keep_stdin_open: bool = False
+) -> AsyncIterator[ProcessStream | EmptyStream]:
+    """Run a program and give its stdout as it comes; its process group is ended when the context is left.
+
+    A program that is not there gives an empty stream with status 127.
+    """
+    _refuse_unrunnable(argv)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE if keep_stdin_open else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_STREAM_CHUNK_BYTES,
+        )
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        words = f"{argv[0]}: {error.strerror}\n".encode()
+        yield EmptyStream(STATUS_MISSING if missing else STATUS_NOT_EXECUTABLE, words)
+        return
+    stream = ProcessStream(process)
+    stderr = asyncio.ensure_future(stream.gather_stderr())
+    try:
+        yield stream
+    finally:
+        signal_group(process.pid, signal.SIGTERM)
+        try:
+            await _within(process.wait(), _KILL_AFTER_SECONDS)
+        finally:
+            signal_group(process.pid, signal.SIGKILL)
+            if process.stdin is not None:
+                process.stdin.close()
+        await process.wait()
+        await asyncio.wait({stderr}, timeout=_DRAIN_SECONDS)
+        stderr.cancel()
+
+
+async def _within(waiting: Awaitable[object], seconds: float) -> None:
+    """Wait, but not longer than this."""
+    try:
+        await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        pass
+
+
+def _refuse_unrunnable(argv: tuple[str, ...]) -> None:
+    if not argv or not argv[0]:
+        raise UsageError("There is no command to run.")
+    if any("\0" in word for word in argv):
+        raise UsageError("A command line cannot hold a NUL byte.", "Remove it from the argument.")
+
+
+def _not_run(argv: tuple[str, ...], status: int, words: str, started: float) -> Completed:
+    return Completed(argv, status, b"", words.encode() + b"\n", time.monotonic() - started)
+
+
+class LocalTransport:
+    """This machine as a transport: always connected, nothing to ask a person."""
+
+    def __init__(self, name: str = "local") -> None:
+        self.name = name
+        self.health = Health()
+
+    async def connect(self, *, force: bool = False) -> None:
+        """Note that this machine is here."""
+        if self.health.state != "connected":
+            self.health.state, self.health.connected_at = "connected", time.time()
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        """Run one command to its end; raises CommandTimedOut. A command that is not there ends with status 127."""
+        await self.connect()
+        completed = await run_process(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        self.health.last_seconds = completed.seconds
+        return completed
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """Run a command whose output is read as it comes; leaving the context ends it."""
+        await self.connect()
+        async with stream_process(argv) as stream:
+            yield stream
+
+    async def adopt_login_environment(self) -> bool:
+        """False: the environment here is the person's own already."""
+        return False
+
+    async def close(self) -> None:
+        """Nothing is open between commands."""
+        self.health.state = "idle"

@@ -1,0 +1,161 @@
+"""A login node through the ssh program, with a person's own ControlMaster, for what asyncssh cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    HostKeyChanged,
+    HostKeyRefused,
+    UnreachableError,
+    excerpt,
+)
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process
+from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand, remote_command
+from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
+from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
+
+# ssh ends with this when it failed itself, not the command (ssh(1), EXIT STATUS).
+_SSH_FAILED = 255
+
+
+class OpenSshTransport:
+    """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is enough."""
+
+    def __init__(
+        self, destination: str, *, config_path: Path | None = None, environment: dict[str, str] | None = None
+    ) -> None:
+        self.name = destination
+        self.health = Health()
+        self.environment = dict(environment or {})
+        self._config_path = config_path
+        self._channels = asyncio.Semaphore(CHANNELS)
+
+    async def connect(self, *, force: bool = False) -> None:
+        """See that a command can be run; raises UnreachableError with ssh's own words."""
+        if force or self.health.state != "connected":
+            await self.run(("true",))
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        """Run one command on the login node; see Transport.run."""
+        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment)
+
+    async def _run(
+        self,
+        argv: tuple[str, ...],
+        stdin: bytes | None,
+        limit_seconds: float,
+        cap_bytes: int,
+        environment: dict[str, str],
+    ) -> Completed:
+        command = remote_command(
+            argv,
+            limit_seconds=limit_seconds,
+            environment=environment,
+            stdin_bytes=None if stdin is None else len(stdin),
+        )
+        async with self._channels:
+            answer = await run_process(
+                self._ssh(command),
+                shown_argv=argv,
+                stdin=None if stdin is None else stdin + STDIN_COMPLETE,
+                keep_stdin_open=True,
+                limit_seconds=limit_seconds,
+                cap_bytes=cap_bytes,
+                where=self.name,
+            )
+        out, err = AfterMarker(command.marker), AfterMarker(command.marker)
+        stdout, stderr = out.feed(answer.stdout), err.feed(answer.stderr)
+        if (not out.seen and not answer.truncated) or (answer.status == _SSH_FAILED and _line_broke(stderr)):
+            raise self._failed(answer.status, out.noise + answer.stderr)
+        self.health.last_seconds = answer.seconds
+        self._connected()
+        return replace(answer, stdout=stdout, stderr=stderr)
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """Run a command whose output is read as it comes; leaving the context ends it over there."""
+        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment)
+        async with self._channels, stream_process(self._ssh(command), keep_stdin_open=True) as stream:
+            yield _CutStream(stream, command)
+
+    async def adopt_login_environment(self) -> bool:
+        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that changed any."""
+        argv, marker = login_environment_argv()
+        answer = await self._run(argv, None, LOGIN_ENVIRONMENT_SECONDS, DEFAULT_CAP_BYTES, {})
+        found = login_environment(answer.stdout, marker)
+        changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
+        self.environment.update(changed)
+        return bool(changed)
+
+    async def close(self) -> None:
+        """Nothing of ours is open between commands; a person's master is left alone."""
+        self.health.state = "idle"
+
+    def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:
+        config = () if self._config_path is None else ("-F", str(self._config_path))
+        # ssh takes host:port only in its URI form.
+        place = f"ssh://{self.name}" if re.fullmatch(r"[^/]+:\d+", self.name) else self.name
+        return ("ssh", *config, "-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "--", place, command.text)
+
+    def _connected(self) -> None:
+        if self.health.state != "connected":
+            self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.time()
+
+    def _failed(self, status: int, words: bytes) -> UnreachableError:
+        said = words.decode("utf-8", "replace")
+        message = f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
+        self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
+        if "HOST IDENTIFICATION HAS CHANGED" in said:
+            return HostKeyChanged(message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old.")
+        if "Host key verification failed" in said:
+            return HostKeyRefused(message, f"Log in once by hand to accept its key: ssh {self.name}")
+        if "Permission denied" in said:
+            return AuthenticationFailed(message, f"Open a master by hand, then ask again: ssh -MNf {self.name}")
+        return ConnectionFailed(message, f"Try it by hand: ssh {self.name}")
+
+
+class _CutStream:
+    """A process's stdout without what rc files printed before the command's own."""
+
+    def __init__(self, stream: ProcessStream | EmptyStream, command: RemoteCommand) -> None:
+        self._stream = stream
+        self._cut = AfterMarker(command.marker)
+        self._marker = command.marker
+
+    @property
+    def status(self) -> int | None:
+        return self._stream.status
+
+    @property
+    def stderr(self) -> bytes:
+        return AfterMarker(self._marker).feed(self._stream.stderr)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            if output := self._cut.feed(chunk):
+                yield output
+
+
+def _line_broke(stderr: bytes) -> bool:
+    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need not."""
+    last = stderr.strip().rsplit(b"\n", 1)[-1]
+    return any(
+        words in last for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
+    )

@@ -1,0 +1,44 @@
+"""Keeps one transport for each place, so that clusters behind one host share its connection. Builds none itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from hpcdash.errors import ConfigError
+from hpcdash.transport.base import Transport
+
+# Builds a transport to a destination, without opening it.
+BuildTransport = Callable[[str], Transport]
+
+
+class ConnectionPool:
+    """Transports by kind (local, ssh, openssh, …) and destination; asked for twice, the same one is given."""
+
+    def __init__(self, builders: Mapping[str, BuildTransport]) -> None:
+        self._builders = dict(builders)
+        self._transports: dict[tuple[str, str], Transport] = {}
+
+    def transport(self, kind: str, destination: str) -> Transport:
+        """The transport to that place, built when first asked for. Raises ConfigError for a kind unknown here."""
+        if kind not in self._builders:
+            known = ", ".join(sorted(self._builders))
+            raise ConfigError(f"{kind!r} is no transport.", f"Known are: {known}", key="transport")
+        place = (kind, destination)
+        if place not in self._transports:
+            self._transports[place] = self._builders[kind](destination)
+        return self._transports[place]
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """All that were asked for, in that order."""
+        return tuple(self._transports.values())
+
+    async def close_all(self) -> None:
+        """Close every transport at the same time; the first error is raised once all are closed."""
+        transports = self.transports
+        self._transports.clear()
+        results = await asyncio.gather(*(transport.close() for transport in transports), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result

@@ -1,0 +1,122 @@
+"""A transport that answers from a recorded case: no cluster, no process, and a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from hpcdash.backends.base import RECORDED_TOKEN
+from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command
+from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, program_words, token_of
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+
+_STREAM_CHUNK_BYTES = 1 << 16
+_LONGEST_SHOWN_WORD = 60
+
+
+class ReplayTransport:
+    """Implements hpcdash.transport.base.Transport over a folder of fixtures/; see hpcdash.recorded for its format.
+
+    `clock` is the recording's moment in epoch seconds, `user` who made it, `backend` whose commands it holds. Answers
+    come at once; with `keep_delays` they take as long as they did. A command given up on in its time is given up on
+    here as well. `asked` lists every command that was run, from the program on.
+    """
+
+    def __init__(self, case_directory: Path | str, *, name: str = "", keep_delays: bool = False) -> None:
+        self.case = load_case(Path(case_directory))
+        self.name = name or self.case.directory.name
+        self.health = Health()
+        self.clock = self.case.clock_epoch_seconds
+        self.user = self.case.user
+        self.backend = self.case.backend
+        self.asked: list[tuple[str, ...]] = []
+        self._keep_delays = keep_delays
+        self._given: dict[tuple[str, ...], int] = {}
+
+    async def connect(self, *, force: bool = False) -> None:
+        self.health.state = "connected"
+        self.health.detail = f"a recording: {self.case.about}" if self.case.about else "a recording"
+        self.health.connected_at = self.clock
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
+        await self.connect()
+        answer = self._next_answer(argv)
+        self.asked.append(program_words(argv))
+        if self._keep_delays:
+            await asyncio.sleep(min(answer.seconds, limit_seconds))
+        if answer.seconds > limit_seconds:
+            raise CommandTimedOut(
+                f"gave no answer within {limit_seconds:g} s", "Asked again by itself.", argv=argv, status=None
+            )
+        stdout = _recorded_stdout(answer, argv)
+        stderr = answer.stderr_file.read_bytes() if answer.stderr_file else b""
+        self.health.last_seconds = answer.seconds
+        truncated = answer.truncated or len(stdout) > cap_bytes
+        return Completed(argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated)
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """The recorded stdout, after which the stream ends."""
+        await self.connect()
+        answer = self._next_answer(argv)
+        self.asked.append(program_words(argv))
+        yield _chunks(_recorded_stdout(answer, argv))
+
+    async def adopt_login_environment(self) -> bool:
+        """False: a recording has none."""
+        return False
+
+    async def close(self) -> None:
+        self.health.state = "idle"
+
+    def _next_answer(self, argv: tuple[str, ...]) -> RecordedAnswer:
+        wanted = normalised_argv(argv)
+        answers = self.case.answers.get(wanted)
+        if answers is None:
+            raise self._not_recorded(wanted)
+        given = self._given.get(wanted, 0)
+        self._given[wanted] = given + 1
+        return answers[min(given, len(answers) - 1)]
+
+    def _not_recorded(self, wanted: tuple[str, ...]) -> NotRecorded:
+        nearest = _nearest(wanted, list(self.case.answers))
+        return NotRecorded(
+            f"the recording {self.case.directory.name!r} holds no answer to: {_shown(wanted)}",
+            "A recording answers what was asked when it was made, and nothing can be changed in it."
+            + (f" The nearest it holds: {_shown(nearest)}" if nearest else ""),
+        )
+
+
+async def _chunks(raw: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(raw), _STREAM_CHUNK_BYTES):
+        yield raw[start : start + _STREAM_CHUNK_BYTES]
+
+
+def _recorded_stdout(answer: RecordedAnswer, argv: tuple[str, ...]) -> bytes:
+    raw = answer.stdout_file.read_bytes() if answer.stdout_file else b""
+    token = token_of(argv)
+    return raw if token is None else raw.replace(RECORDED_TOKEN.encode(), token.encode())
+
+
+def _nearest(wanted: tuple[str, ...], held: list[tuple[str, ...]]) -> tuple[str, ...] | None:
+    def likeness(argv: tuple[str, ...]) -> tuple[bool, float]:
+        return argv[:1] == wanted[:1], difflib.SequenceMatcher(None, wanted, argv, autojunk=False).ratio()
+
+    return max(held, key=likeness, default=None)
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    return readable_command(
+        tuple(word if len(word) <= _LONGEST_SHOWN_WORD else word[: _LONGEST_SHOWN_WORD - 1] + "…" for word in argv)
+    )

@@ -1,0 +1,326 @@
+"""A login node over ssh: one connection, kept, with commands in parallel channels. Knows no scheduler, no screen."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionFailed,
+    HostKeyChanged,
+    HostKeyRefused,
+    HpcdashError,
+    UnreachableError,
+    excerpt,
+)
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Stream
+from hpcdash.transport.local import timed_out
+from hpcdash.transport.shell import RemoteCommand, remote_command
+from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
+
+if TYPE_CHECKING:
+    import asyncssh
+
+    from hpcdash.transport.ssh_login import Line, Login
+    from hpcdash.transport.ssh_session import RunSession, StreamSession
+
+# sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through the same master.
+CHANNELS = 8
+STREAMS = 5
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
+# A stream whose line died unseen ends on the login node after a day at most.
+STREAM_LIMIT_SECONDS = 86_400.0
+# What only a person can mend is not tried again until a person asks for it.
+_NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
+
+
+class SshStream:
+    """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how it ended."""
+
+    def __init__(self, session: StreamSession, where: str) -> None:
+        self._session = session
+        self._where = where
+
+    @property
+    def status(self) -> int | None:
+        return self._session.status
+
+    @property
+    def stderr(self) -> bytes:
+        return self._session.stderr
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._session.chunks():
+            yield chunk
+        if self._session.status is None:
+            raise _line_lost(self._where, self._session.lost, "reading")
+
+
+class SshTransport:
+    """A login node named as [user@]host[:port] or by its Host in ~/.ssh/config."""
+
+    def __init__(
+        self,
+        destination: str,
+        prompter: Prompter,
+        *,
+        config_path: Path | None = None,
+        known_hosts: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """`config_path` is read in place of ~/.ssh/config, `known_hosts` in place of all known_hosts files.
+
+        `environment` is set for each command on the login node.
+        """
+        self.name = destination
+        self.health = Health()
+        self.environment = dict(environment or {})
+        self._prompter = prompter
+        self._config_path = config_path
+        self._known_hosts = known_hosts
+        self._login: Login | None = None
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+        self._waiting = 0
+        self._failures = 0
+        self._last_error: HpcdashError | None = None
+        self._channels = asyncio.Semaphore(CHANNELS)
+        self._streams = asyncio.Semaphore(STREAMS)
+
+    async def connect(self, *, force: bool = False) -> None:
+        """Open the line if it is not open.
+
+        Until `health.retry_at`, and after an error that only a person can mend, the last error is raised again without
+        a try; `force` tries at once. Raises UnreachableError, or ConfigError for an unreadable ssh configuration.
+        """
+        await self._open_line(force)
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        """Run one command on the login node; see Transport.run."""
+        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment)
+
+    async def _run(
+        self,
+        argv: tuple[str, ...],
+        stdin: bytes | None,
+        limit_seconds: float,
+        cap_bytes: int,
+        environment: dict[str, str],
+    ) -> Completed:
+        from hpcdash.transport.ssh_session import RunSession
+
+        command = remote_command(
+            argv,
+            limit_seconds=limit_seconds,
+            environment=environment,
+            stdin_bytes=None if stdin is None else len(stdin),
+        )
+        line = await self._open_line()
+        async with self._channels:
+            started = time.monotonic()
+            session = RunSession(command, cap_bytes)
+            try:
+                async with asyncio.timeout(limit_seconds):
+                    await self._start(line, command, session, f"running {argv[0]}")
+                    if stdin is not None:
+                        session.send(stdin)
+                    await session.wait()
+            except TimeoutError:
+                raise timed_out(argv, limit_seconds, self.name, session.stderr) from None
+            finally:
+                session.abort()
+            seconds = time.monotonic() - started
+        self.health.last_seconds = seconds
+        status = self._status(session, argv[0])
+        # Ours came first as a rule; a stalled client may find that the limit over there has struck.
+        if status in (124, 137) and seconds > limit_seconds:
+            raise timed_out(argv, limit_seconds, self.name, session.stderr)
+        return Completed(argv, status, session.stdout, session.stderr, seconds, session.truncated)
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """Run a command whose output is read as it comes; leaving the context ends it over there."""
+        from hpcdash.transport.ssh_session import StreamSession
+
+        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment)
+        line = await self._open_line()
+        async with self._streams, self._channels:
+            session = StreamSession(command)
+            try:
+                async with asyncio.timeout(DEFAULT_LIMIT_SECONDS):
+                    await self._start(line, command, session, f"starting {argv[0]}")
+            except TimeoutError:
+                raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
+            try:
+                yield SshStream(session, self.name)
+            finally:
+                session.abort()
+
+    async def adopt_login_environment(self) -> bool:
+        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that changed any.
+
+        For when a command is missing (status 127): many sites set the scheduler's PATH where only login shells read it.
+        """
+        argv, marker = login_environment_argv()
+        answer = await self._run(argv, None, LOGIN_ENVIRONMENT_SECONDS, DEFAULT_CAP_BYTES, {})
+        found = login_environment(answer.stdout, marker)
+        changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
+        self.environment.update(changed)
+        return bool(changed)
+
+    async def close(self) -> None:
+        """End the line; what runs over there is ended with it."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+        self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
+
+    async def _open_line(self, force: bool = False) -> Line:
+        """The open line; all who ask while it is being opened wait for the same attempt."""
+        if self._line is not None:
+            return self._line
+        if self._opening is None:
+            if not force:
+                self._refuse_early_retry()
+            self._opening = asyncio.create_task(self._open())
+        opening = self._opening
+        self._waiting += 1
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # Nobody is left who wants it: no prompt may stay open for nobody.
+            if self._waiting == 1 and not opening.done():
+                opening.cancel()
+            if opening.cancelled() and not _being_cancelled():
+                raise ConnectionFailed(f"Connecting to {self.name} was given up.", "Connect again.") from None
+            raise
+        finally:
+            self._waiting -= 1
+
+    def _refuse_early_retry(self) -> None:
+        error = self._last_error
+        if error is None:
+            return
+        wait_is_on = self.health.retry_at is not None and time.time() < self.health.retry_at
+        if isinstance(error, _NEEDS_A_PERSON) or wait_is_on:
+            raise error.with_traceback(None)
+
+    async def _open(self) -> Line:
+        # 0.1 to 0.2 s of importing, in which the screen would not answer a key.
+        await asyncio.to_thread(importlib.import_module, "hpcdash.transport.ssh_login")
+        from hpcdash.transport.ssh_config import hops_to
+        from hpcdash.transport.ssh_login import Login
+
+        health = self.health
+        health.state, health.detail, health.retry_at = "connecting", "", None
+        try:
+            if self._login is None or self._failures or isinstance(self._last_error, _NEEDS_A_PERSON):
+                hops = await asyncio.to_thread(hops_to, self.name, self._config_path, self._known_hosts)
+                health.hops = tuple(hop.label for hop in hops)
+                if self._login is None or self._login.hops != hops:
+                    self._login = Login(hops, self._prompter, health)
+            line = await self._login.open(self._lost)
+        except (UnreachableError, ConfigError) as error:
+            self._failures += 1
+            self._last_error = error
+            health.state, health.detail = "failed", error.message
+            if not isinstance(error, _NEEDS_A_PERSON):
+                health.retry_at = time.time() + retry_seconds(self._failures)
+            raise
+        except asyncio.CancelledError:
+            health.state, health.detail = "idle", ""
+            raise
+        finally:
+            self._opening = None
+        self._failures, self._last_error, self._line = 0, None, line
+        health.state, health.detail, health.connected_at = "connected", "", time.time()
+        return line
+
+    def _lost(self, reason: str) -> None:
+        """The connection ended without our closing it."""
+        line, self._line = self._line, None
+        if line is None:
+            return
+        line.abort()
+        self.health.state, self.health.connected_at = "lost", None
+        self.health.detail = reason or "the login node closed the connection"
+
+    async def _start(
+        self, line: Line, command: RemoteCommand, session: RunSession | StreamSession, doing: str
+    ) -> asyncssh.SSHClientChannel[bytes]:
+        """Open a channel and start the command in it; a channel that opens after we gave up is closed again."""
+        import asyncssh
+
+        opening = asyncio.ensure_future(
+            line.connection.create_session(lambda: session, command.text, encoding=None, request_pty=False)
+        )
+        try:
+            channel, _ = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_late)
+            raise
+        except asyncssh.ChannelOpenError as error:
+            if self._line is not line:
+                raise _line_lost(self.name, error, doing) from error
+            raise ConnectionFailed(
+                f"{self.name} opened no channel for {doing}: {error.reason}.",
+                "It may allow few sessions at once (MaxSessions); close other windows on it.",
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise _line_lost(self.name, error, doing) from error
+        return channel
+
+    def _status(self, session: RunSession, program: str) -> int:
+        if session.status is None:
+            raise _line_lost(self.name, session.lost, f"running {program}")
+        if not session.began and not session.truncated:
+            words = excerpt(session.noise, 500)
+            raise ConnectionFailed(
+                f"The login shell on {self.name} ended (status {session.status}) before it ran {program}."
+                + (f" It said: {words}" if words else ""),
+                f"Try it by hand: ssh {self.name} true",
+            )
+        return session.status
+
+
+def retry_seconds(failures: int) -> float:
+    """How long to wait after so many failures in a row: 1 s doubled up to 60 s, less up to half at random."""
+    longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
+    return longest * random.uniform(0.5, 1.0)
+
+
+def _line_lost(where: str, error: Exception | None, doing: str) -> ConnectionFailed:
+    reason = f": {error}" if error is not None and str(error) else ""
+    return ConnectionFailed(
+        f"The line to {where} was lost while {doing}{reason}.",
+        "It is opened again with the next command; what was submitted may have arrived.",
+    )
+
+
+def _close_late(opening: asyncio.Future[tuple[asyncssh.SSHClientChannel[Any], Any]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].abort()
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

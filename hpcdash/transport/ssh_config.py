@@ -1,0 +1,227 @@
+"""Reads ~/.ssh/config: which hops lead to a destination and what each is trusted by. Opens no connection."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
+
+from hpcdash.errors import ConfigError
+from hpcdash.transport.known_hosts import DEFAULT_PORT, name_in_file
+
+USER_CONFIG = Path("~/.ssh/config")
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+# ssh_config(5), UserKnownHostsFile, GlobalKnownHostsFile and IdentityFile.
+_USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_IDENTITY_NAMES = ("id_ed25519_sk", "id_ecdsa_sk", "id_ed25519", "id_ecdsa", "id_rsa")
+_LONGEST_CHAIN = 8
+
+
+class _Config(SSHClientConfig):
+    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and ProxyCommand winning."""
+
+    def _set_first_proxy(self, option: str, args: list[str]) -> None:
+        if "ProxyJump" in self._options or "ProxyCommand" in self._options:
+            args.clear()
+        else:
+            self._set_string(option, args)
+
+    def expanded(self, value: str) -> str:
+        """A value with its %-tokens and ${VARIABLES} filled in."""
+        self._set_tokens()
+        self._tokens["%"] = "%"
+        self._tokens["k"] = cast("str", self.get("HostKeyAlias") or self._tokens["n"])
+        return self._expand_val(value)
+
+    _handlers = {  # noqa: RUF012
+        **SSHClientConfig._handlers,
+        "stricthostkeychecking": ("StrictHostKeyChecking", SSHConfig._set_string),
+        "proxyjump": ("ProxyJump", _set_first_proxy),
+        "proxycommand": ("ProxyCommand", _set_first_proxy),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """[user@]host[:port] as a person writes it; None where nothing is said."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One host on the way: where it is, who we are there, by what it is trusted.
+
+    `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of them is written;
+    `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds` is ConnectTimeout, None where not set.
+    """
+
+    alias: Destination
+    host: str
+    port: int
+    user: str
+    key_name: str
+    key_port: int
+    strict: str
+    user_known_hosts: tuple[Path, ...]
+    global_known_hosts: tuple[Path, ...]
+    proxy_command: str | None
+    identity_files: tuple[Path, ...]
+    identities_only: bool
+    has_host_key_algorithms: bool
+    login_seconds: float | None
+    keepalive_seconds: float | None
+    config_paths: tuple[Path, ...]
+
+    @property
+    def label(self) -> str:
+        """user@host[:port]"""
+        return f"{self.user}@{self.host}" + ("" if self.port == DEFAULT_PORT else f":{self.port}")
+
+    @property
+    def name_in_known_hosts(self) -> str:
+        return name_in_file(self.key_name, self.key_port)
+
+
+def parse_destination(text: str) -> Destination:
+    """[user@]host[:port], [user@][v6::address]:port or ssh://…; raises ConfigError."""
+    user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+    if rest.startswith("["):
+        host, _, after = rest[1:].partition("]")
+        port = after.removeprefix(":")
+    elif rest.count(":") == 1:
+        host, _, port = rest.partition(":")
+    else:
+        host, port = rest, ""
+    if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
+        raise ConfigError(f"{text!r} is no host to connect to.", "Write [user@]host[:port] or a Host of ~/.ssh/config.")
+    return Destination(host, user or None, int(port) if port else None)
+
+
+def default_config_paths(config_path: Path | None) -> tuple[Path, ...]:
+    """The files read: the one given, else the person's own and then the machine's, where they are readable."""
+    paths = (config_path,) if config_path else (USER_CONFIG.expanduser(), SYSTEM_CONFIG)
+    return tuple(path for path in paths if os.access(path, os.R_OK))
+
+
+def hops_to(destination: str, config_path: Path | None = None, known_hosts: Path | None = None) -> tuple[Hop, ...]:
+    """All hosts on the way to a destination, it last; ProxyJump is followed through aliases that jump themselves.
+
+    `known_hosts` stands for all known_hosts files where given. Raises ConfigError.
+    """
+    paths = default_config_paths(config_path)
+    return _chain(parse_destination(destination), paths, known_hosts, ())
+
+
+def _chain(
+    destination: Destination, paths: tuple[Path, ...], known_hosts: Path | None, towards: tuple[Destination, ...]
+) -> tuple[Hop, ...]:
+    hop, jumps = _resolve(destination, paths, known_hosts)
+    # `Host *` with a ProxyJump speaks of the jump host too: it does not jump through itself.
+    jumps = [jump for jump in jumps if not _is_same(jump, destination, hop)]
+    if not jumps:
+        return (hop,)
+    if len(towards) >= _LONGEST_CHAIN or destination in towards:
+        way = " → ".join(step.host for step in (*towards, destination))
+        raise ConfigError(f"ProxyJump goes in a circle: {way}", "Correct ProxyJump in ~/.ssh/config.")
+    # As ssh does it: the first jump may have jumps of its own, those after it are reached through the one before.
+    first = _chain(jumps[0], paths, known_hosts, (*towards, destination))
+    return (*first, *(_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]), hop)
+
+
+def _is_same(jump: Destination, destination: Destination, hop: Hop) -> bool:
+    if jump.host == destination.host:
+        return jump.port in (None, hop.port)
+    return jump.host == hop.host and (jump.port or DEFAULT_PORT) == hop.port
+
+
+def _resolve(
+    destination: Destination, paths: tuple[Path, ...], known_hosts: Path | None
+) -> tuple[Hop, list[Destination]]:
+    try:
+        config, used_paths = _load(destination, paths)
+        host = str(config.get("Hostname") or destination.host)
+        port = cast("int", config.get("Port") or DEFAULT_PORT)
+        alias = config.get("HostKeyAlias")
+        jump = config.get("ProxyJump")
+        command = config.get("ProxyCommand")
+        identities = cast("list[str] | None", config.get("IdentityFile"))
+        user_files = config.get("UserKnownHostsFile", list(_USER_KNOWN_HOSTS))
+        global_files = config.get("GlobalKnownHostsFile", list(_GLOBAL_KNOWN_HOSTS))
+        hop = Hop(
+            alias=destination,
+            host=host,
+            port=port,
+            user=str(config.get("User") or _local_user()),
+            key_name=str(alias or host),
+            key_port=DEFAULT_PORT if alias else port,
+            strict=_strict(config.get("StrictHostKeyChecking")),
+            user_known_hosts=(known_hosts,) if known_hosts else _paths(config, cast("list[str]", user_files)),
+            global_known_hosts=() if known_hosts else _paths(config, cast("list[str]", global_files)),
+            proxy_command=config.expanded(str(command)) if command else None,
+            identity_files=_identity_files(config, identities),
+            identities_only=bool(config.get("IdentitiesOnly")),
+            has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
+            login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
+            keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
+            config_paths=used_paths,
+        )
+        jumps = [parse_destination(part) for part in config.expanded(str(jump)).split(",")] if jump else []
+    except (ConfigParseError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The ssh configuration cannot be read: {error}", "Correct the line it names.") from error
+    return hop, jumps
+
+
+def _load(destination: Destination, paths: tuple[Path, ...]) -> tuple[_Config, tuple[Path, ...]]:
+    try:
+        return _load_all(destination, paths), paths
+    except ConfigParseError:
+        # The machine's file may use what asyncssh cannot read; a person cannot mend that one.
+        own = tuple(path for path in paths if path != SYSTEM_CONFIG)
+        if own == paths:
+            raise
+        return _load_all(destination, own), own
+
+
+def _load_all(destination: Destination, paths: Sequence[Path]) -> _Config:
+    user: object = () if destination.user is None else destination.user
+    port: object = () if destination.port is None else destination.port
+    names = (_local_user(), user, destination.host, port)
+    config = cast("_Config", _Config.load(None, list(paths), False, False, False, *names))
+    if config.has_match_final():
+        config = cast("_Config", _Config.load(config, list(paths), True, False, True, *names))
+    return config
+
+
+def _local_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise ConfigError("Who runs this is unknown.", "Set USER, or name the user: user@host.") from error
+
+
+def _strict(word: object) -> str:
+    """yes, ask, accept-new or no; ssh's own default is ask."""
+    text = str(word or "ask").lower()
+    return {"true": "yes", "off": "no", "false": "no"}.get(text, text)
+
+
+def _paths(config: _Config, names: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(config.expanded(name)).expanduser() for name in names if name.lower() != "none")
+
+
+def _identity_files(config: _Config, names: Sequence[str] | None) -> tuple[Path, ...]:
+    """The key files to try: those named, else ssh's default names; only those that are there."""
+    if names is None:
+        candidates = tuple(Path("~/.ssh", name).expanduser() for name in _IDENTITY_NAMES)
+    else:
+        candidates = _paths(config, names)
+    return tuple(path for path in candidates if os.access(path, os.R_OK))

@@ -1,0 +1,156 @@
+"""One command in one channel of an ssh connection: what it writes, how it ends. Knows nothing of logins."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import asyncssh
+
+from hpcdash.transport.local import STATUS_TERMINATED
+from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand
+
+# A command has ended, yet somebody it left behind holds its stdout: that long it may stay silent.
+_DRAIN_SECONDS = 1.0
+_STREAM_QUEUE_CHUNKS = 64
+_STDERR_KEPT_BYTES = 4000
+
+
+def _status_of_signal(name: str) -> int:
+    """128 + the signal's number, as a shell has it; 255 for a signal unknown here."""
+    try:
+        return 128 + signal.Signals[f"SIG{name}"]
+    except KeyError:
+        return 255
+
+
+class _Session(asyncssh.SSHClientSession[bytes]):
+    """What both kinds share: the channel, the markers, the status."""
+
+    def __init__(self, command: RemoteCommand) -> None:
+        self.status: int | None = None
+        self.lost: Exception | None = None
+        self.closed = asyncio.Event()
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._cut = {None: AfterMarker(command.marker), asyncssh.EXTENDED_DATA_STDERR: AfterMarker(command.marker)}
+
+    @property
+    def began(self) -> bool:
+        """Whether the login shell came to run our script."""
+        return self._cut[None].seen
+
+    @property
+    def noise(self) -> bytes:
+        """What came before it did, on both streams."""
+        return b"".join(cut.noise for cut in self._cut.values())
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
+
+    def exit_status_received(self, status: int) -> None:
+        self.status = status
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
+        self.status = _status_of_signal(signal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = exc
+        self.closed.set()
+
+    def abort(self) -> None:
+        """Close the channel; the watcher on the other side ends the command."""
+        if self._channel is not None:
+            self._channel.abort()
+
+
+class RunSession(_Session):
+    """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
+
+    def __init__(self, command: RemoteCommand, cap_bytes: int) -> None:
+        super().__init__(command)
+        self.truncated = False
+        self._left_bytes = cap_bytes
+        self._chunks: dict[int | None, list[bytes]] = {None: [], asyncssh.EXTENDED_DATA_STDERR: []}
+        self._last_bytes_at = time.monotonic()
+        self._ended = asyncio.Event()
+
+    @property
+    def stdout(self) -> bytes:
+        return b"".join(self._chunks[None])
+
+    @property
+    def stderr(self) -> bytes:
+        return b"".join(self._chunks[asyncssh.EXTENDED_DATA_STDERR])
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        self._last_bytes_at = time.monotonic()
+        output = self._cut[datatype].feed(data)
+        if len(output) > self._left_bytes:
+            output = output[: self._left_bytes]
+            self.truncated, self.status = True, STATUS_TERMINATED
+            self.abort()
+            self.closed.set()
+        self._left_bytes -= len(output)
+        if output:
+            self._chunks[datatype].append(output)
+
+    def exit_status_received(self, status: int) -> None:
+        super().exit_status_received(status)
+        self._ended.set()
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
+        super().exit_signal_received(signal, core_dumped, msg, lang)
+        self._ended.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._ended.set()
+
+    def send(self, stdin: bytes) -> None:
+        """Give the command its stdin, whole; the channel's own stays open."""
+        assert self._channel is not None
+        self._channel.write(stdin + STDIN_COMPLETE)
+
+    async def wait(self) -> None:
+        """Return once the channel is closed, or the command has ended and what is left of it is silent."""
+        await self._ended.wait() if not self.truncated else None
+        while not self.closed.is_set():
+            silent = time.monotonic() - self._last_bytes_at
+            if silent > _DRAIN_SECONDS:
+                self.abort()
+                return
+            try:
+                await asyncio.wait_for(self.closed.wait(), _DRAIN_SECONDS - silent + 0.01)
+            except TimeoutError:
+                continue
+
+
+class StreamSession(_Session):
+    """Gives a command's stdout chunk by chunk; the other side is slowed down when nobody reads."""
+
+    def __init__(self, command: RemoteCommand) -> None:
+        super().__init__(command)
+        self.stderr = b""
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        output = self._cut[datatype].feed(data)
+        if datatype is not None:
+            self.stderr = (self.stderr + output)[-_STDERR_KEPT_BYTES:]
+        elif output:
+            self._queue.put_nowait(output)
+            if self._queue.qsize() > _STREAM_QUEUE_CHUNKS and self._channel is not None:
+                self._channel.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._queue.put_nowait(b"")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """stdout until the command or the line ends."""
+        while chunk := await self._queue.get():
+            if self._queue.qsize() < _STREAM_QUEUE_CHUNKS // 2 and self._channel is not None:
+                self._channel.resume_reading()
+            yield chunk

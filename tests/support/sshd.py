@@ -1,0 +1,240 @@
+"""A throw-away sshd on a loopback port, with its own host key, and a line to it that can be cut. For tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+TEST_USER = "hpcdash-test"
+_START_SECONDS = 5.0
+_CONFIG = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PrintMotd no
+UseDNS no
+MaxStartups 50
+ClientAliveInterval 1
+ClientAliveCountMax 2
+LogLevel VERBOSE
+"""
+
+
+def why_no_sshd() -> str | None:
+    """Why no sshd can be started here, or None when it can."""
+    if sshd_program() is None:
+        return "sshd is not installed"
+    if shutil.which("ssh-keygen") is None:
+        return "ssh-keygen is not installed"
+    return None
+
+
+def sshd_program() -> str | None:
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def login_user(shell: str = "bash") -> str | None:
+    """A user with this login shell who can log in by key, made where we may; None where that cannot be."""
+    program = shutil.which(shell)
+    if program is None:
+        return None
+    if os.getuid() != 0:
+        own = pwd.getpwuid(os.getuid())
+        return own.pw_name if Path(own.pw_shell).name == shell else None
+    name = TEST_USER if shell == "bash" else f"{TEST_USER}-{shell}"
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        # The password '*' matches none, yet the account is not locked, so that sshd takes its key.
+        subprocess.run(["useradd", "-m", "-s", program, "-p", "*", name], check=True, capture_output=True)
+    return name
+
+
+def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
+    """A fresh key pair, replacing what is there."""
+    path.unlink(missing_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", str(path)], check=True)
+
+
+def commands_with(word: str) -> list[str]:
+    """The command lines, other than ours, of all processes that hold this word."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if word in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+async def until_gone(word: str, seconds: float = 6.0) -> list[str]:
+    """Poll until no process holds this word; gives what is left at the end of the time."""
+    deadline = time.monotonic() + seconds
+    while (left := commands_with(word)) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return left
+
+
+async def until_there(word: str, seconds: float = 6.0) -> None:
+    """Poll until a process with this word runs."""
+    deadline = time.monotonic() + seconds
+    while not commands_with(word):
+        assert time.monotonic() < deadline, f"nothing runs with {word}"
+        await asyncio.sleep(0.02)
+
+
+def _is_sshd(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("sshd") and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class Sshd:
+    """One sshd in `folder`, which others may enter; `key` logs in any user."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        make_key(self.key)
+        shutil.copy(self.key.with_suffix(".pub"), self.folder / "authorized_keys")
+        self.replace_host_key()
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "login_key"
+
+    @property
+    def host_key_line(self) -> str:
+        """Type and key, as they stand in known_hosts."""
+        return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "sshd.log").read_text(errors="replace")
+
+    def replace_host_key(self, kind: str = "ed25519") -> None:
+        make_key(self.folder / "host_key", kind=kind)
+
+    def authorize(self, public_key: Path) -> None:
+        with (self.folder / "authorized_keys").open("a") as file:
+            file.write(public_key.read_text())
+
+    def start(self, more_config: str = "") -> None:
+        """Start and wait until it answers."""
+        program = sshd_program()
+        assert program is not None
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        (self.folder / "sshd_config").write_text(_CONFIG.format(port=self.port, folder=self.folder) + more_config)
+        self._process = subprocess.Popen(
+            [program, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, self.log
+                assert time.monotonic() < deadline, self.log
+                time.sleep(0.02)
+
+    def kill_with_sessions(self) -> None:
+        """End the listener and the sshd of each session, by pid, as a crash would; their commands are not touched."""
+        if self._process is None:
+            return
+        stopped = [psutil.Process(self._process.pid)]
+        stopped[0].suspend()
+        # Suspended ones fork no more: once no new one is found, these are all.
+        while new := [p for p in stopped[0].children(recursive=True) if _is_sshd(p) and p not in stopped]:
+            for process in new:
+                process.suspend()
+            stopped += new
+        for process in stopped:
+            process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        self.kill_with_sessions()
+
+
+class CutLine:
+    """A TCP relay to a port here, which can be cut: at once and seen by both sides, or silently."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._silent = asyncio.Event()
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, there_writer]
+        for source, sink in ((reader, there_writer), (there_reader, writer)):
+            task = asyncio.create_task(self._copy(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while chunk := await source.read(1 << 16):
+                if self._silent.is_set():
+                    continue
+                sink.write(chunk)
+                await sink.drain()
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+    def cut(self) -> None:
+        """Drop all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    def fall_silent(self) -> None:
+        """Swallow all bytes from now on, as a firewall that forgot the connection does."""
+        self._silent.set()
+
+    async def stop(self) -> None:
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()

@@ -1,0 +1,91 @@
+"""What LocalTransport does with real programs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.transport.local import LocalTransport
+from tests.support.sshd import until_gone, until_there
+
+
+async def test_status_and_both_outputs_are_given() -> None:
+    transport = LocalTransport()
+    done = await transport.run(("sh", "-c", "echo out; echo words >&2; exit 4"))
+    assert (done.status, done.stdout, done.stderr, done.truncated) == (4, b"out\n", b"words\n", False)
+    assert transport.health.state == "connected"
+
+
+async def test_a_program_that_is_not_there_ends_with_127() -> None:
+    done = await LocalTransport().run(("hpcdash-no-such-program",))
+    assert done.status == 127
+    assert b"hpcdash-no-such-program" in done.stderr
+
+
+async def test_a_program_ended_by_a_signal_has_the_status_a_shell_gives() -> None:
+    assert (await LocalTransport().run(("sh", "-c", "kill -TERM $$"))).status == 143
+
+
+async def test_stdin_arrives_and_its_absence_is_an_empty_one() -> None:
+    payload = bytes(range(256)) * 5000
+    assert (await LocalTransport().run(("cat",), stdin=payload)).stdout == payload
+    assert (await LocalTransport().run(("cat",))).stdout == b""
+
+
+async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None:
+    with pytest.raises(CommandTimedOut) as caught:
+        await LocalTransport().run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3)
+    assert caught.value.words == "slow"
+    assert await until_gone("87654.1") == []
+
+
+async def test_output_over_the_cap_ends_the_group() -> None:
+    done = await LocalTransport().run(("sh", "-c", "yes; : 87654.2"), cap_bytes=70_000)
+    assert (done.truncated, len(done.stdout)) == (True, 70_000)
+    assert await until_gone("87654.2") == []
+
+
+async def test_cancelling_ends_the_group() -> None:
+    running = asyncio.create_task(LocalTransport().run(("sh", "-c", "sleep 87654.3; :")))
+    await until_there("87654.3")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await until_gone("87654.3") == []
+
+
+async def test_what_is_left_in_the_background_ends_with_the_command() -> None:
+    done = await LocalTransport().run(("sh", "-c", "sleep 87654.4 & echo done"))
+    assert done.stdout == b"done\n"
+    assert done.seconds < 3
+    assert await until_gone("87654.4") == []
+
+
+async def test_a_hundred_megabytes_come_whole() -> None:
+    done = await LocalTransport().run(("head", "-c", "100000000", "/dev/zero"))
+    assert len(done.stdout) == 100_000_000
+
+
+async def test_a_stream_comes_chunk_by_chunk_and_ends_with_its_context() -> None:
+    async with LocalTransport().stream(("sh", "-c", "echo first; sleep 87654.5")) as stream:
+        async for chunk in stream:
+            assert chunk == b"first\n"
+            break
+    assert await until_gone("87654.5") == []
+
+
+async def test_a_stream_of_a_missing_program_is_empty() -> None:
+    async with LocalTransport().stream(("hpcdash-no-such-program",)) as stream:
+        assert [chunk async for chunk in stream] == []
+
+
+async def test_the_login_environment_is_ours_already() -> None:
+    assert not await LocalTransport().adopt_login_environment()
+
+
+@pytest.mark.parametrize("argv", [(), ("",), ("echo", "a\0b")])
+async def test_what_cannot_be_run_is_refused(argv: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        await LocalTransport().run(argv)

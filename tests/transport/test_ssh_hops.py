@@ -1,0 +1,113 @@
+"""Which hosts ~/.ssh/config leads through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcdash.errors import ConfigError
+from hpcdash.transport.ssh_config import Destination, Hop, hops_to, parse_destination
+
+
+def hops(folder: Path, config: str, destination: str) -> tuple[Hop, ...]:
+    (folder / "config").write_text(config)
+    return hops_to(destination, folder / "config")
+
+
+def labels(folder: Path, config: str, destination: str) -> list[str]:
+    return [hop.label for hop in hops(folder, config, destination)]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("host", Destination("host")),
+        ("user@host", Destination("host", "user")),
+        ("user@host:2222", Destination("host", "user", 2222)),
+        ("first@last@host", Destination("host", "first@last")),
+        ("[::1]:2222", Destination("::1", None, 2222)),
+        ("user@fe80::1", Destination("fe80::1", "user")),
+        ("ssh://user@host:22/", Destination("host", "user", 22)),
+    ],
+)
+def test_a_destination_is_read_as_ssh_reads_it(text: str, meant: Destination) -> None:
+    assert parse_destination(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "@host", "host:port", "user@", "-oProxyCommand=x"])
+def test_what_is_no_destination_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_destination(text)
+
+
+def test_an_alias_is_resolved(tmp_path: Path) -> None:
+    config = "Host hpc\n HostName login.site\n Port 2222\n User ann\n"
+    assert labels(tmp_path, config, "hpc") == ["ann@login.site:2222"]
+    assert labels(tmp_path, config, "bob@hpc:22") == ["bob@login.site"]
+
+
+def test_jumps_are_followed_through_aliases_that_jump_themselves(tmp_path: Path) -> None:
+    config = (
+        "Host target\n ProxyJump c,u@d:9\n"
+        "Host c\n HostName c.site\n ProxyJump b\n"
+        "Host b\n ProxyJump a\n"
+        "Host d\n ProxyJump elsewhere\n"
+        "Host *\n User me\n"
+    )
+    assert labels(tmp_path, config, "target") == ["me@a", "me@b", "me@c.site", "u@d:9", "me@target"]
+
+
+def test_a_jump_for_all_hosts_is_not_made_through_itself(tmp_path: Path) -> None:
+    config = "Host *\n User me\n ProxyJump gate\n"
+    assert labels(tmp_path, config, "hpc") == ["me@gate", "me@hpc"]
+    assert labels(tmp_path, config, "gate") == ["me@gate"]
+
+
+def test_jumps_in_a_circle_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="circle"):
+        hops(tmp_path, "Host a\n ProxyJump b\nHost b\n ProxyJump a\n", "a")
+
+
+def test_the_first_of_proxy_jump_and_proxy_command_wins(tmp_path: Path) -> None:
+    (alone,) = hops(tmp_path, "Host x\n User u\n ProxyCommand nc %h %p\nHost *\n ProxyJump gate\n", "x")
+    assert alone.proxy_command == "nc x 22"
+    both = hops(tmp_path, "Host x\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\nHost gate\n", "x")
+    assert both[-1].proxy_command is None
+    (none,) = hops(tmp_path, "Host x\n ProxyJump none\nHost *\n ProxyJump gate\n", "x")
+    assert none.proxy_command is None
+
+
+def test_match_and_include_are_honoured(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("Host hpc\n Port 2200\n")
+    config = f"Include {tmp_path}/more\nMatch originalhost hpc user ann\n HostName for-ann\n"
+    assert labels(tmp_path, config, "ann@hpc") == ["ann@for-ann:2200"]
+
+
+def test_host_key_options_are_read(tmp_path: Path) -> None:
+    config = (
+        "Host hpc\n HostName login.site\n Port 2222\n HostKeyAlias the-cluster\n StrictHostKeyChecking accept-new\n"
+        f" UserKnownHostsFile {tmp_path}/%n ~/b\n GlobalKnownHostsFile none\n"
+    )
+    (hop,) = hops(tmp_path, config, "hpc")
+    assert hop.name_in_known_hosts == "the-cluster"
+    assert hop.strict == "accept-new"
+    assert hop.user_known_hosts == (tmp_path / "hpc", Path("~/b").expanduser())
+    assert hop.global_known_hosts == ()
+    (plain,) = hops(tmp_path, "", "login.site:2222")
+    assert plain.strict == "ask"
+    assert plain.name_in_known_hosts == "[login.site]:2222"
+    assert plain.user_known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
+
+
+def test_key_files_that_are_not_there_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "id").write_text("")
+    config = f"Host *\n IdentityFile {tmp_path}/gone\n IdentityFile {tmp_path}/id\n IdentitiesOnly yes\n"
+    (hop,) = hops(tmp_path, config, "hpc")
+    assert hop.identity_files == (tmp_path / "id",)
+    assert hop.identities_only
+
+
+def test_an_unreadable_line_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        hops(tmp_path, "Host hpc\n Port many\n", "hpc")
