@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, tzinfo
 from pathlib import Path
 
 import platformdirs
@@ -82,19 +83,17 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
 
 def build_transport(cluster: ClusterSettings, prompter: Prompter) -> Transport:
     """The way to a cluster."""
-    environment = {"PATH": f"{cluster.path}:{os.environ.get('PATH', os.defpath)}"} if cluster.path else {}
     if cluster.transport == "local" or cluster.ssh is None:
         from hpcdash.transport.local import LocalTransport
 
-        return LocalTransport()
-    remote = {"PATH": f"{cluster.path}:$PATH"} if cluster.path else {}
+        return LocalTransport(path=cluster.path)
     if cluster.transport == "openssh":
         from hpcdash.transport.openssh import OpenSshTransport
 
-        return OpenSshTransport(str(cluster.ssh), environment=remote)
+        return OpenSshTransport(str(cluster.ssh), path=cluster.path)
     from hpcdash.transport.ssh import SshTransport
 
-    return SshTransport(str(cluster.ssh), prompter, environment=remote)
+    return SshTransport(str(cluster.ssh), prompter, path=cluster.path)
 
 
 def pace_of(cluster: ClusterSettings) -> Pace:
@@ -110,7 +109,7 @@ def pace_of(cluster: ClusterSettings) -> Pace:
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 
 
-def build_session(cluster: ClusterSettings, prompter: Prompter, origin: str = "") -> ClusterSession:
+def build_session(cluster: ClusterSettings, prompter: Prompter, *, zone: tzinfo | None = None) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
     transport = build_transport(cluster, prompter)
     store = ClusterStore(
@@ -123,7 +122,7 @@ def build_session(cluster: ClusterSettings, prompter: Prompter, origin: str = ""
         user=cluster.user or "",
         title=cluster.title,
     )
-    return ClusterSession(store, Poller(store, pace_of(cluster)), origin or _origin(cluster))
+    return ClusterSession(store, Poller(store, pace_of(cluster)), _origin(cluster), zone)
 
 
 def _origin(cluster: ClusterSettings) -> str:
@@ -147,4 +146,4 @@ def build_replay(case_directory: Path) -> ClusterSession:
         user=transport.user,
         title=f"{transport.name} (recorded)",
     )
-    return ClusterSession(store, Poller(store, pace_of(ClusterSettings("replay", "replay"))), str(case_directory))
+    return ClusterSession(store, Poller(store, pace_of(ClusterSettings("replay", "replay"))), str(case_directory), UTC)

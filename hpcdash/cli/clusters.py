@@ -14,7 +14,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
-from hpcdash.ui.actions import remapped
+from hpcdash.ui.actions import ACTION_NAMES, remapped
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
 
@@ -104,7 +104,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str]) -> None:
 
 def run_config_check(common: CommonOptions) -> None:
     """Read the configuration; errors name file, line and key."""
-    settings = load_settings(common.config)
+    settings = load_settings(common.config, action_names=ACTION_NAMES)
     remapped(settings.keys, str(settings.file or ""))
     if settings.file is None:
         path, _ = config_path(common.config)

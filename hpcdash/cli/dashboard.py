@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC
 from pathlib import Path
 
 import platformdirs
@@ -11,15 +12,17 @@ from hpcdash.cli.build import build_replay, build_session, chosen_clusters
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, load_settings
 from hpcdash.errors import UsageError
+from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
 
 
 def run_dashboard(common: CommonOptions) -> None:
     """The app on configured clusters, or on this machine's own scheduler."""
-    settings = load_settings(common.config)
+    settings = load_settings(common.config, action_names=ACTION_NAMES)
     prompter = UiPrompter()
-    sessions = [build_session(cluster, prompter) for cluster in chosen_clusters(common, settings)]
+    zone = UTC if settings.ui.clock == "utc" else None
+    sessions = [build_session(cluster, prompter, zone=zone) for cluster in chosen_clusters(common, settings)]
     for session in sessions[:1]:
         session.store.load_cached()
     _run(common, settings, sessions, prompter)
@@ -28,7 +31,7 @@ def run_dashboard(common: CommonOptions) -> None:
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     """The app on a recording."""
     session = build_replay(case_directory)
-    _run(common, load_settings(common.config), [session], UiPrompter(), view)
+    _run(common, load_settings(common.config, action_names=ACTION_NAMES), [session], UiPrompter(), view)
 
 
 def _run(
@@ -38,7 +41,6 @@ def _run(
         raise UsageError(
             "the dashboard needs a terminal", "One-shot commands do not: hpcdash jobs --format json, hpcdash --help"
         )
-    from hpcdash.ui.actions import remapped
     from hpcdash.ui.app import HpcdashApp
 
     HpcdashApp(
@@ -52,4 +54,5 @@ def _run(
         fold_arrays=settings.ui.fold_arrays,
         prompter=prompter,
         first_view=view,
+        aliases=settings.aliases,
     ).run()

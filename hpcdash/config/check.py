@@ -185,9 +185,13 @@ def _unknown_key(key: str, path: KeyPath, known: Iterable[str]) -> str:
     return f"unknown key{hint}"
 
 
+# Columns the dashboard makes of several.
+_MADE_COLUMNS = {"jobs": ("left", "where", "starts"), "history": ("exit",)}
+
+
 def _column_names(view: str) -> list[str]:
     # Arrow takes 0.1 s to import, which a configuration without columns need not wait for.
     from hpcdash.domain import schema
 
     by_view = {"nodes": schema.NODES, "queues": schema.QUEUES}
-    return schema.public_names(by_view.get(view, schema.JOBS))
+    return [*schema.public_names(by_view.get(view, schema.JOBS)), *_MADE_COLUMNS.get(view, ())]

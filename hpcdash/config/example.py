@@ -28,7 +28,7 @@ _EXAMPLE = """\
 
 # Keys by the name of the action; `?` in the dashboard shows the names. Several keys: "x,ctrl+x".
 #[keys]
-#cancel = "ctrl+x"
+#ask_now = "ctrl+r,f5"
 
 # Words for the ':' command line.
 #[aliases]
@@ -51,7 +51,8 @@ _EXAMPLE = """\
 #poll.mine_seconds = 30
 
 #[ui]
-# Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`.
+# Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`; jobs also have
+# left (time until the limit), where (nodes or reason) and starts (the estimate).
 #columns.jobs = ["id", "state", "name", "user", "queue", "gpus", "elapsed_seconds", "limit_seconds", "reason"]
 # The column sorted by; '-' for the largest first.
 #sort.jobs = "-priority"

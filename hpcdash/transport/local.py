@@ -199,7 +199,7 @@ class EmptyStream:
 
 @asynccontextmanager
 async def stream_process(
-    argv: tuple[str, ...], *, keep_stdin_open: bool = False
+    argv: tuple[str, ...], *, keep_stdin_open: bool = False, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[ProcessStream | EmptyStream]:
     """Run a program and give its stdout as it comes; its process group is ended when the context is left.
 
@@ -213,6 +213,7 @@ async def stream_process(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            env=environment,
             limit=_STREAM_CHUNK_BYTES,
         )
     except OSError as error:
@@ -259,9 +260,13 @@ def _not_run(argv: tuple[str, ...], status: int, words: str, started: float) -> 
 class LocalTransport:
     """This machine as a transport: always connected, nothing to ask a person."""
 
-    def __init__(self, name: str = "local") -> None:
+    def __init__(self, name: str = "local", *, path: str = "") -> None:
+        """`path`, directories joined with ':', goes before this process's own PATH."""
         self.name = name
         self.health = Health()
+        self._environment: dict[str, str] | None = None
+        if path:
+            self._environment = {**os.environ, "PATH": f"{path}:{os.environ.get('PATH', os.defpath)}"}
 
     async def connect(self, *, force: bool = False) -> None:
         """Note that this machine is here."""
@@ -278,7 +283,9 @@ class LocalTransport:
     ) -> Completed:
         """Run one command to its end; raises CommandTimedOut. A command that is not there ends with status 127."""
         await self.connect()
-        completed = await run_process(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        completed = await run_process(
+            argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes, environment=self._environment
+        )
         self.health.last_seconds = completed.seconds
         return completed
 
@@ -286,7 +293,7 @@ class LocalTransport:
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
         """Run a command whose output is read as it comes; leaving the context ends it."""
         await self.connect()
-        async with stream_process(argv) as stream:
+        async with stream_process(argv, environment=self._environment) as stream:
             yield stream
 
     async def adopt_login_environment(self) -> bool:

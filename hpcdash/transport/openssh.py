@@ -32,11 +32,12 @@ class OpenSshTransport:
     """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is enough."""
 
     def __init__(
-        self, destination: str, *, config_path: Path | None = None, environment: dict[str, str] | None = None
+        self, destination: str, *, config_path: Path | None = None, environment: dict[str, str] | None = None, path: str = ""
     ) -> None:
         self.name = destination
         self.health = Health()
         self.environment = dict(environment or {})
+        self.path = path
         self._config_path = config_path
         self._channels = asyncio.Semaphore(CHANNELS)
 
@@ -68,6 +69,7 @@ class OpenSshTransport:
             argv,
             limit_seconds=limit_seconds,
             environment=environment,
+            path=self.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
         async with self._channels:
@@ -91,7 +93,7 @@ class OpenSshTransport:
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
         """Run a command whose output is read as it comes; leaving the context ends it over there."""
-        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment)
+        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path)
         async with self._channels, stream_process(self._ssh(command), keep_stdin_open=True) as stream:
             yield _CutStream(stream, command)
 

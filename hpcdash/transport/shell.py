@@ -82,12 +82,13 @@ def remote_command(
     *,
     limit_seconds: float,
     environment: Mapping[str, str] | None = None,
+    path: str = "",
     stdin_bytes: int | None = None,
     marker: str | None = None,
 ) -> RemoteCommand:
     """The string for the login shell, whichever it is, that runs `argv` under /bin/sh.
 
-    The channel's stdin must stay open while the command runs: its end ends the command and its process group. With
+    `path`, directories joined with ':', goes before the PATH there. The channel's stdin must stay open while the command runs: its end ends the command and its process group. With
     `stdin_bytes`, send that many bytes and then STDIN_COMPLETE. Raises UsageError for a command that cannot be sent.
     """
     marker = marker or fresh_marker()
@@ -95,6 +96,8 @@ def remote_command(
         f"{name}={shlex.quote(value)}; export {name}; ".encode("utf-8", "surrogateescape")
         for name, value in (environment or {}).items()
     )
+    if path:
+        exports += f"PATH={shlex.quote(path)}:$PATH; export PATH; ".encode("utf-8", "surrogateescape")
     script = _START.format(
         marker=marker,
         encoded=encoded(_NOTE_PIDS + exports + b"set -- " + quoted_words(argv)),

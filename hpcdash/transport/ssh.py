@@ -76,14 +76,16 @@ class SshTransport:
         config_path: Path | None = None,
         known_hosts: Path | None = None,
         environment: dict[str, str] | None = None,
+        path: str = "",
     ) -> None:
         """`config_path` is read in place of ~/.ssh/config, `known_hosts` in place of all known_hosts files.
 
-        `environment` is set for each command on the login node.
+        `environment` is set for each command on the login node; `path` goes before the PATH there.
         """
         self.name = destination
         self.health = Health()
         self.environment = dict(environment or {})
+        self.path = path
         self._prompter = prompter
         self._config_path = config_path
         self._known_hosts = known_hosts
@@ -129,6 +131,7 @@ class SshTransport:
             argv,
             limit_seconds=limit_seconds,
             environment=environment,
+            path=self.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
         line = await self._open_line()
@@ -158,7 +161,7 @@ class SshTransport:
         """Run a command whose output is read as it comes; leaving the context ends it over there."""
         from hpcdash.transport.ssh_session import StreamSession
 
-        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment)
+        command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path)
         line = await self._open_line()
         async with self._streams, self._channels:
             session = StreamSession(command)

@@ -43,6 +43,7 @@ class HpcdashApp(App[None]):
         fold_arrays: bool = True,
         prompter: UiPrompter | None = None,
         first_view: str = "jobs",
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         self._palettes = load_themes(theme_folders)
         super().__init__()
@@ -56,7 +57,12 @@ class HpcdashApp(App[None]):
         self._fold_arrays = fold_arrays
         self._prompter = prompter
         self.main = MainScreen(
-            self.sessions, actions, read_only=read_only, first=first_view, view_arguments=self._view_arguments
+            self.sessions,
+            actions,
+            read_only=read_only,
+            first=first_view,
+            aliases=aliases,
+            view_arguments=self._view_arguments,
         )
         for action in actions:
             self.bind(textual_keys(action.key), f"act({action.name!r})", description=action.words, show=False)

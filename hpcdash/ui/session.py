@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import tzinfo
 
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.poller import Poller
@@ -10,11 +11,15 @@ from hpcdash.stores.poller import Poller
 
 @dataclass(frozen=True, slots=True)
 class ClusterSession:
-    """A configured, found or recorded cluster. `origin` says in words where it comes from."""
+    """A configured, found or recorded cluster.
+
+    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's).
+    """
 
     store: ClusterStore
     poller: Poller
     origin: str = ""
+    zone: tzinfo | None = None
 
     @property
     def name(self) -> str:
