@@ -1,4 +1,4 @@
-"""What a backend is: queries (a command and how to read its answer) and capabilities. Knows no scheduler, runs nothing."""
+"""What a backend is: queries (a command, how to read its answer) and capabilities. Knows no scheduler, runs nothing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ParsedTable:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the scheduler said, in its order."""
+    """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the scheduler said, in order."""
 
     job: pa.Table
     native: Mapping[str, str]
@@ -96,7 +96,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class JobScope:
-    """Which jobs: `user` None is everyone; `ended` asks for those that ended a short while ago as well.
+    """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
+    those that ended a short while ago as well.
 
     `job_ids` narrows to these jobs or arrays, ended ones included.
     """
@@ -125,7 +126,7 @@ class Backend(Protocol):
     def queues_query(self) -> Query[ParsedTable]: ...
 
     def history_query(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
-        """Jobs that ended within the last `since_seconds`, or `job_ids` in any state whenever they were."""
+        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`, ended or not."""
         ...
 
     def native_query(self, job_id: str) -> Query[Mapping[str, str]]:

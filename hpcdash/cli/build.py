@@ -23,6 +23,7 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.poller import Pace, Poller
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Prompter, Transport
+from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.session import ClusterSession
 
 BACKENDS: dict[str, Backend] = {SLURM.name: SLURM}
@@ -55,7 +56,7 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
         if common.cluster not in settings.clusters:
             known = ", ".join(settings.clusters) or "none"
             near = did_you_mean(common.cluster, settings.clusters)
-            raise UsageError(f"no cluster {common.cluster!r} in the configuration {near}".strip(), f"Configured: {known}.")
+            raise UsageError(f"no cluster {common.cluster!r} in the configuration{near}", f"Configured: {known}.")
         chosen = [settings.clusters[common.cluster]]
     elif settings.clusters:
         first = settings.default_cluster or next(iter(settings.clusters))
@@ -81,19 +82,25 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
     return (BACKENDS[cluster.backend],)
 
 
-def build_transport(cluster: ClusterSettings, prompter: Prompter) -> Transport:
-    """The way to a cluster."""
-    if cluster.transport == "local" or cluster.ssh is None:
+def connection_pool(prompter: Prompter) -> ConnectionPool:
+    """The transports of one run; clusters behind one login node share its connection. Imported when first used."""
+
+    def local(_destination: str, path: str) -> Transport:
         from hpcdash.transport.local import LocalTransport
 
-        return LocalTransport(path=cluster.path)
-    if cluster.transport == "openssh":
+        return LocalTransport(path=path)
+
+    def ssh(destination: str, path: str) -> Transport:
+        from hpcdash.transport.ssh import SshTransport
+
+        return SshTransport(destination, prompter, path=path)
+
+    def openssh(destination: str, path: str) -> Transport:
         from hpcdash.transport.openssh import OpenSshTransport
 
-        return OpenSshTransport(str(cluster.ssh), path=cluster.path)
-    from hpcdash.transport.ssh import SshTransport
+        return OpenSshTransport(destination, path=path)
 
-    return SshTransport(str(cluster.ssh), prompter, path=cluster.path)
+    return ConnectionPool({"local": local, "ssh": ssh, "openssh": openssh})
 
 
 def pace_of(cluster: ClusterSettings) -> Pace:
@@ -109,9 +116,9 @@ def pace_of(cluster: ClusterSettings) -> Pace:
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 
 
-def build_session(cluster: ClusterSettings, prompter: Prompter, *, zone: tzinfo | None = None) -> ClusterSession:
+def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinfo | None = None) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
-    transport = build_transport(cluster, prompter)
+    transport = pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
     store = ClusterStore(
         cluster.name,
         transport,

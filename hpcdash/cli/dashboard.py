@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from hpcdash.cli.build import build_replay, build_session, chosen_clusters
+from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, load_settings
 from hpcdash.errors import UsageError
@@ -22,7 +22,8 @@ def run_dashboard(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     prompter = UiPrompter()
     zone = UTC if settings.ui.clock == "utc" else None
-    sessions = [build_session(cluster, prompter, zone=zone) for cluster in chosen_clusters(common, settings)]
+    pool = connection_pool(prompter)
+    sessions = [build_session(cluster, pool, zone=zone) for cluster in chosen_clusters(common, settings)]
     for session in sessions[:1]:
         session.store.load_cached()
     _run(common, settings, sessions, prompter)

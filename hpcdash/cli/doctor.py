@@ -15,7 +15,7 @@ import msgspec
 
 from hpcdash import __version__
 from hpcdash.backends.base import Capability
-from hpcdash.cli.build import build_session, cache_root, chosen_clusters
+from hpcdash.cli.build import build_session, cache_root, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
@@ -51,12 +51,11 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     ]
 
     async def look() -> bool:
-        session = build_session(cluster, TerminalPrompter())
+        session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
             return await _cluster_checks(session.store, checks)
         finally:
             await session.store.close()
-            await session.store.transport.close()
 
     reached = asyncio.run(look())
     if form == "json":
@@ -126,7 +125,9 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     except HpcdashError as error:
         checks.append(_failed("scheduler", error))
         return False
-    checks.append(Check("scheduler", True, f"{probe.version}, cluster {probe.cluster or 'unnamed'}, you are {probe.user}"))
+    checks.append(
+        Check("scheduler", True, f"{probe.version}, cluster {probe.cluster or 'unnamed'}, you are {probe.user}")
+    )
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     checks.append(
@@ -135,7 +136,12 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     if probe.controller_answers is not None:
         step = "Running jobs go on without it. Wait, or tell the site's administrators."
         checks.append(
-            Check("controller", probe.controller_answers, "answers" if probe.controller_answers else "does not answer", step)
+            Check(
+                "controller",
+                probe.controller_answers,
+                "answers" if probe.controller_answers else "does not answer",
+                step,
+            )
         )
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2

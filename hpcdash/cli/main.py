@@ -189,7 +189,11 @@ def main() -> None:
     except Exception as error:
         path = _log(error) if debug else None
         _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
-        _complain(f"the traceback is in {path}" if path else "run it again with --debug to write the traceback to its log file")
+        _complain(
+            f"the traceback is in {path}"
+            if path
+            else "run it again with --debug to write the traceback to its log file"
+        )
         status = EXIT_REFUSED
     sys.exit(status)
 

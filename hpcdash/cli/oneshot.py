@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdash.backends.base import JobDetail
-from hpcdash.cli.build import build_session, chosen_clusters
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.formats import Kind as OutputKind
 from hpcdash.cli.formats import write_csv, write_json, write_table
 from hpcdash.cli.options import CommonOptions
@@ -38,12 +38,11 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
     cluster = chosen_clusters(common, settings)[0]
 
     async def run() -> T:
-        session = build_session(cluster, TerminalPrompter())
+        session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
             return await work(session)
         finally:
             await session.store.close()
-            await session.store.transport.close()
 
     return asyncio.run(run())
 

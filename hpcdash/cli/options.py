@@ -34,7 +34,9 @@ class CommonOptions:
 
     def check(self) -> None:
         """Raises UsageError where two options contradict each other."""
-        chosen = [name for name, value in (("--cluster", self.cluster), ("--ssh", self.ssh), ("--local", self.local)) if value]
+        chosen = [
+            name for name, value in (("--cluster", self.cluster), ("--ssh", self.ssh), ("--local", self.local)) if value
+        ]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} cannot be used together", "One of them says which cluster it is.")
 

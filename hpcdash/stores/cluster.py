@@ -260,10 +260,11 @@ class ClusterStore:
         return self.backend.job_detail(_row_of(parsed.table, job_id), native)
 
     async def close(self) -> None:
-        """Stop what is being asked; the transport is closed by whoever made it."""
+        """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""
         for task in self._fetching.values():
             task.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await self.transport.close()
 
 
 def _row_of(table: pa.Table, job_id: str) -> pa.Table:

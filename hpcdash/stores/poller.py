@@ -169,4 +169,5 @@ class Poller:
 def _report(task: asyncio.Task[None]) -> None:
     """A poller that ends by an error of our own is no silent thing."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        task.get_loop().call_exception_handler({"message": f"{task.get_name()} ended", "exception": error, "task": task})
+        context = {"message": f"{task.get_name()} ended", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

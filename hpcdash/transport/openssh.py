@@ -32,7 +32,12 @@ class OpenSshTransport:
     """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is enough."""
 
     def __init__(
-        self, destination: str, *, config_path: Path | None = None, environment: dict[str, str] | None = None, path: str = ""
+        self,
+        destination: str,
+        *,
+        config_path: Path | None = None,
+        environment: dict[str, str] | None = None,
+        path: str = "",
     ) -> None:
         self.name = destination
         self.health = Health()

@@ -88,8 +88,9 @@ def remote_command(
 ) -> RemoteCommand:
     """The string for the login shell, whichever it is, that runs `argv` under /bin/sh.
 
-    `path`, directories joined with ':', goes before the PATH there. The channel's stdin must stay open while the command runs: its end ends the command and its process group. With
-    `stdin_bytes`, send that many bytes and then STDIN_COMPLETE. Raises UsageError for a command that cannot be sent.
+    `path`, directories joined with ':', goes before the PATH there. The channel's stdin must stay open while the
+    command runs: its end ends the command and its process group. With `stdin_bytes`, send that many bytes and then
+    STDIN_COMPLETE. Raises UsageError for a command that cannot be sent.
     """
     marker = marker or fresh_marker()
     exports = b"".join(

@@ -36,19 +36,19 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_nodes", "2", "nodes", capability=Capability.NODES),
     Action("show_queues", "3", "queues", capability=Capability.QUEUES),
     Action("show_history", "4", "history", capability=Capability.HISTORY),
-    Action("show_clusters", "6", "clusters and their connections"),
+    Action("show_clusters", "6", "clusters and their connections", short="clusters"),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
-    Action("detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="details"),
+    Action("detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="detail"),
     Action("mark", "space", "mark", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
     Action("reverse", "O", "reverse the order", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
-    Action("copy", "y", "copy the id, or a path", shown=None),
+    Action("copy", "y", "copy the id, or a log's path", shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now"),
     Action("next_cluster", "tab", "next cluster"),
     Action("theme", "T", "next theme"),
@@ -57,6 +57,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("escape", "escape", "clear what is typed or filtered, then back"),
     Action("back", "q", "back; quit from the first view", shown=10, short="back"),
 )
+
+ACTION_NAMES = frozenset(action.name for action in ACTIONS)
 
 # How keys are written on the screen; the names are Textual's.
 _KEY_SIGNS = {

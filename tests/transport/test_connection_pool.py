@@ -12,11 +12,17 @@ from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.pool import ConnectionPool
 
 
+def local_transport(destination: str, path: str) -> LocalTransport:
+    return LocalTransport(destination, path=path)
+
+
+
 async def test_two_clusters_behind_one_host_share_a_transport() -> None:
-    pool = ConnectionPool({"local": LocalTransport, "other": LocalTransport})
+    pool = ConnectionPool({"local": local_transport, "other": local_transport})
     first = pool.transport("local", "here")
     assert pool.transport("local", "here") is first
     assert pool.transport("local", "there") is not first
+    assert pool.transport("local", "here", "/opt/slurm/bin") is not first
     assert pool.transport("other", "here") is not first
     await first.connect()
     await pool.close_all()

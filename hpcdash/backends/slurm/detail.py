@@ -1,13 +1,13 @@
 """One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue or sacct.
 
-A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema come from the row; of this
-answer only the log paths are taken, and what is shown as Slurm's own words.
+A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema come from the row; of
+this answer only the log paths are taken, and what is shown as Slurm's own words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -22,6 +22,13 @@ _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 _WHOLE_LINE = frozenset(
     {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Power"}
 )
+# scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
+_OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
+# The next record; the keys before NumNodes include the job's name, which may hold anything.
+_NEXT_RECORD = re.compile(r"\n\s*\n(?=JobId=[0-9].*?\n   UserId=)", re.DOTALL)
+_AFTER_THE_NAME = "\n   NumNodes="
+# Texts of a person's choice, and the columns that hold them whole.
+_CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
 _MANY_TASKS = "4294967294"
 
 
@@ -47,16 +54,28 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
         if not text.strip():
             raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
         raise unreadable(answer, "a job's details")
-    record = re.split(r"\n\s*\n(?=JobId=)", text.strip())[0]
+    lines = _first_record(text.strip()).split("\n")
+    pairs = _pairs(lines[0])
+    for line in lines[1:]:
+        if _OWN_LINE.match(line):
+            pairs.extend(_pairs(line.strip()))
+        elif pairs:
+            key, value = pairs[-1]
+            pairs[-1] = (key, f"{value}\n{line}")
+    return _numbered(pairs)
+
+
+def _first_record(text: str) -> str:
+    end = _NEXT_RECORD.search(text, max(0, text.find(_AFTER_THE_NAME)))
+    return text[: end.start()] if end else text
+
+
+def _numbered(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     native: dict[str, str] = {}
-    for line in record.splitlines():
-        for key, value in _pairs(line.strip()):
-            number = 2
-            name = key
-            while name in native:
-                name = f"{key} {number}"
-                number += 1
-            native[name] = value
+    times: dict[str, int] = {}
+    for key, value in pairs:
+        times[key] = times.get(key, 0) + 1
+        native[key if times[key] == 1 else f"{key} {times[key]}"] = value
     return native
 
 
@@ -76,13 +95,32 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the paths scontrol tells; a pending array's keep %a for the task that is not known yet."""
+    """The row with the paths scontrol tells; a pending array's keep %a for the task that is not known yet.
+
+    The texts that a person chose are the row's: in `native` lines of theirs that look like scontrol's own are dropped.
+    """
+    native = _without_forgeries(row, native)
     for column, key in (("stdout_path", "StdOut"), ("stderr_path", "StdErr")):
         path = _last(native, key)
         if path and path != "(null)":
             position = row.schema.get_field_index(column)
             row = row.set_column(position, row.schema.field(position), pa.array([path.replace(_MANY_TASKS, "%a")]))
     return JobDetail(row, native)
+
+
+def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
+    pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
+    for key, column in _CHOSEN:
+        text = row[column][0].as_py()
+        keys = [name for name, _ in pairs]
+        if text is None or key not in keys:
+            continue
+        _, *rest = text.split("\n")
+        # A text's own lines follow its key; what they go on to say joined the last of them.
+        forged = sum(len(_pairs(line.strip())) for line in rest if _OWN_LINE.match(line))
+        at = keys.index(key)
+        pairs[at : at + 1 + forged] = [(key, text)]
+    return _numbered(pairs)
 
 
 def _last(native: Mapping[str, str], key: str) -> str | None:

@@ -32,6 +32,7 @@ _CONFIGURATION_WORDS = (
     "DNS SRV lookup failed",
 )
 _AUTHENTICATION_WORDS = ("Munge encode failed", "munge", "Protocol authentication error", "auth plugin")
+_NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
 _ACCOUNTING_WORDS = (
     "Slurm accounting storage is disabled",
     "Problem talking to the database",
@@ -57,15 +58,15 @@ def failure(answer: Answer) -> CommandError:
         return error(
             CommandMissing,
             f"{name} is not on the PATH here",
-            'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration, or try `hpcdash doctor`.',
+            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` looks around.',
         )
-    if "Invalid job id" in words:
+    if has(_NO_SUCH_JOB_WORDS):
         return error(
             NoSuchJob,
             "Slurm does not know this job (any more)",
             "Finished jobs: `hpcdash history`, or key 4 in the app.",
         )
-    if name in {"sacct", "sacctmgr"} and has(_ACCOUNTING_WORDS):
+    if name in {"sacct", "sacctmgr"} and has((*_ACCOUNTING_WORDS, *_CONTROLLER_WORDS)):
         if "disabled" in words or "accounting_storage/none" in words or "is supported" in words:
             return error(
                 AccountingUnavailable,
@@ -95,7 +96,7 @@ def failure(answer: Answer) -> CommandError:
             "Slurm's authentication (munge) fails on this login node",
             "Tell the site's administrators; nothing of yours is wrong.",
         )
-    return error(SchedulerRefused, f"{name} failed", "")
+    return error(SchedulerRefused, f"{name} failed", f"Its own words tell why; `man {name}` explains them.")
 
 
 def require_success(answer: Answer) -> None:

@@ -1,7 +1,7 @@
 """Ended jobs, from sacct: one row an allocation, read into the columns of domain.schema.JOBS.
 
-sacct has one delimiter for all fields and a newline after the last; the last and the first field are Slurm's own, so a row
-ends at the one newline between them, whatever the fields in the middle hold.
+sacct has one delimiter for all fields and a newline after the last; the last and the first field are Slurm's own, so a
+row ends at the one newline between them, whatever the fields in the middle hold.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
-from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states
-from hpcdash.backends.slurm.rows import NOTHING, text_column
+from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
+from hpcdash.backends.slurm.rows import NOTHING, Columns, text_column
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
@@ -48,6 +48,8 @@ FIELDS = (
     "exitcode",
 )
 _SECONDS_A_MINUTE = 60
+# A thousand years: more is no limit but a mistake.
+_MOST_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
@@ -57,7 +59,8 @@ def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] =
     if job_ids:
         selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
     else:
-        whose = ("-u", user) if user is not None else ("-a",)
+        # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
+        whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
         selection = (*whose, "-S", f"now-{since_seconds}seconds")
     argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(FIELDS))
     parse = partial(parse_history, token=token, ended_only=not job_ids)
@@ -72,15 +75,15 @@ def sacct_id(job_id: str) -> str:
 def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns, rejected = _columns(answer, token)
-    table = _in_schema(columns)
+    columns = with_ids(_columns(answer, token), "jobid")
+    table = _in_schema(columns.table)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
-    return ParsedTable(table.take(order).combine_chunks(), rejected)
+    return ParsedTable(table.take(order).combine_chunks(), columns.rejected)
 
 
-def _columns(answer: Answer, token: str) -> tuple[dict[str, pa.Array], tuple[str, ...]]:
+def _columns(answer: Answer, token: str) -> Columns:
     pieces = answer.stdout.split(token.encode())
     between = len(FIELDS) - 1
     rows, left = divmod(len(pieces) - 1, between)
@@ -94,20 +97,23 @@ def _columns(answer: Answer, token: str) -> tuple[dict[str, pa.Array], tuple[str
         rejected = ("the output ended inside a row",)
         if not left:
             rows -= 1
-    seams = [piece.rpartition(b"\n") for piece in pieces[0 : rows * between + 1 : between]]
+    # Between two rows: the exit code of the one, a newline, the id of the other; what stands between those is noise.
+    seams = [piece.split(b"\n") for piece in pieces[0 : rows * between + 1 : between]]
+    noise = [line for lines in (seams[0][:-1], *(seam[1:-1] for seam in seams[1:])) for line in lines if line.strip()]
+    rejected += tuple(line.decode("utf-8", "replace") for line in noise)
     columns = {
         name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(FIELDS[1:-1], start=1)
     }
-    columns["jobid"] = text_column([first for _, _, first in seams[:rows]])
-    columns["exitcode"] = text_column([last for last, _, _ in seams[1:]])
-    return columns, rejected
+    columns["jobid"] = text_column([lines[-1] for lines in seams[:rows]])
+    columns["exitcode"] = text_column([lines[0] for lines in seams[1:]])
+    return Columns(pa.table(columns), rejected)
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), pa.scalar(None, pa.string()), column)
 
 
-def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
+def _in_schema(raw: pa.Table) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     ids = raw["jobid"]
     native = values.words(raw["state"])
@@ -115,11 +121,12 @@ def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
     state = states(native, reason)
     ended = is_any(state, frozenset(ENDED))
     waiting = is_any(state, frozenset(WAITING))
+    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(_plain(raw["nodelist"]))))
     starts = values.instants(_plain(raw["start"]))
     exit_code, exit_signal = exit_columns(_plain(raw["exitcode"]), ended)
     tres = _plain(raw["alloctres"])
     gpus, memory_bytes = values.tres_columns(pc.if_else(pc.is_valid(tres), tres, _plain(raw["reqtres"])))
-    no_text = pa.nulls(len(ids), pa.string())
+    no_text = pa.nulls(raw.num_rows, pa.string())
     empty_to_null = pa.scalar(None, pa.string())
     # '11_2' or '11_[3-9%1]'
     array_ids = pc.replace_substring_regex(ids, r"_.*$", "")
@@ -136,7 +143,8 @@ def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
         "qos": values.words(_plain(raw["qos"])),
         "state": state,
         "native_state": native,
-        "reason": reason,
+        # sacct keeps the last reason a job waited for.
+        "reason": values.words(pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))),
         "priority": values.integers(_plain(raw["priority"])),
         "nodes": values.integers(_plain(raw["nnodes"])),
         "cpus": values.integers(_plain(raw["ncpus"])),
@@ -146,8 +154,8 @@ def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
         "limit_seconds": values.per_distinct(_plain(raw["timelimitraw"]), _minutes, pa.int64()),
         "submitted_at": values.instants(_plain(raw["submit"])),
         "eligible_at": values.instants(_plain(raw["eligible"])),
-        "started_at": pc.if_else(waiting, null_time, starts),
-        "_expected_start_at": pa.nulls(len(ids), schema.TIME),
+        "started_at": pc.if_else(not_begun, null_time, starts),
+        "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
         "ends_at": pc.if_else(ended, values.instants(_plain(raw["end"])), null_time),
         "node_list": _plain(raw["nodelist"]),
         "work_dir": pc.if_else(pc.equal(raw["workdir"], ""), empty_to_null, raw["workdir"]),
@@ -162,7 +170,8 @@ def _in_schema(raw: Mapping[str, pa.Array]) -> pa.Table:
 
 
 def _minutes(text: str) -> int | None:
-    return int(text) * _SECONDS_A_MINUTE if text.isdigit() else None
+    minutes = values.digits(text)
+    return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
 
 
 def history_native_query(job_id: str) -> Query[Mapping[str, str]]:
@@ -183,6 +192,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         raise NoSuchJob("no history knows this job", argv=answer.argv, status=answer.status)
     pieces = rest.split(token.encode())[: len(names)]
     if len(pieces) == len(names):
-        pieces[-1] = pieces[-1].partition(b"\n")[0]
+        # Behind the newline the next job's first field begins.
+        pieces[-1] = pieces[-1].rpartition(b"\n")[0]
     texts = (piece.decode("utf-8", "replace") for piece in pieces)
     return {name: text for name, text in zip(names, texts, strict=False) if text}

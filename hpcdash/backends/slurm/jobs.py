@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
@@ -11,8 +13,8 @@ from hpcdash.backends.base import Answer, JobScope, ParsedTable, Query, fresh_to
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
-from hpcdash.backends.slurm.rows import Layout, read_rows
-from hpcdash.backends.slurm.states import HELD_REASONS, job_state
+from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
+from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
@@ -43,23 +45,36 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
+_NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
+# '5', '3-10' or '0-100:10'
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
+# Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
+ID_PATTERN = r"^[0-9]"
 
 
 def jobs_query(scope: JobScope) -> Query[ParsedTable]:
-    """squeue for a scope; filtered by the server where Slurm can (one user, one job)."""
+    """squeue for a scope; filtered by the server where Slurm can (one user, one job).
+
+    What is left of an array ('11_[3-9%1]') is asked for as the whole array.
+    """
     token = fresh_token()
     selection: tuple[str, ...] = ()
     if scope.job_ids:
-        selection = ("-t", "all", "-j", ",".join(scope.job_ids))
+        selection = ("-t", "all", "-j", ",".join(dict.fromkeys(map(queue_id, scope.job_ids))))
     else:
         if scope.user is not None:
-            selection = ("-u", scope.user)
+            selection = ("-u", scope.user) if scope.user else ("--me",)
         if scope.ended:
             selection = (*selection, "-t", "all")
     argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
     return Query(argv, partial(parse_jobs, token=token, one_job=bool(scope.job_ids)), limit_seconds=60.0)
+
+
+def queue_id(job_id: str) -> str:
+    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of somebody else."""
+    return job_id.partition("_[")[0]
 
 
 def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTable:
@@ -68,6 +83,7 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTa
     columns = read_rows(answer.stdout, token, LAYOUT)
     if columns is None:
         raise unreadable(answer, "jobs")
+    columns = with_ids(columns, "jobarrayid")
     if one_job and not columns.table.num_rows and not columns.rejected:
         raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
     if answer.status != 0 and not columns.table.num_rows:
@@ -75,9 +91,23 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTa
     return ParsedTable(_in_schema(columns.table), columns.rejected)
 
 
+def with_ids(columns: Columns, name: str) -> Columns:
+    """The rows whose id begins with a number; the others are rejected."""
+    ids = columns.table[name]
+    good = pc.fill_null(pc.match_substring_regex(ids, ID_PATTERN), False)
+    if pc.all(good, min_count=0).as_py():
+        return columns
+    refused = [f"no job's number: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
+    return Columns(columns.table.filter(good), (*columns.rejected, *refused))
+
+
 def is_any(column: pa.Array, texts: frozenset[str]) -> pa.Array:
     """Which rows of a dictionary column hold one of `texts`; null counts as no."""
-    hits = [index for index, text in enumerate(column.dictionary.to_pylist()) if text in texts]
+    return _where(column, texts.__contains__)
+
+
+def _where(column: pa.DictionaryArray, holds: Callable[[str], bool]) -> pa.Array:
+    hits = [index for index, text in enumerate(column.dictionary.to_pylist()) if text is not None and holds(text)]
     return pc.fill_null(pc.is_in(column.indices, pa.array(hits, column.indices.type)), False)
 
 
@@ -86,7 +116,7 @@ def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return values.words(pc.if_else(pc.equal(column, "None"), pa.scalar(None, pa.string()), column))
+    return values.words(pc.if_else(pc.is_in(column, _NO_REASON), pa.scalar(None, pa.string()), column))
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
@@ -97,7 +127,7 @@ def states(native: pa.Array, reason: pa.Array) -> pa.Array:
         [code_of[job_state(text or "")] for text in native.dictionary.to_pylist()] or [code_of["unknown"]], pa.int32()
     )
     codes = by_native.take(pc.fill_null(native.indices, 0))
-    held = pc.and_(pc.equal(codes, code_of[JobState.PENDING]), is_any(reason, HELD_REASONS))
+    held = pc.and_(pc.equal(codes, code_of[JobState.PENDING]), _where(reason, is_held))
     codes = pc.if_else(held, pa.scalar(code_of[JobState.HELD], pa.int32()), codes)
     codes = pc.if_else(pc.is_null(native.indices), pa.scalar(code_of[JobState.UNKNOWN], pa.int32()), codes)
     return pa.DictionaryArray.from_arrays(codes, pa.array(names))
@@ -107,16 +137,16 @@ def task_count(text: str) -> int:
     """How many tasks '3-10%1', '1,5-7' or '0-100:10' hold; a list that Slurm cut off counts what it shows."""
     total = 0
     for part in text.split("%")[0].split(","):
-        span, _, step = part.partition(":")
-        first, dash, last = span.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
-            total += (int(last or first) - int(first)) // max(1, int(step) if step.isdigit() else 1) + 1
+        found = _SPAN.fullmatch(part)
+        if found is not None:
+            first = int(found.group(1))
+            last = int(found.group(2) or first)
+            total += max(0, last - first) // max(1, int(found.group(3) or 1)) + 1
     return max(1, total)
 
 
 def _first_task(text: str) -> int | None:
-    digits = text.split("%")[0].split(",")[0].split("-")[0].split(":")[0]
-    return int(digits) if digits.isdigit() else None
+    return values.digits(text.split("%")[0].split(",")[0].split("-")[0].split(":")[0])
 
 
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -132,11 +162,10 @@ def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.Ch
     null = pa.scalar(None, pa.string())
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
-    numbers = pc.cast(pc.replace_substring_regex(ids, r"[^0-9].*$", ""), pa.int64())
     return {
         "array_id": pc.if_else(is_array, array_ids, null),
         "array_task": tasks,
-        "_number": numbers,
+        "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": values.per_distinct(tasks, _first_task, pa.int64()),
         "_tasks": pc.fill_null(values.per_distinct(tasks, task_count, pa.int64()), 1),
     }
@@ -149,10 +178,13 @@ def _in_schema(raw: pa.Table) -> pa.Table:
     state = states(native, reason)
     ended = is_any(state, frozenset(ENDED))
     waiting = is_any(state, frozenset(WAITING))
+    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(raw["nodelist"].combine_chunks())))
+    stale = pc.and_(ended, _where(reason, only_waits))
     starts = values.instants(raw["starttime"])
     exit_code, exit_signal = exit_columns(raw["exit_code"], ended)
     gpus, memory_bytes = values.tres_columns(raw["tres-alloc"])
     nothing = pa.nulls(raw.num_rows, pa.string())
+    no_word = pa.scalar(None, pa.string())
     columns = {
         "id": raw["jobarrayid"],
         **array_columns(raw["jobarrayid"], raw["arrayjobid"], raw["arraytaskid"]),
@@ -163,7 +195,7 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "qos": values.words(raw["qos"]),
         "state": state,
         "native_state": native,
-        "reason": reason,
+        "reason": values.words(pc.if_else(stale, no_word, reason.dictionary_decode())),
         "priority": values.integers(raw["prioritylong"]),
         "nodes": values.integers(raw["numnodes"]),
         "cpus": values.integers(raw["numcpus"]),
@@ -173,7 +205,8 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "limit_seconds": values.durations(raw["timelimit"]),
         "submitted_at": values.instants(raw["submittime"]),
         "eligible_at": values.instants(raw["eligibletime"]),
-        "started_at": pc.if_else(waiting, null_time, starts),
+        # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
+        "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pc.if_else(waiting, starts, null_time),
         "ends_at": pc.if_else(waiting, null_time, values.instants(raw["endtime"])),
         "node_list": raw["nodelist"],

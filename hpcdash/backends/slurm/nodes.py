@@ -13,6 +13,7 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.states import node_state
+from hpcdash.backends.slurm.values import LAST_INSTANT, digits
 from hpcdash.domain import schema
 
 LAYOUT = Layout(
@@ -33,8 +34,9 @@ LAYOUT = Layout(
     hostile=("reason",),
 )
 _MIB = 1 << 20
+_MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
-_GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=$|[,(])")
+_GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
 
 
 def nodes_query() -> Query[ParsedTable]:
@@ -53,9 +55,13 @@ def parse_nodes(answer: Answer, *, token: str) -> ParsedTable:
     nodes: dict[str, dict[str, Any]] = {}
     names = columns.table["nodelist"].to_pylist()
     partitions = columns.table["partition"].to_pylist()
+    rejected = list(columns.rejected)
     first_rows: list[int] = []
     queues_of: dict[str, list[str]] = {}
     for index, (name, partition) in enumerate(zip(names, partitions, strict=True)):
+        if name is None:
+            rejected.append(f"a node without a name in {partition}")
+            continue
         known = queues_of.get(name)
         if known is None:
             known = queues_of[name] = []
@@ -63,9 +69,9 @@ def parse_nodes(answer: Answer, *, token: str) -> ParsedTable:
         queue = (partition or "").rstrip("*")
         if queue and queue not in known:
             known.append(queue)
-    for row in columns.table.take(first_rows).to_pylist():
+    for row in columns.table.take(pa.array(first_rows, pa.int64())).to_pylist():
         nodes[row["nodelist"]] = _node(row, queues_of[row["nodelist"]])
-    return ParsedTable(pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), columns.rejected)
+    return ParsedTable(pa.Table.from_pylist(list(nodes.values()), schema=schema.NODES), tuple(rejected))
 
 
 def gpu_gres(text: str | None) -> tuple[int, str | None]:
@@ -75,14 +81,14 @@ def gpu_gres(text: str | None) -> tuple[int, str | None]:
     return sum(int(count) for _, count in found), ",".join(types) or None
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
-
-
 def cpu_counts(text: str | None) -> tuple[int | None, int | None]:
     """(in use, in all) of 'allocated/idle/other/total'."""
     parts = (text or "").split("/")
-    return (_whole(parts[0]), _whole(parts[3])) if len(parts) == 4 else (None, None)
+    return (digits(parts[0]), digits(parts[3])) if len(parts) == 4 else (None, None)
+
+
+def _bytes(mebibytes: int | None) -> int | None:
+    return None if mebibytes is None or mebibytes > _MOST_MIB else mebibytes * _MIB
 
 
 def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
@@ -91,9 +97,9 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
     cpus_used, cpus = cpu_counts(row["cpusstate"])
     gpus, gpu_type = gpu_gres(row["gres"])
     gpus_used, _ = gpu_gres(row["gresused"])
-    memory = _whole(row["memory"])
-    memory_used = _whole(row["allocmem"])
-    since = _whole(row["timestamp"])
+    memory = digits(row["memory"])
+    memory_used = digits(row["allocmem"])
+    since = digits(row["timestamp"])
     # Without a reason sinfo writes 'none' and an unknown user and time.
     has_reason = row["reason"] not in (None, "none", "(null)") or row["user"] is not None
     try:
@@ -107,15 +113,15 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
         "flags": flags,
         "reason": row["reason"] if has_reason else None,
         "reason_by": row["user"] if has_reason else None,
-        "reason_since": since if has_reason and since else None,
+        "reason_since": since if has_reason and since and since <= LAST_INSTANT else None,
         "queues": queues,
         "cpus": cpus,
         "cpus_used": cpus_used,
         "gpus": gpus,
         "gpus_used": gpus_used,
         "gpu_type": gpu_type,
-        "memory_bytes": None if memory is None else memory * _MIB,
-        "memory_used_bytes": None if memory_used is None else memory_used * _MIB,
+        "memory_bytes": _bytes(memory),
+        "memory_used_bytes": _bytes(memory_used),
         "load": load,
         "features": row["features"].split(",") if row["features"] else [],
         "jobs": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ LAYOUT = Layout(
     plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused"),
     hostile=(),
 )
+# A cluster has no more nodes than this.
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def queues_query() -> Query[ParsedTable]:
@@ -35,8 +38,12 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
     if columns is None:
         raise unreadable(answer, "partitions")
     queues: dict[str, dict[str, Any]] = {}
+    rejected = list(columns.rejected)
     for row in columns.table.to_pylist():
-        marked = row["partition"] or ""
+        marked = row["partition"]
+        if marked is None:
+            rejected.append("a partition without a name")
+            continue
         queue = queues.setdefault(
             marked.rstrip("*"),
             {
@@ -64,11 +71,11 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
             ("gpus_used", gpus_used * nodes),
         ):
             queue[key] += count
-    return ParsedTable(pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), columns.rejected)
+    return ParsedTable(pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected))
 
 
 def _four(text: str | None) -> tuple[int, int, int, int]:
     parts = (text or "").split("/")
-    if len(parts) != 4 or not all(part.isdigit() for part in parts):
+    if len(parts) != 4 or not all(_COUNT.fullmatch(part) for part in parts):
         return 0, 0, 0, 0
     return int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3])

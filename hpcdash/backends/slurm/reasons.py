@@ -6,7 +6,9 @@ _EXACT = {
     "Priority": "others are ahead of it; it starts when its turn comes",
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
     "Dependency": "waits for another job it depends on",
-    "DependencyNeverSatisfied": "will never start: a job it depends on ended the wrong way; cancel it or change the dependency",
+    "DependencyNeverSatisfied": (
+        "will never start: a job it depends on ended the wrong way; cancel it or change the dependency"
+    ),
     "JobHeldUser": "held by its owner; release it to let it run",
     "JobHeldAdmin": "held by an administrator; only they can release it",
     "job requeued in held state": "was put back and held; release it to let it run",

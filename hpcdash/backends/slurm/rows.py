@@ -1,8 +1,8 @@
-"""From squeue's and sinfo's bytes to Arrow columns, where no field of a row can forge another. Knows no column's meaning.
+"""From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another. Knows no column's meaning.
 
-Fields that only Slurm itself fills come first, one unit separator after each; the last of them and every field that a person
-may fill end with the poll's random token. Split at the token, the k-th piece of each row is therefore one column, whatever
-bytes it holds; the joined first pieces are CSV, a row a line.
+Fields that only Slurm itself fills come first, one unit separator after each; the last of them and every field that a
+person may fill end with the poll's random token. Split at the token, the k-th piece of each row is therefore one
+column, whatever bytes it holds; the joined first pieces are CSV, a row a line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.csv as pa_csv
 SEPARATOR = "\x1f"
 # In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
 _CHUNK_BYTES = 1 << 20
+_SHOWN_BYTES = 400
 # What Slurm prints where there is nothing to say.
 NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
 
@@ -36,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A table of text columns named as in the layout (plain ones null where Slurm said nothing), and what was rejected."""
+    """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was rejected."""
 
     table: pa.Table
     rejected: tuple[str, ...]
@@ -90,54 +91,67 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
     return table, clean
 
 
+def _shown(raw: bytes, token: bytes = b"") -> str:
+    """A rejected row as a person may see it: spaces for the separators."""
+    text = raw[:_SHOWN_BYTES].replace(token or SEPARATOR.encode(), b" ").replace(SEPARATOR.encode(), b" ")
+    return text.decode("utf-8", "replace").strip()
+
+
+def _good_lines(firsts: list[bytes], wanted_separators: int) -> tuple[list[int], list[bytes], list[str]]:
+    """Which rows have all their plain fields, those lines, and what was refused."""
+    kept: list[int] = []
+    lines: list[bytes] = []
+    refused: list[str] = []
+    for index, first in enumerate(firsts):
+        # What a wrapper or a warning printed before a row ends with a newline; no plain field holds one.
+        noise, _, line = first.rpartition(b"\n")
+        if noise.strip():
+            refused.append(_shown(noise))
+        if line.count(SEPARATOR.encode()) == wanted_separators and b"\r" not in line:
+            kept.append(index)
+            lines.append(line)
+        else:
+            refused.append(_shown(line))
+    return kept, lines, refused
+
+
 def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[str]]:
     per_row = len(layout.hostile) + 1
-    separators = SEPARATOR.encode()
     firsts = parts[0::per_row]
-    rows = len(firsts)
+    hostile = [parts[1 + k :: per_row] for k in range(len(layout.hostile))]
+    refused: list[str] = []
+    clean = False
     lines = _valid_utf8(b"".join(firsts)).lstrip(b"\n")
-    rejected: list[str] = []
-    if lines.count(b"\n") == rows - 1 and b"\r" not in lines:
+    if lines.count(b"\n") == len(firsts) - 1 and b"\r" not in lines:
         plain, clean = _read_plain(lines, layout.plain)
-    else:
-        clean = False
-    if not clean or plain.num_rows != rows:
-        wanted = len(layout.plain) - 1
-        kept: list[int] = []
-        for index, first in enumerate(firsts):
-            line = first.strip(b"\n")
-            if line.count(separators) == wanted and b"\n" not in line and b"\r" not in line:
-                kept.append(index)
-            else:
-                rejected.append(line.replace(separators, b" ").decode("utf-8", "replace"))
+    if not clean or plain.num_rows != len(firsts):
+        kept, good, refused = _good_lines(firsts, len(layout.plain) - 1)
         if not kept:
-            return None, rejected
-        lines = _valid_utf8(b"\n".join(firsts[index].strip(b"\n") for index in kept))
-        plain, _ = _read_plain(lines, layout.plain)
-        hostile = [[parts[index * per_row + 1 + k] for index in kept] for k in range(len(layout.hostile))]
-    else:
-        hostile = [parts[1 + k :: per_row] for k in range(len(layout.hostile))]
+            return None, refused
+        plain, _ = _read_plain(_valid_utf8(b"\n".join(good)), layout.plain)
+        hostile = [[pieces[index] for index in kept] for pieces in hostile]
     for name, pieces in zip(layout.hostile, hostile, strict=True):
         plain = plain.append_column(name, text_column(pieces))
-    return plain, rejected
+    return plain, refused
 
 
 def read_rows(raw: bytes, token: str, layout: Layout) -> Columns | None:
     """All rows of `raw`; None when it holds text but no row at all (it is something else)."""
-    per_row = len(layout.hostile) + 1
+    separator = token.encode()
     chunks: list[pa.Table] = []
     rejected: list[str] = []
     left = b""
-    for parts, left in _pieces(raw, token.encode(), per_row):
+    for parts, rest in _pieces(raw, separator, len(layout.hostile) + 1):
+        left = rest
         if parts:
             table, refused = _chunk(parts, layout)
             rejected.extend(refused)
             if table is not None:
                 chunks.append(table)
     if left.strip():
-        if not chunks and not rejected and token.encode() not in left:
+        if not chunks and not rejected and separator not in left:
             return None
-        rejected.append("the output ended inside a row: " + left[:200].decode("utf-8", "replace"))
+        rejected.append(f"the output ended inside a row: {_shown(left, separator)}")
     names = (*layout.plain, *layout.hostile)
     schema = pa.schema([(name, pa.string()) for name in names])
     return Columns(pa.concat_tables(chunks) if chunks else schema.empty_table(), tuple(rejected))

@@ -1,4 +1,7 @@
-"""Slurm's words for the states of jobs and nodes, and ours for them. Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES."""
+"""Slurm's words for the states of jobs and nodes, and ours for them.
+
+Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,22 @@ _JOB_STATES = {
 # squeue prints the third for `scontrol requeuehold`: the job waits until somebody releases it.
 HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
 
+# A job that was cancelled before it began keeps one of these.
+_WAITING_REASONS = HELD_REASONS | {
+    "Priority",
+    "Resources",
+    "Dependency",
+    "BeginTime",
+    "JobArrayTaskLimit",
+    "Licenses",
+    "Reservation",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "ReqNodeNotAvail",
+}
+
 _NODE_STATES = {
     "IDLE": NodeState.IDLE,
     "MIXED": NodeState.MIXED,
@@ -60,6 +79,16 @@ _FLAG_NAMES = {"not_responding": "not_responding", "maintenance": "maint", "rebo
 def job_state(native: str) -> JobState:
     """Our state for Slurm's word; sacct's 'CANCELLED by 1001' and a list's first word count; else unknown."""
     return _JOB_STATES.get(native.split(" ")[0].split(",")[0].upper(), JobState.UNKNOWN)
+
+
+def is_held(reason: str) -> bool:
+    """Whether a pending job waits for a release; of an array's records that squeue merged ('A,B'), all must."""
+    return all(part.strip() in HELD_REASONS for part in reason.split(","))
+
+
+def only_waits(reason: str) -> bool:
+    """Whether a reason says why a job does not start, and nothing of how it ended."""
+    return reason.split(",")[0] in _WAITING_REASONS or reason.startswith(("QOS", "Assoc", "Nodes required for job"))
 
 
 def node_state(complete: str) -> tuple[NodeState, list[str]]:

@@ -12,10 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
+_GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=([0-9]{1,9})(?=,|$)")
+_DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
+_CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
+_EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 # The eighth bit says that a core was dumped.
 _SIGNAL_MASK = 0x7F
+_MOST = (1 << 63) - 1
+# The last second of the year 9999: no date is written beyond it.
+LAST_INSTANT = 253_402_300_799
 
 
 def per_distinct(column: pa.ChunkedArray, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
@@ -30,6 +36,14 @@ def words(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def digits(text: str | None) -> int | None:
+    """A number of plain digits that a column can hold; None for anything else."""
+    if not text or not text.isascii() or not text.isdigit():
+        return None
+    number = int(text) if len(text) < 20 else _MOST + 1
+    return number if number <= _MOST else None
 
 
 def integers(column: pa.ChunkedArray) -> pa.Array:
@@ -47,29 +61,29 @@ def whole_number(text: str) -> int | None:
     if head[-1:] in "KM" and head:
         factor = 1024 if head[-1] == "K" else 1024 * 1024
         head = head[:-1]
-    try:
-        return int(float(head) * factor)
-    except (ValueError, OverflowError):
+    if not _DECIMAL.fullmatch(head):
         return None
+    number = int(float(head) * factor) if "." in head else int(head) * factor
+    return number if number <= _MOST else None
 
 
 def instants(column: pa.ChunkedArray) -> pa.Array:
-    """Epoch seconds as UTC timestamps; 0 and negative stand for no time."""
+    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the year 9999."""
     epochs = integers(column)
-    epochs = pc.if_else(pc.greater(epochs, 0), epochs, pa.scalar(None, pa.int64()))
+    told = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
+    epochs = pc.if_else(told, epochs, pa.scalar(None, pa.int64()))
     return epochs.cast(pa.timestamp("s", tz="UTC"))
 
 
 def duration_seconds(text: str) -> int | None:
     """'[D-]HH:MM:SS', 'MM:SS'; None for UNLIMITED, infinite, Partition_Limit and what is no time."""
-    days, _, clock = text.rpartition("-")
-    try:
-        seconds = 0
-        for part in clock.split(":"):
-            seconds = seconds * 60 + int(part)
-        return seconds + 86400 * int(days or 0)
-    except ValueError:
+    found = _CLOCK.fullmatch(text)
+    if found is None:
         return None
+    seconds = 0
+    for part in found.group(2).split(":"):
+        seconds = seconds * 60 + int(part)
+    return seconds + 86400 * int(found.group(1) or 0)
 
 
 def durations(column: pa.ChunkedArray) -> pa.Array:
@@ -86,18 +100,23 @@ def tres(text: str) -> tuple[int | None, int | None]:
     start = text.find("mem=")
     if start >= 0:
         written = text[start + 4 :].partition(",")[0]
-        shift = _BINARY_SHIFT.get(written[-1:])
-        try:
-            memory = int(float(written) * (1 << 20)) if shift is None else int(float(written[:-1]) * (1 << shift))
-        except ValueError:
-            memory = None
+        memory = _memory_bytes(written)
     start = text.find("gres/gpu=")
     if start >= 0:
         written = text[start + 9 :].partition(",")[0]
-        return (int(written) if written.isdigit() else None), memory
+        return digits(written), memory
     if "gres/gpu:" not in text:
         return 0, memory
     return sum(int(count) for count in _GPU_TYPED.findall(text)), memory
+
+
+def _memory_bytes(text: str) -> int | None:
+    shift = _BINARY_SHIFT.get(text[-1:], 20)
+    number = text[:-1] if text[-1:] in _BINARY_SHIFT else text
+    if not _DECIMAL.fullmatch(number):
+        return None
+    size = int(float(number) * (1 << shift)) if "." in number else int(number) << shift
+    return size if size <= _MOST else None
 
 
 def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
@@ -111,12 +130,11 @@ def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
 
 def wait_status(text: str) -> tuple[int, int] | None:
     """(exit code, signal) from a raw wait status ('768': exit 3) or from Slurm's own 'code:signal'."""
-    code, colon, signal = text.partition(":")
-    try:
-        if colon:
-            return int(code), int(signal)
-        status = int(code)
-    except ValueError:
+    found = _EXIT.fullmatch(text)
+    if found is None:
         return None
+    if found.group(2) is not None:
+        return int(found.group(1)), int(found.group(2))
+    status = int(found.group(1))
     number = status & _SIGNAL_MASK
     return (0, number) if number else (status >> 8 & 0xFF, 0)

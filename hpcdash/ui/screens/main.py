@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from rich.text import Text
@@ -38,7 +38,7 @@ _LINE_WORDS = {
 }
 
 
-class MainScreen(Screen[None]):
+class MainScreen(Screen[None], inherit_bindings=False):
     """Keeps a stack of views for each cluster, and what is around them up to date."""
 
     DEFAULT_CSS = """
@@ -53,6 +53,7 @@ class MainScreen(Screen[None]):
         *,
         read_only: bool = False,
         first: str = "jobs",
+        aliases: Mapping[str, str] | None = None,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
     ) -> None:
         super().__init__()
@@ -61,6 +62,7 @@ class MainScreen(Screen[None]):
         self.read_only = read_only
         self._arguments = view_arguments
         self._first = first
+        self.aliases = dict(aliases or {})
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
         # A root view keeps its cursor, filter and marks while one is elsewhere.
@@ -195,11 +197,20 @@ class MainScreen(Screen[None]):
         if not self.stack or not self.is_running:
             return
         view = self.view
-        self.query_one(Breadcrumb).show((self.session.store.title, *view.crumbs()), view.marks())
+        actions = self.actions()
+        views = [action for action in actions if action.name.removeprefix("show_") in SPECS]
+        self.query_one(Breadcrumb).show(self._crumbs(), view.marks(), views, f"show_{self.view_name}")
         self.query_one(Hint).show(view.hint())
-        self.query_one(KeyLine).show(self.actions())
+        self.query_one(KeyLine).show(actions)
         self._banner()
         self._status()
+
+    def _crumbs(self) -> list[str]:
+        """The cluster, the views opened since the last root view, and where one is in the one on top."""
+        stack = self.stack
+        roots = [at for at, view in enumerate(stack) if view in self._roots.values()]
+        on_the_way = stack[max(roots, default=0) : -1]
+        return [self.session.store.title, *(view.way_crumb() for view in on_the_way), *self.view.crumbs()]
 
     @property
     def error(self) -> HpcdashError | None:
@@ -220,10 +231,8 @@ class MainScreen(Screen[None]):
         if error is None:
             rejected = len(snapshot.rejected) if snapshot else 0
             if rejected:
-                rows = "row" if rejected == 1 else "rows"
-                banner.notice(
-                    f"{rejected} {rows} of the scheduler's answer could not be read and are left out; ! shows them"
-                )
+                left_out = "1 row" if rejected == 1 else f"{rejected} rows"
+                banner.notice(f"{left_out} of the answer could not be read and left out; ! shows what came")
             else:
                 banner.show(None)
             return
@@ -264,21 +273,22 @@ class MainScreen(Screen[None]):
         slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
         long_counts, short_counts = self.view.counts()
         return [
-            StatusPart(who, "bold"),
+            StatusPart(who, "bold", f"{store.user}@{store.name}" if store.user else store.name),
+            StatusPart("read-only" if self.read_only else "", "bold"),
             StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
+            StatusPart(long_counts, "", short_counts),
             StatusPart(line, "" if healthy else "bold", "" if not healthy else "ok"),
             StatusPart(
                 f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
                 "",
                 f"{budget.per_minute}/min{', no focus' if slower else ''} {answer}",
             ),
-            StatusPart(long_counts, "", short_counts),
-            StatusPart("read-only" if self.read_only else "", "bold"),
         ]
 
     def actions(self) -> list[Action]:
         """What a person can do in the view they are in."""
-        return available(self.registry, self.view_name, self.session.store.backend.capabilities, self.read_only)
+        actions = available(self.registry, self.view_name, self.session.store.backend.capabilities, self.read_only)
+        return [action for action in actions if action.name != "next_cluster" or len(self.sessions) > 1]
 
     # -- typing
 
@@ -320,6 +330,8 @@ class MainScreen(Screen[None]):
     async def _obey(self, line: str) -> str | None:
         """A command after ':'; the complaint where it is none."""
         name, _, rest = line.partition(" ")
+        if name in self.aliases:
+            name, _, rest = f"{self.aliases[name]} {rest}".strip().partition(" ")
         if not name:
             return None
         if name in SPECS and SPECS[name].root:

@@ -65,6 +65,10 @@ class View(Widget):
     def crumbs(self) -> Sequence[str]:
         return ()
 
+    def way_crumb(self) -> str:
+        """Its one crumb while another view is on top of it."""
+        return " ".join(self.crumbs()[:1])
+
     def hint(self) -> str:
         return ""
 

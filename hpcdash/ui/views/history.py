@@ -34,7 +34,7 @@ class HistoryView(JobsView):
 
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now)
+        instant = cells.instant_cell(self.now, self.session.zone)
         text = cells.text_cell
         return {
             "id": Column("id", "ID", 12, "left", 0, id_cell),
@@ -44,7 +44,7 @@ class HistoryView(JobsView):
             "queue": Column("queue", "QUEUE", 9, "left", 5, text),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "exit": Column("exit_code", "EXIT", 9, "left", 2, exit_cell),
+            "exit": Column("exit_code", "EXIT", 10, "left", 2, exit_cell),
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 8, cells.duration_cell),
             "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),

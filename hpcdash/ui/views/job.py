@@ -103,7 +103,7 @@ class JobView(View):
         hint = self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
         text = Text()
         sign = cells.signs().states.get(str(row["state"]), "")
-        for title, pairs in grouped(row, self.now(), hint, sign=sign):
+        for title, pairs in grouped(row, self.now(), hint, sign=sign, zone=self.session.zone):
             text.append(f"{title}\n", "bold")
             _append(text, pairs)
         text.append("\nin the scheduler's words\n", "bold")

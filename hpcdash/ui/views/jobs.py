@@ -46,6 +46,11 @@ def id_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
     return f"  {value}" if fold == CHILD else cells.text_cell(value, row)
 
 
+def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
+    """How long it has run; nothing for a job that never did."""
+    return "" if row["state"] in WAITING and not value else cells.duration_cell(value, row)
+
+
 def left_cell(now: Any) -> cells.CellFunction:
     """Time left until the limit ends a running job."""
 
@@ -83,7 +88,7 @@ class JobsView(TableView):
 
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now)
+        instant = cells.instant_cell(self.now, self.session.zone)
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
             "id": Column("id", "ID", 11, "left", 0, id_cell),
@@ -93,7 +98,7 @@ class JobsView(TableView):
             "queue": Column("queue", "QUEUE", 9, "left", 5, text),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, duration),
+            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, elapsed_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
             "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
             "nodes": Column("nodes", "N", 4, "right", 7, count),
@@ -194,7 +199,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
     if state in WAITING:
         parts.append(words or reason or "waiting")
         if row["_expected_start_at"] is not None:
-            expected = cells.short_instant(row["_expected_start_at"], now)
+            expected = cells.short_instant(row["_expected_start_at"], now, session.zone)
             ahead = (row["_expected_start_at"] - now).total_seconds()
             parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
         if row["dependency"]:
@@ -203,7 +208,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
         parts.append(state_word(state))
         parts += [part for part in (ended_words(row), words) if part]
     elif row["ends_at"] is not None:
-        parts.append(f"ends by {cells.short_instant(row['ends_at'], now)}")
+        parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))
 
 

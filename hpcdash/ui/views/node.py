@@ -61,11 +61,12 @@ class NodeView(JobsView):
         if row is None:
             return Text("not in the last list of nodes")
         now = self.now().timestamp()
+        known_load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
         pairs = [
             ("state", row["native_state"]),
-            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {row['load']}"),
+            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {known_load}"),
             ("GPUs", f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use" if row["gpus"] else ""),
-            ("memory", f"{format_memory(row['memory_used_bytes'] or 0)} of {format_memory(row['memory_bytes'] or 0)}"),
+            ("memory", f"{format_memory(row['memory_used_bytes'] or 0)} of {format_memory(row['memory_bytes'] or 0)} in use"),
             ("queues", ", ".join(row["queues"] or [])),
             ("features", ", ".join(row["features"] or [])),
         ]
@@ -81,6 +82,9 @@ class NodeView(JobsView):
                 text.append(f"{visible(str(value))}\n")
         text.rstrip()
         return text
+
+    def way_crumb(self) -> str:
+        return f"node {self.node_name}"
 
     def placeholder(self) -> str:
         return "no job runs here"

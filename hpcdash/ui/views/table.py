@@ -12,13 +12,13 @@ from textual import on
 from textual.app import ComposeResult
 
 from hpcdash.domain import query
-from hpcdash.domain.columns import sort_rows
+from hpcdash.domain.columns import STATE_ORDER, sort_rows
+from hpcdash.domain.words import state_word
 from hpcdash.errors import QueryError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import SCHEMAS, Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
-from hpcdash.domain.words import state_word
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.rows_layout import Column
 from hpcdash.ui.widgets.rows_table import RowsTable
@@ -56,7 +56,7 @@ class TableView(View):
 
     def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """The catalogue's names for these, which may also be columns of the schema: 'elapsed_seconds' is 'elapsed'."""
-        by_key = {column.key: name for name, column in reversed(self.catalogue().items())}
+        by_key = {column.key: name for name, column in reversed(list(self.catalogue().items()))}
         names = (name if name in self.catalogue() else by_key.get(name) for name in wanted)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
@@ -273,7 +273,8 @@ def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
         counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}
     else:
         counts = {row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()}
-    ranked = sorted(counts.items(), key=lambda pair: -pair[1])
+    rank = {state: place for place, state in enumerate(STATE_ORDER)}
+    ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
     in_words = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
     in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"

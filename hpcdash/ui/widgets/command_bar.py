@@ -37,8 +37,10 @@ class CommandBar(Horizontal):
     DEFAULT_CSS = """
     CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
     CommandBar > #sign { width: 2; color: $accent; text-style: bold; }
-    CommandBar > Input { width: 1fr; height: 1; border: none; padding: 0; background: $surface; }
-    CommandBar > #complaint { width: auto; max-width: 60%; color: $error; }
+    CommandBar > Input, CommandBar > Input:focus {
+        width: 1fr; height: 1; border: none; padding: 0; background: $surface;
+    }
+    CommandBar > #complaint { width: auto; max-width: 60%; padding: 0 0 0 1; color: $error; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "recall(-1)", "earlier", show=False, priority=True),

@@ -43,13 +43,14 @@ class Line(Static):
 
 
 class Breadcrumb(Line):
-    """Where one is: cluster, view, scope, filter."""
+    """Where one is: cluster, view, scope, filter; on the right where else one may go."""
 
     DEFAULT_CSS = """
     Breadcrumb { background: $panel; color: $foreground; }
     """
 
-    def show(self, crumbs: Sequence[str], marked: int = 0) -> None:
+    def show(self, crumbs: Sequence[str], marked: int = 0, elsewhere: Sequence[Action] = (), here: str = "") -> None:
+        """`elsewhere` are the actions that show a view, `here` the name of the one that is shown."""
         text = Text(no_wrap=True, overflow="ellipsis")
         for index, crumb in enumerate(crumbs):
             if index:
@@ -57,6 +58,15 @@ class Breadcrumb(Line):
             text.append(visible(crumb), "bold" if index == 0 else "")
         if marked:
             text.append(f"   ● {marked} marked", "bold")
+        room = (self.size.width or self.app.size.width - 2) - text.cell_len - 3
+        views = Text("  ").join(
+            Text.assemble((key_sign(action.key), "bold"), (f" {action.short or action.words}", "" if action.name == here else "dim"))
+            for action in elsewhere
+        )
+        if views.cell_len > room:
+            views = Text(f"{' '.join(key_sign(action.key) for action in elsewhere)} views", "dim")
+        if elsewhere and views.cell_len <= room:
+            text.append(" " * (room + 3 - views.cell_len)).append_text(views)
         self.say(text)
 
 
@@ -82,7 +92,7 @@ class StatusLine(Line):
         """All parts, whole where they fit; else the short forms, from the end; what is still too long is cut there."""
         shown = [part for part in parts if part.words]
         forms = [visible(part.words) for part in shown]
-        room = max(0, self.size.width - 2)
+        room = self.size.width
         for index in reversed(range(len(shown))):
             if not room or cell_len(_GAP.join(forms)) <= room:
                 break
@@ -102,7 +112,7 @@ class KeyLine(Line):
     """
 
     def show(self, actions: Sequence[Action]) -> None:
-        room = max(20, self.size.width - 2) if self.size.width else 78
+        room = self.size.width or self.app.size.width - 2
         text = Text(no_wrap=True, overflow="ellipsis")
         ranked = sorted(
             (action for action in actions if action.shown is not None), key=lambda action: action.shown or 0

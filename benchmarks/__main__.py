@@ -1,0 +1,8 @@
+"""`python -m benchmarks`: every benchmark, one after the other."""
+
+from __future__ import annotations
+
+from benchmarks import dashboard, parse
+
+parse.main()
+dashboard.main(list(dashboard.DEFAULT_JOBS))

@@ -1,0 +1,107 @@
+"""The dashboard in a terminal: seconds to the first table, milliseconds a key takes while refreshes are taken in, memory.
+
+    python -m benchmarks.dashboard [JOBS …]
+
+The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a scheduler's. Beside each figure
+stands its ratio to `python -c 'import textual.app'` in the same run: machines are noisy.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.stand_in import make_stand_in
+from benchmarks.terminal import Terminal
+
+DEFAULT_JOBS = (1_000, 10_000, 30_000, 100_000)
+_RUNS = 5
+_KEYS_SECONDS = 12.0
+# As quick as the configuration allows, so that refreshes come while keys are pressed.
+_CONFIGURATION = "[poll]\nmine_seconds = 3\neveryone_seconds = 3\ncontroller_share = 0.1\ncommands_per_minute = 120\n"
+
+
+def import_seconds() -> float:
+    """The median time of starting Python and importing Textual."""
+    times = []
+    for _ in range(_RUNS):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import textual.app"], check=True)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def environment(folder: Path, commands: Path) -> dict[str, str]:
+    configuration = folder / "config.toml"
+    configuration.write_text(_CONFIGURATION)
+    return {
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
+        "HPCDASH_CACHE": str(folder / "cache"),
+        "HPCDASH_CONFIG": str(configuration),
+    }
+
+
+def measure(jobs: int, unit_seconds: float) -> str:
+    """One line of figures for a queue of so many jobs."""
+    with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
+        folder = Path(name)
+        settings = environment(folder, make_stand_in(folder, jobs))
+        argv = [sys.executable, "-m", "hpcdash", "--local"]
+        first: list[float] = []
+        # The first start has no cache and is not counted.
+        for run in range(_RUNS + 1):
+            terminal = Terminal(argv, settings)
+            try:
+                seconds = terminal.wait_for(r"▌")
+                if run:
+                    first.append(seconds)
+                terminal.settle()
+            finally:
+                terminal.close()
+        terminal = Terminal(argv, settings)
+        try:
+            terminal.wait_for(r"▌")
+            terminal.settle()
+            asked = time.perf_counter()
+            terminal.press("m")
+            terminal.wait_for(r"everyone's[\s\S]*▌")
+            shown = time.perf_counter() - asked
+            terminal.settle()
+            took: list[float] = []
+            end = time.perf_counter() + _KEYS_SECONDS
+            while time.perf_counter() < end:
+                seconds_or_none = terminal.press("pagedown" if len(took) % 7 == 6 else "down", 1.0)
+                if seconds_or_none is None:
+                    terminal.press("up", 1.0)
+                else:
+                    took.append(seconds_or_none)
+                terminal.pump(0.02)
+            peak = terminal.peak_bytes
+        finally:
+            terminal.close()
+    took.sort()
+    start = statistics.median(first)
+    return (
+        f"{jobs:>7}  {start:8.2f} s {start / unit_seconds:6.1f}x  {shown:8.2f} s {shown / unit_seconds:6.1f}x"
+        f"  {1000 * statistics.median(took):7.1f} {1000 * took[int(0.95 * len(took))]:7.1f} {1000 * took[-1]:7.1f} ms"
+        f"  {peak / 2**20:7.0f} MiB"
+    )
+
+
+def main(counts: list[int]) -> None:
+    unit_seconds = import_seconds()
+    print(f"python -c 'import textual.app': {unit_seconds:.2f} s, the unit of the ratios")
+    print("   jobs  first table, cached   everyone's on the screen   key: median, 95 %, worst     memory")
+    for jobs in counts:
+        print(measure(jobs, unit_seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or list(DEFAULT_JOBS))

@@ -1,0 +1,163 @@
+"""Reads a recorded case: commands once run on a real cluster, and what they left. Knows no scheduler, runs nothing.
+
+A case is a folder with `case.toml` and the bytes it names:
+
+    backend = "slurm"                     # whose commands these are
+    about = "one sentence"
+    user = "alice"                        # who asked
+    clock = 2025-03-04T09:30:00Z          # when; time stands still in a recording
+
+    [[command]]
+    argv = ["squeue", "-h", "-u", "alice", "-O", { file = "../words/squeue-fields" }]
+    exit = 0                              # default 0
+    stdout = "squeue-mine.out"            # default: nothing was written
+    stderr = "squeue-mine.err"
+    seconds = 9.02                        # how long it took; default 0
+    truncated = false                     # whether the output was cut at the cap
+
+`argv` holds the words from the program on: an `env` before it, with its settings, takes no part in the comparison. A
+word may stand in a file, so that long ones do not hide the short. The random token of a poll is written as
+`RECORDED_TOKEN`, in argv and in stdout. The same argv may come several times: the answers are given in that order, the
+last one for good.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.base import RECORDED_TOKEN, TOKEN_PATTERN
+from hpcdash.errors import ConfigError
+
+CASE_FILE = "case.toml"
+_TOKEN = re.compile(TOKEN_PATTERN)
+_COMMAND_KEYS = frozenset({"argv", "exit", "stdout", "stderr", "seconds", "truncated"})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """What one command left; the files are read when it is asked for."""
+
+    argv: tuple[str, ...]
+    status: int
+    stdout_file: Path | None
+    stderr_file: Path | None
+    seconds: float
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A recorded case; `answers` maps a normalised argv to what it gave, time after time."""
+
+    directory: Path
+    backend: str
+    about: str
+    user: str
+    clock_epoch_seconds: float
+    answers: dict[tuple[str, ...], tuple[RecordedAnswer, ...]]
+
+
+def program_words(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The words from the program on: without a leading `env`, its `-u NAME` and its `NAME=value`."""
+    if argv[:1] != ("env",):
+        return argv
+    position = 1
+    while position < len(argv):
+        if argv[position] == "-u":
+            position += 2
+        elif "=" in argv[position]:
+            position += 1
+        else:
+            break
+    return argv[position:]
+
+
+def normalised_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """How a case knows a command: from the program on, with RECORDED_TOKEN for the poll's token."""
+    return tuple(_TOKEN.sub(RECORDED_TOKEN, word) for word in program_words(argv))
+
+
+def token_of(argv: tuple[str, ...]) -> str | None:
+    """The poll's token in a command, if it has one."""
+    return next((found.group() for word in argv if (found := _TOKEN.search(word))), None)
+
+
+def load_case(directory: Path) -> Case:
+    """The case of a folder; raises ConfigError, with file and key, where it is none."""
+    file = directory / CASE_FILE
+    try:
+        written = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", f"A recorded case is a folder with a {CASE_FILE}.", file=str(file)) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(str(error), "", file=str(file)) from error
+    answers: dict[tuple[str, ...], tuple[RecordedAnswer, ...]] = {}
+    commands = written.get("command", [])
+    if not isinstance(commands, list):
+        raise ConfigError("is no list of [[command]]", file=str(file), key="command")
+    for index, command in enumerate(commands, start=1):
+        answer = _answer(file, f"command {index}", command)
+        answers[answer.argv] = (*answers.get(answer.argv, ()), answer)
+    clock = _required(file, written, "clock", datetime)
+    return Case(
+        directory=directory,
+        backend=_required(file, written, "backend", str),
+        about=str(written.get("about", "")),
+        user=_required(file, written, "user", str),
+        clock_epoch_seconds=(clock if clock.tzinfo else clock.replace(tzinfo=UTC)).timestamp(),
+        answers=answers,
+    )
+
+
+def _required(file: Path, written: dict[str, Any], key: str, kind: type) -> Any:
+    value = written.get(key)
+    if not isinstance(value, kind):
+        problem = "is missing" if value is None else f"is no {kind.__name__}: {value!r}"
+        raise ConfigError(problem, file=str(file), key=key)
+    return value
+
+
+def _answer(file: Path, key: str, command: Any) -> RecordedAnswer:
+    if not isinstance(command, dict):
+        raise ConfigError("is no table", file=str(file), key=key)
+    unknown = sorted(command.keys() - _COMMAND_KEYS)
+    if unknown:
+        raise ConfigError("not known here", file=str(file), key=f"{key}: {unknown[0]}")
+    words = command.get("argv")
+    if not isinstance(words, list) or not words:
+        raise ConfigError("is no list of words", file=str(file), key=f"{key}: argv")
+    try:
+        return RecordedAnswer(
+            argv=normalised_argv(tuple(_word(file, key, word) for word in words)),
+            status=int(command.get("exit", 0)),
+            stdout_file=_named_file(file, key, command.get("stdout")),
+            stderr_file=_named_file(file, key, command.get("stderr")),
+            seconds=float(command.get("seconds", 0.0)),
+            truncated=bool(command.get("truncated", False)),
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error), file=str(file), key=key) from error
+
+
+def _word(file: Path, key: str, word: Any) -> str:
+    if isinstance(word, str):
+        return word
+    if isinstance(word, dict) and isinstance(word.get("file"), str):
+        named = _named_file(file, key, word["file"])
+        assert named is not None
+        return named.read_bytes().decode("utf-8", "surrogateescape")
+    raise ConfigError(f"neither a string nor {{ file = … }}: {word!r}", file=str(file), key=f"{key}: argv")
+
+
+def _named_file(file: Path, key: str, name: Any) -> Path | None:
+    if name is None:
+        return None
+    path = file.parent / str(name)
+    if not path.is_file():
+        raise ConfigError(f"names a file that is not there: {name}", file=str(file), key=key)
+    return path

@@ -1,0 +1,125 @@
+"""What scontrol says of one job, and that no name or comment speaks for it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.backends.slurm.detail import job_detail, native_query, parse_native, scontrol_id
+from hpcdash.backends.slurm.jobs import parse_jobs
+from hpcdash.errors import NoSuchJob, UnreadableOutput
+from tests.support.slurm_text import TOKEN, answered, queue_text
+
+SHOWN = """JobId=30 JobName={name}
+   UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A
+   Priority=10825 Nice=0 Account=physics QOS=normal WCKey=*paper1
+   JobState=RUNNING Reason=None Dependency=(null)
+   RunTime=00:28:24 TimeLimit=08:00:00 TimeMin=N/A
+   Partition=gpu AllocNode:Sid=localhost:984
+   NumNodes=1 NumCPUs=4 NumTasks=1 CPUs/Task=4 ReqB:S:C:T=0:0:*:*
+   JOB_GRES=gpu:a100:2
+     Nodes=g1 CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:2(IDX:0-1)
+   Command=/home/alice/run it.sh --lr=0.1
+   WorkDir={work_dir}
+   Comment={comment}
+   StdErr=/home/alice/logs/30.err
+   StdIn=/dev/null
+   StdOut={stdout}
+   Power=
+   TresPerNode=gres:gpu:a100:2
+   MailUser=alice MailType=END
+
+"""
+DEFAULTS = {
+    "name": "train",
+    "work_dir": "/home/alice",
+    "comment": "run 7",
+    "stdout": "/home/alice/logs/30.out",
+}
+FORGERIES = [
+    "JobId=99 JobState=COMPLETED",
+    "a\nb",
+    "a\n   UserId=root(0) GroupId=root(0) MCS_label=N/A\n   StdOut=/etc/passwd",
+    "a\n\nJobId=1 JobName=other\n   StdOut=/etc/shadow\n",
+    "a\n   Comment=x\n   WorkDir=/tmp\n   JobName=y",
+    "a\x1e\x1f\r\x85\u2028b StdOut=/x",
+    "",
+]
+
+
+def row(**fields: str) -> pa.Table:
+    return parse_jobs(answered(queue_text({"jobarrayid": "30", **fields})), token=TOKEN).table
+
+
+def native(**texts: str) -> dict[str, str]:
+    return dict(parse_native(answered(SHOWN.format(**{**DEFAULTS, **texts}).encode(), argv=("scontrol",))))
+
+
+def test_every_key_is_there_in_scontrol_s_order() -> None:
+    found = native()
+    assert list(found)[:5] == ["JobId", "JobName", "UserId", "GroupId", "MCS_label"]
+    assert found["CPUs/Task"] == "4"
+    assert found["ReqB:S:C:T"] == "0:0:*:*"
+    assert found["Command"] == "/home/alice/run it.sh --lr=0.1"
+    assert found["GRES"] == "gpu:a100:2(IDX:0-1)"
+    assert found["Power"] == ""
+
+
+def test_the_paths_join_the_row() -> None:
+    job = job_detail(row(), native()).job.to_pylist()[0]
+    assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.err")
+
+
+def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
+    job = job_detail(row(), native(stdout="/home/alice/slurm-88_4294967294.out")).job.to_pylist()[0]
+    assert job["stdout_path"] == "/home/alice/slurm-88_%a.out"
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+@pytest.mark.parametrize("where", ["name", "comment"])
+def test_no_name_or_comment_speaks_for_slurm(where: str, text: str) -> None:
+    detail = job_detail(row(**{where: text}), native(**{where: text}))
+    job = detail.job.to_pylist()[0]
+    assert job["stdout_path"] == "/home/alice/logs/30.out"
+    assert detail.native["StdOut"] == "/home/alice/logs/30.out"
+    assert detail.native["UserId"] == "alice(1001)"
+    assert detail.native["JobId"] == "30"
+    assert detail.native["JobState"] == "RUNNING"
+    assert detail.native["WorkDir"] == "/home/alice"
+    assert detail.native["JobName" if where == "name" else "Comment"] == (text or job["comment"] or "")
+    assert "StdOut 2" not in detail.native
+
+
+def test_a_folder_with_a_newline_is_whole() -> None:
+    folder = "/home/alice/dir with\nnewline and \x1b[31m"
+    detail = job_detail(row(workdir=folder), native(work_dir=folder, stdout=f"{folder}/30.out"))
+    assert detail.native["WorkDir"] == folder
+    assert detail.job["stdout_path"].to_pylist() == [f"{folder}/30.out"]
+
+
+def test_of_several_records_the_first_is_told() -> None:
+    text = SHOWN.format(**DEFAULTS) + SHOWN.format(**{**DEFAULTS, "name": "other"}).replace("JobId=30", "JobId=31")
+    found = parse_native(answered(text.encode()))
+    assert (found["JobId"], found["JobName"]) == ("30", "train")
+    assert "JobId 2" not in found
+
+
+def test_a_job_that_is_gone_is_no_such_job() -> None:
+    words = b"slurm_load_jobs error: Invalid job id specified\n"
+    with pytest.raises(NoSuchJob):
+        parse_native(answered(status=1, stderr=words, argv=("scontrol",)))
+    with pytest.raises(NoSuchJob):
+        parse_native(answered(b"\n", argv=("scontrol",)))
+
+
+def test_other_text_is_no_job() -> None:
+    with pytest.raises(UnreadableOutput):
+        parse_native(answered(b"usage: scontrol\n", argv=("scontrol",)))
+
+
+@pytest.mark.parametrize(
+    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+1", "65+1"), ("7_[1,4]", "7_1")]
+)
+def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
+    assert scontrol_id(job_id) == asked
+    assert native_query(job_id).argv[-1] == asked

@@ -1,0 +1,66 @@
+"""Reads a recorded case through the backend and gives what its expected.json must hold. Knows no server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from hpcdash.backends.base import JobScope, ParsedTable, Query
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.domain import schema
+from hpcdash.domain.rfc3339 import table_to_json_rows
+from hpcdash.errors import HpcdashError, NotRecorded
+from hpcdash.transport.replay import ReplayTransport
+
+HISTORY_SECONDS = 604800
+T = TypeVar("T")
+
+
+def play(transport: ReplayTransport, query: Query[T]) -> T:
+    """What is read from the recorded answer to a query."""
+    return query.parse(asyncio.run(transport.run(query.argv, limit_seconds=query.limit_seconds)))
+
+
+def table_questions(user: str) -> dict[str, tuple[pa.Schema, Callable[[], Query[ParsedTable]]]]:
+    """The tables of a case, by their key in expected.json."""
+    return {
+        "jobs": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope())),
+        "jobs_and_ended": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope(ended=True))),
+        "jobs_mine": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope(user))),
+        "nodes": (schema.NODES, BACKEND.nodes_query),
+        "queues": (schema.QUEUES, BACKEND.queues_query),
+        "history": (schema.JOBS, lambda: BACKEND.history_query(user, HISTORY_SECONDS)),
+    }
+
+
+def expected_of(directory: Path) -> dict[str, Any]:
+    """The content of expected.json: `probe`, the tables as the contract's rows, `rejected` rows and `errors` by key."""
+    transport = ReplayTransport(directory)
+    found: dict[str, Any] = {"schema": 1}
+    rejected: dict[str, list[str]] = {}
+    errors: dict[str, dict[str, str]] = {}
+
+    def attempt(key: str, read: Callable[[], Any]) -> None:
+        try:
+            found[key] = read()
+        except NotRecorded:
+            raise
+        except HpcdashError as error:
+            errors[key] = {"kind": type(error).__name__, "message": error.message, "next_step": error.next_step}
+
+    def read_table(key: str, kind: pa.Schema, query: Query[ParsedTable]) -> list[dict[str, Any]]:
+        parsed = play(transport, query)
+        if parsed.rejected:
+            rejected[key] = list(parsed.rejected)
+        return table_to_json_rows(parsed.table, schema.public_names(kind))
+
+    attempt("probe", lambda: asdict(play(transport, BACKEND.probe_query())))
+    for key, (kind, build) in table_questions(transport.user).items():
+        attempt(key, partial(read_table, key, kind, build()))
+    return {**found, "rejected": rejected, "errors": errors}

@@ -1,0 +1,121 @@
+"""Writes what squeue, sinfo and sacct would print for given fields. Knows the layouts asked for, no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hpcdash.backends.slurm import history, jobs
+from hpcdash.backends.slurm.rows import SEPARATOR, Layout
+from hpcdash.transport.base import Completed
+
+TOKEN = "\x1eabcDEF0123"
+
+JOB = {
+    "jobarrayid": "88",
+    "arrayjobid": "88",
+    "arraytaskid": "N/A",
+    "username": "alice",
+    "account": "physics",
+    "partition": "gpu",
+    "qos": "normal",
+    "state": "RUNNING",
+    "prioritylong": "4711",
+    "numnodes": "1",
+    "numcpus": "8",
+    "tres-alloc": "cpu=8,mem=48G,node=1,billing=8,gres/gpu=2",
+    "timeused": "1:30",
+    "timelimit": "12:00:00",
+    "submittime": "1795242100",
+    "eligibletime": "1795242100",
+    "starttime": "1795242110",
+    "endtime": "1795285310",
+    "nodelist": "g1",
+    "exit_code": "0",
+    "dependency": "(null)",
+    "reason": "None",
+    "name": "train",
+    "comment": "(null)",
+    "workdir": "/home/alice",
+}
+PAST_JOB = {
+    "jobid": "88",
+    "user": "alice",
+    "account": "physics",
+    "partition": "gpu",
+    "qos": "normal",
+    "state": "COMPLETED",
+    "reason": "None",
+    "priority": "4711",
+    "nnodes": "1",
+    "ncpus": "8",
+    "alloctres": "billing=8,cpu=8,gres/gpu=2,mem=48G,node=1",
+    "reqtres": "billing=8,cpu=8,gres/gpu=2,mem=48G,node=1",
+    "elapsedraw": "90",
+    "timelimitraw": "720",
+    "submit": "1795242100",
+    "eligible": "1795242100",
+    "start": "1795242110",
+    "end": "1795242200",
+    "nodelist": "g1",
+    "jobname": "train",
+    "comment": "",
+    "workdir": "/home/alice",
+    "exitcode": "0:0",
+}
+NODE = {
+    "nodelist": "g1",
+    "partition": "gpu",
+    "statecomplete": "mixed",
+    "cpusstate": "6/2/0/8",
+    "gres": "gpu:a100:4(S:0-1)",
+    "gresused": "gpu:a100:2(IDX:0,3)",
+    "memory": "16000",
+    "allocmem": "4296",
+    "cpusload": "0.18",
+    "features": "gpu,a100",
+    "timestamp": "Unknown",
+    "user": "Unknown",
+    "reason": "none",
+}
+QUEUE = {
+    "partition": "gpu",
+    "available": "up",
+    "time": "2-00:00:00",
+    "nodeaiot": "1/1/0/2",
+    "cpusstate": "6/10/0/16",
+    "nodes": "2",
+    "gres": "gpu:a100:4",
+    "gresused": "gpu:a100:2(IDX:0-1)",
+}
+Fields = Mapping[str, str | bytes]
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def printed_row(layout: Layout, fields: Fields, token: str = TOKEN) -> bytes:
+    """One line as `-O` prints it."""
+    first = SEPARATOR.encode().join(_bytes(fields[name]) for name in layout.plain)
+    return (
+        b"".join(part + token.encode() for part in (first, *(_bytes(fields[name]) for name in layout.hostile))) + b"\n"
+    )
+
+
+def queue_text(*rows: Fields, token: str = TOKEN) -> bytes:
+    """squeue's output: each row is JOB with these fields changed."""
+    return b"".join(printed_row(jobs.LAYOUT, {**JOB, **row}, token) for row in rows)
+
+
+def history_text(*rows: Fields, token: str = TOKEN) -> bytes:
+    """sacct's output: each row is PAST_JOB with these fields changed."""
+    return b"".join(
+        token.encode().join(_bytes({**PAST_JOB, **row}[name]) for name in history.FIELDS) + b"\n" for row in rows
+    )
+
+
+def answered(
+    stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"", argv: Iterable[str] = ("squeue",)
+) -> Completed:
+    """A finished command."""
+    return Completed(tuple(argv), status, stdout, stderr, 0.01)
