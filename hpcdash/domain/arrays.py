@@ -33,6 +33,7 @@ _SMALLEST = frozenset({"submitted_at", "eligible_at", "started_at", "_expected_s
 _LARGEST = frozenset({"priority", "elapsed_seconds", "limit_seconds", "ends_at"})
 _RESOURCES = frozenset({"nodes", "cpus", "gpus", "memory_bytes"})
 _NULL = frozenset({"array_task", "node_list", "stdout_path", "stderr_path"})
+_ZERO = pa.scalar(0, pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,35 +127,63 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.T
         is_open = pa.repeat(pa.scalar(True), len(summary_ids))
     else:
         is_open = pc.is_in(summary_ids, value_set=pa.array(sorted(unfolded), TEXT))
-    summaries = _with_fold(
-        summaries,
-        pc.if_else(is_open, pa.scalar(FOLD_UNFOLDED, pa.int8()), pa.scalar(FOLD_FOLDED, pa.int8())),
-        _state_words(rows, row_groups, summary_groups),
-        pc.binary_join_element_wise(summary_ids, "[]", ""),
-    )
+    # Rows are only taken once, from the table with the summaries after it: a copy of 100 000 of them is 25 MB.
     is_plain = pc.invert(is_grouped)
-    pieces = [_plain(table.filter(is_plain)), summaries]
-    anchors = [places.filter(is_plain), summary_places]
-    depths = [
-        pa.repeat(pa.scalar(0, pa.int64()), len(anchors[0])),
-        pa.repeat(pa.scalar(0, pa.int64()), len(anchors[1])),
+    plain_places = places.filter(is_plain)
+    parts = [
+        _Part(plain_places, plain_places, pa.repeat(_ZERO, len(plain_places)), FOLD_PLAIN),
+        _Part(
+            pc.add(row_numbers(len(summary_ids)), table.num_rows),
+            summary_places,
+            pa.repeat(_ZERO, len(summary_ids)),
+            FOLD_FOLDED,
+        ),
     ]
     if pc.any(is_open).as_py():
-        open_groups = summary_groups.filter(is_open)
-        is_child = pc.is_in(row_groups, value_set=open_groups)
-        pieces.append(_plain(rows.filter(is_child), FOLD_CHILD))
+        is_child = pc.is_in(row_groups, value_set=summary_groups.filter(is_open))
+        child_places = row_places.filter(is_child)
         parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
-        anchors.append(summary_places.take(parents))
-        depths.append(pc.add(row_places.filter(is_child), 1))
-    order = pa.table({"anchor": pa.concat_arrays(anchors), "depth": pa.concat_arrays(depths)})
-    positions = pc.sort_indices(order, sort_keys=[("anchor", "ascending"), ("depth", "ascending")])
-    return pa.concat_tables(pieces).unify_dictionaries().combine_chunks().take(positions)
+        parts.append(_Part(child_places, summary_places.take(parents), pc.add(child_places, 1), FOLD_CHILD))
+    order = pc.sort_indices(
+        pa.table(
+            {
+                "anchor": pa.concat_arrays([part.anchors for part in parts]),
+                "depth": pa.concat_arrays([part.depths for part in parts]),
+            }
+        ),
+        sort_keys=[("anchor", "ascending"), ("depth", "ascending")],
+    )
+    positions = pa.concat_arrays([part.positions for part in parts]).take(order)
+    kinds = pa.concat_arrays([pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts])
+    taken = pa.concat_tables([table, summaries]).unify_dictionaries().take(positions).combine_chunks()
+    kinds = kinds.take(order)
+    # Which summary a row is, null for a row that is none.
+    numbers = pc.subtract(positions, table.num_rows)
+    numbers = pc.if_else(pc.equal(kinds, FOLD_FOLDED), numbers, pa.scalar(None, numbers.type))
+    opened = pc.fill_null(is_open.take(numbers), False)
+    row_ids = pc.coalesce(pc.binary_join_element_wise(summary_ids, "[]", "").take(numbers), as_array(taken["id"]))
+    return _with_fold(
+        taken,
+        pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
+        _state_words(rows, row_groups, summary_groups).take(numbers),
+        row_ids,
+    )
 
 
-def _plain(table: pa.Table, kind: int = FOLD_PLAIN) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of the result of one kind: where they are taken from, whose place they stand at, and how far below it."""
+
+    positions: pa.Array
+    anchors: pa.Array
+    depths: pa.Array
+    kind: int
+
+
+def _plain(table: pa.Table) -> pa.Table:
     count = table.num_rows
     no_states = pa.nulls(count, TEXT)
-    return _with_fold(table, pa.repeat(pa.scalar(kind, pa.int8()), count), no_states, table["id"])
+    return _with_fold(table, pa.repeat(pa.scalar(FOLD_PLAIN, pa.int8()), count), no_states, table["id"])
 
 
 def _with_fold(table: pa.Table, kinds: pa.Array, states: pa.Array, row_ids: pa.Array | pa.ChunkedArray) -> pa.Table:
