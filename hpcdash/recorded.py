@@ -87,6 +87,16 @@ def token_of(argv: tuple[str, ...]) -> str | None:
     return next((found.group() for word in argv if (found := _TOKEN.search(word))), None)
 
 
+def find_case(named: Path) -> Path:
+    """The folder of a case: as named, or the shipped case of that name, such as `everyday`."""
+    if named.exists() or len(named.parts) != 1:
+        return named
+    package = Path(__file__).resolve().parent
+    shipped = package / "fixtures"
+    fixtures = shipped if shipped.is_dir() else package.parent / "fixtures"
+    return next((file.parent for file in sorted(fixtures.glob(f"*/*/{named.name}/{CASE_FILE}"))), named)
+
+
 def load_case(directory: Path) -> Case:
     """The case of a folder; raises ConfigError, with file and key, where it is none."""
     file = directory / CASE_FILE

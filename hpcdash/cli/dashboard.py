@@ -12,6 +12,7 @@ from hpcdash.cli.build import build_replay, build_session, chosen_clusters, conn
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, load_settings
 from hpcdash.errors import UsageError
+from hpcdash.recorded import find_case
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
@@ -31,7 +32,7 @@ def run_dashboard(common: CommonOptions) -> None:
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     """The app on a recording."""
-    session = build_replay(case_directory)
+    session = build_replay(find_case(case_directory))
     _run(common, load_settings(common.config, action_names=ACTION_NAMES), [session], UiPrompter(), view)
 
 

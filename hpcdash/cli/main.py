@@ -19,7 +19,22 @@ _INTERRUPTED = 130
 _FORMATS = click.Choice(["table", "json", "csv"])
 
 
+class _PipeClosed(Exception):
+    """Whoever read stdout has enough."""
+
+
+class _Commands(click.Group):
+    """Hides a closed pipe from click, which would end the program with status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
+
+
 @click.group(
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -181,7 +196,7 @@ def main() -> None:
         status = EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, _PipeClosed):
         # Whoever read has enough; Python would complain again when it flushes stdout at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

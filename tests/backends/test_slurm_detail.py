@@ -123,3 +123,9 @@ def test_other_text_is_no_job() -> None:
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
     assert scontrol_id(job_id) == asked
     assert native_query(job_id).argv[-1] == asked
+
+
+def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None:
+    native = parse_native(answered(b"JobId=1 JobName=a\n   RunTime=00:28:24 SubmitTime=1795088225 EndTime=Unknown\n"))
+    assert native["SubmitTime"] == "2026-11-19T11:37:05Z"
+    assert (native["RunTime"], native["EndTime"]) == ("00:28:24", "Unknown")

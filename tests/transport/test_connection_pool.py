@@ -16,7 +16,6 @@ def local_transport(destination: str, path: str) -> LocalTransport:
     return LocalTransport(destination, path=path)
 
 
-
 async def test_two_clusters_behind_one_host_share_a_transport() -> None:
     pool = ConnectionPool({"local": local_transport, "other": local_transport})
     first = pool.transport("local", "here")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from hpcdash.backends.base import Answer, JobDetail, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.errors import NoSuchJob
 
 # A key starts a line (after its indent) or follows a space; values may hold spaces.
@@ -75,7 +76,7 @@ def _numbered(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     times: dict[str, int] = {}
     for key, value in pairs:
         times[key] = times.get(key, 0) + 1
-        native[key if times[key] == 1 else f"{key} {times[key]}"] = value
+        native[key if times[key] == 1 else f"{key} {times[key]}"] = readable_instant(key, value)
     return native
 
 

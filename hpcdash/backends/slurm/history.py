@@ -195,4 +195,4 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         # Behind the newline the next job's first field begins.
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
     texts = (piece.decode("utf-8", "replace") for piece in pieces)
-    return {name: text for name, text in zip(names, texts, strict=False) if text}
+    return {name: values.readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text}

@@ -114,7 +114,8 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
         "reason": row["reason"] if has_reason else None,
         "reason_by": row["user"] if has_reason else None,
         "reason_since": since if has_reason and since and since <= LAST_INSTANT else None,
-        "queues": queues,
+        # sinfo gives a node's partitions in another order from call to call.
+        "queues": sorted(queues),
         "cpus": cpus,
         "cpus_used": cpus_used,
         "gpus": gpus,

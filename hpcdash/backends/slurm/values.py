@@ -12,11 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.rfc3339 import format_utc
+
 _GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=([0-9]{1,9})(?=,|$)")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
 _EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
+# Until the year 2286.
+_EPOCH_DIGITS = 10
 # The eighth bit says that a core was dumped.
 _SIGNAL_MASK = 0x7F
 _MOST = (1 << 63) - 1
@@ -138,3 +142,19 @@ def wait_status(text: str) -> tuple[int, int] | None:
     status = int(found.group(1))
     number = status & _SIGNAL_MASK
     return (0, number) if number else (status >> 8 & 0xFF, 0)
+
+
+# Slurm's fields that hold an instant, of scontrol and of sacct; others ending so hold durations.
+_INSTANT_FIELDS = frozenset(
+    {
+        *("AccrueTime", "Deadline", "EligibleTime", "EndTime", "LastSchedEval", "PreemptEligibleTime", "PreemptTime"),
+        *("StartTime", "SubmitTime", "SuspendTime", "Eligible", "End", "Start", "Submit"),
+    }
+)
+
+
+def readable_instant(field: str, text: str) -> str:
+    """What a person sees of a field: epoch seconds, which we ask for, as RFC 3339 in UTC; all else as it is."""
+    if field in _INSTANT_FIELDS and text.isascii() and text.isdigit() and len(text) <= _EPOCH_DIGITS:
+        return format_utc(int(text))
+    return text
