@@ -18,14 +18,29 @@ def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
     return text if len(text) <= limit else "… " + text[-limit:]
 
 
+def program_words(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The words from the program on: without a leading `env`, its `-u NAME` and its `NAME=value`."""
+    if argv[:1] != ("env",):
+        return argv
+    position = 1
+    while position < len(argv):
+        if argv[position] == "-u":
+            position += 2
+        elif "=" in argv[position]:
+            position += 1
+        else:
+            break
+    return argv[position:]
+
+
+def program_name(argv: tuple[str, ...]) -> str:
+    """The command a person would name: the first word after `env` and its settings."""
+    return next(iter(program_words(argv)), "")
+
+
 def readable_command(argv: tuple[str, ...]) -> str:
     """A command as a person would know it: no `env` settings, control bytes made visible, very long words cut."""
-    words = list(argv)
-    if words[:1] == ["env"]:
-        words = words[1:]
-        while words and (words[0] == "-u" or "=" in words[0]):
-            words = words[2:] if words[0] == "-u" else words[1:]
-    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in words]
+    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in program_words(argv)]
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.base import RECORDED_TOKEN, TOKEN_PATTERN
-from hpcdash.errors import ConfigError
+from hpcdash.errors import ConfigError, program_words
 
 CASE_FILE = "case.toml"
 _TOKEN = re.compile(TOKEN_PATTERN)
@@ -60,21 +60,6 @@ class Case:
     user: str
     clock_epoch_seconds: float
     answers: dict[tuple[str, ...], tuple[RecordedAnswer, ...]]
-
-
-def program_words(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The words from the program on: without a leading `env`, its `-u NAME` and its `NAME=value`."""
-    if argv[:1] != ("env",):
-        return argv
-    position = 1
-    while position < len(argv):
-        if argv[position] == "-u":
-            position += 2
-        elif "=" in argv[position]:
-            position += 1
-        else:
-            break
-    return argv[position:]
 
 
 def normalised_argv(argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,10 +24,21 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Transport
 
 # Ages and "ends in" are wrong by as much as the clocks differ.
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
+
+# As GNU stat names them.
+_SHARED_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fhgfs", "panfs", "wekafs", "smb2", "afs", "orangefs"}
+)
+_HOME_SCRIPT = """
+echo "$HOME"
+stat -f -c %T "$HOME" 2>/dev/null || echo
+if test -w "$HOME"; then echo yes; else echo no; fi
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +165,27 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
                 "Ages and times left are wrong by as much; set this machine's clock (NTP).",
             )
         )
+    checks.append(await _home_check(transport))
     for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
         checks.append(await _table_check(store, kind))
     checks.append(_accounting_check(store))
     return True
+
+
+async def _home_check(transport: Transport) -> Check:
+    """Jobs write their logs there; a node that does not share it writes where nobody looks."""
+    try:
+        answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
+    except HpcdashError as error:
+        return _failed("home", error)
+    path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[:3]
+    if writable != "yes":
+        step = "Jobs cannot write their logs there: is a quota used up, or is it mounted read-only?"
+        return Check("home", False, f"{path} cannot be written", step)
+    if kind in _SHARED_FILE_SYSTEMS:
+        return Check("home", True, f"{path} is on {kind}, which nodes usually share")
+    where = f"on {kind or 'an unknown file system'}; whether the nodes share it shows when a job's log is opened"
+    return Check("home", True, f"{path} is {where}")
 
 
 async def _table_check(store: ClusterStore, kind: Kind) -> Check:

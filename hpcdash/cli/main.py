@@ -7,13 +7,17 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcdash import __version__
 from hpcdash.cli.options import CommonOptions, common_options
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
+
+if TYPE_CHECKING:
+    # Arrow comes with it, and a command that needs none starts without.
+    from hpcdash.cli.kinds import Kind
 
 _INTERRUPTED = 130
 _FORMATS = click.Choice(["table", "json", "csv"])
@@ -61,7 +65,7 @@ def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
     run_replay(common, case_dir, view)
 
 
-def _table_command(name: str, words: str) -> None:
+def _table_command(name: Kind, words: str) -> None:
     @cli.command(name, help=words)
     @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
     @click.option("--mine/--all", "mine", default=True, help="One's own (the default) or everyone's jobs.")

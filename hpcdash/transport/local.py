@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
-from hpcdash.errors import CommandTimedOut, UsageError, excerpt
+from hpcdash.errors import CommandTimedOut, UsageError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
 
 STATUS_MISSING = 127
@@ -40,7 +40,7 @@ def shell_status(returncode: int) -> int:
 def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: bytes) -> CommandTimedOut:
     """The error for a command that was ended at its time limit."""
     return CommandTimedOut(
-        f"{argv[0]} had not finished after {limit_seconds:g} s and was ended on {where}.",
+        f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on {where}.",
         "It is asked again later; the machine or its scheduler may be busy.",
         argv=argv,
         words=excerpt(stderr),

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hpcdash.backends.base import RECORDED_TOKEN
-from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command
-from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, program_words, token_of
+from hpcdash.errors import CommandTimedOut, NotRecorded, program_words, readable_command
+from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
 
 _STREAM_CHUNK_BYTES = 1 << 16

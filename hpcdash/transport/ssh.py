@@ -20,6 +20,7 @@ from hpcdash.errors import (
     HpcdashError,
     UnreachableError,
     excerpt,
+    program_name,
 )
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Stream
 from hpcdash.transport.local import timed_out
@@ -140,7 +141,7 @@ class SshTransport:
             session = RunSession(command, cap_bytes)
             try:
                 async with asyncio.timeout(limit_seconds):
-                    await self._start(line, command, session, f"running {argv[0]}")
+                    await self._start(line, command, session, f"running {program_name(argv)}")
                     if stdin is not None:
                         session.send(stdin)
                     await session.wait()
@@ -150,7 +151,7 @@ class SshTransport:
                 session.abort()
             seconds = time.monotonic() - started
         self.health.last_seconds = seconds
-        status = self._status(session, argv[0])
+        status = self._status(session, program_name(argv))
         # Ours came first as a rule; a stalled client may find that the limit over there has struck.
         if status in (124, 137) and seconds > limit_seconds:
             raise timed_out(argv, limit_seconds, self.name, session.stderr)
@@ -167,7 +168,7 @@ class SshTransport:
             session = StreamSession(command)
             try:
                 async with asyncio.timeout(DEFAULT_LIMIT_SECONDS):
-                    await self._start(line, command, session, f"starting {argv[0]}")
+                    await self._start(line, command, session, f"starting {program_name(argv)}")
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:

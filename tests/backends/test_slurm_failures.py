@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.commands import program, slurm
+from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.errors import (
     EXIT_REFUSED,
@@ -15,6 +15,7 @@ from hpcdash.errors import (
     ControllerDown,
     NoSuchJob,
     SchedulerRefused,
+    program_name,
 )
 from tests.support.slurm_text import answered
 
@@ -107,5 +108,5 @@ def test_commands_run_without_the_settings_that_change_their_output() -> None:
 
 
 def test_the_program_of_a_command_is_the_word_a_person_knows() -> None:
-    assert program(slurm("sacct", "-n")) == "sacct"
-    assert program(("squeue",)) == "squeue"
+    assert program_name(slurm("sacct", "-n")) == "sacct"
+    assert program_name(("squeue",)) == "squeue"

@@ -52,14 +52,3 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
 def slurm(*argv: str) -> tuple[str, ...]:
     """A Slurm command with a clean environment around it."""
     return ("env", *_UNSET, *_SET, *argv)
-
-
-def program(argv: tuple[str, ...]) -> str:
-    """The command a person would name: the first word after `env` and its settings."""
-    words = iter(argv)
-    for word in words:
-        if word == "-u":
-            next(words, None)
-        elif word != "env" and "=" not in word:
-            return word
-    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hpcdash.backends.base import Answer
-from hpcdash.backends.slurm.commands import program
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,
@@ -13,6 +12,7 @@ from hpcdash.errors import (
     SchedulerRefused,
     UnreadableOutput,
     excerpt,
+    program_name,
 )
 
 _MISSING_STATUS = 127
@@ -46,7 +46,7 @@ _ACCOUNTING_WORDS = (
 def failure(answer: Answer) -> CommandError:
     """The error a failed answer stands for."""
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    name = program(answer.argv)
+    name = program_name(answer.argv)
 
     def error(kind: type[CommandError], message: str, next_step: str) -> CommandError:
         return kind(message, next_step, argv=answer.argv, status=answer.status, words=words)
@@ -110,7 +110,7 @@ def require_success(answer: Answer) -> None:
 
 def unreadable(answer: Answer, what: str) -> UnreadableOutput:
     """The error of an answer that ended well but is not in the format asked for."""
-    name = program(answer.argv)
+    name = program_name(answer.argv)
     return UnreadableOutput(
         f"{name} printed something that is no list of {what}",
         f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",

@@ -17,7 +17,7 @@ from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.errors import NoSuchJob
+from hpcdash.errors import NoSuchJob, UsageError
 
 LAYOUT = Layout(
     plain=(
@@ -52,6 +52,8 @@ _MANY_TASKS = "4294967294"
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 # Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
 ID_PATTERN = r"^[0-9]"
+# What a person may ask for: 11, 11_2, 65+1.
+_JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
 def jobs_query(scope: JobScope) -> Query[ParsedTable]:
@@ -73,8 +75,16 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
 
 
 def queue_id(job_id: str) -> str:
-    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of somebody else."""
-    return job_id.partition("_[")[0]
+    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of somebody else.
+
+    Raises UsageError for what is no id: squeue takes '6;x' for job 6.
+    """
+    asked = job_id.partition("_[")[0]
+    if not _JOB_ID.fullmatch(asked):
+        raise UsageError(
+            f"{job_id!r} is no job id of Slurm", "Write 123, or 123_4 for a task of an array."
+        )
+    return asked
 
 
 def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTable:
