@@ -1,9 +1,9 @@
-"""The dashboard in a terminal: seconds to the first table, milliseconds a key takes while refreshes are taken in, memory.
+"""The dashboard in a terminal: seconds to the first table, milliseconds a key while refreshes are taken in, memory.
 
     python -m benchmarks.dashboard [JOBS …]
 
-The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a scheduler's. Beside each figure
-stands its ratio to `python -c 'import textual.app'` in the same run: machines are noisy.
+The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a scheduler's. Beside each
+figure stands its ratio to `python -c 'import textual.app'` in the same run: machines are noisy.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.stand_in import make_stand_in
@@ -36,56 +37,53 @@ def import_seconds() -> float:
     return statistics.median(times)
 
 
-def environment(folder: Path, commands: Path) -> dict[str, str]:
+HEADING = "   jobs  first table, cached   everyone's on the screen   key: median, 95 %, worst     memory"
+
+
+def measure_dashboard(jobs: int, folder: Path, settings: Mapping[str, str], unit_seconds: float) -> str:
+    """One line of figures of `hpcdash --local` with these environment variables, its cache and settings in `folder`."""
     configuration = folder / "config.toml"
     configuration.write_text(_CONFIGURATION)
-    return {
+    settings = {
         "HOME": str(folder),
         "LANG": "C.UTF-8",
-        "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
         "HPCDASH_CACHE": str(folder / "cache"),
         "HPCDASH_CONFIG": str(configuration),
+        **settings,
     }
-
-
-def measure(jobs: int, unit_seconds: float) -> str:
-    """One line of figures for a queue of so many jobs."""
-    with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
-        folder = Path(name)
-        settings = environment(folder, make_stand_in(folder, jobs))
-        argv = [sys.executable, "-m", "hpcdash", "--local"]
-        first: list[float] = []
-        # The first start has no cache and is not counted.
-        for run in range(_RUNS + 1):
-            terminal = Terminal(argv, settings)
-            try:
-                seconds = terminal.wait_for(r"▌")
-                if run:
-                    first.append(seconds)
-                terminal.settle()
-            finally:
-                terminal.close()
+    argv = [sys.executable, "-m", "hpcdash", "--local"]
+    first: list[float] = []
+    # The first start has no cache and is not counted.
+    for run in range(_RUNS + 1):
         terminal = Terminal(argv, settings)
         try:
-            terminal.wait_for(r"▌")
+            seconds = terminal.wait_for(r"▌")
+            if run:
+                first.append(seconds)
             terminal.settle()
-            asked = time.perf_counter()
-            terminal.press("m")
-            terminal.wait_for(r"everyone's[\s\S]*▌")
-            shown = time.perf_counter() - asked
-            terminal.settle()
-            took: list[float] = []
-            end = time.perf_counter() + _KEYS_SECONDS
-            while time.perf_counter() < end:
-                seconds_or_none = terminal.press("pagedown" if len(took) % 7 == 6 else "down", 1.0)
-                if seconds_or_none is None:
-                    terminal.press("up", 1.0)
-                else:
-                    took.append(seconds_or_none)
-                terminal.pump(0.02)
-            peak = terminal.peak_bytes
         finally:
             terminal.close()
+    terminal = Terminal(argv, settings)
+    try:
+        terminal.wait_for(r"▌")
+        terminal.settle()
+        asked = time.perf_counter()
+        terminal.press("m")
+        terminal.wait_for(r"everyone's[\s\S]*▌")
+        shown = time.perf_counter() - asked
+        terminal.settle()
+        took: list[float] = []
+        end = time.perf_counter() + _KEYS_SECONDS
+        while time.perf_counter() < end:
+            seconds_or_none = terminal.press("pagedown" if len(took) % 7 == 6 else "down", 1.0)
+            if seconds_or_none is None:
+                terminal.press("up", 1.0)
+            else:
+                took.append(seconds_or_none)
+            terminal.pump(0.02)
+        peak = terminal.peak_bytes
+    finally:
+        terminal.close()
     took.sort()
     start = statistics.median(first)
     return (
@@ -95,10 +93,19 @@ def measure(jobs: int, unit_seconds: float) -> str:
     )
 
 
+def measure(jobs: int, unit_seconds: float) -> str:
+    """One line of figures for a queue of so many jobs, made up."""
+    with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
+        folder = Path(name)
+        commands = make_stand_in(folder, jobs)
+        settings = {"PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}"}
+        return measure_dashboard(jobs, folder, settings, unit_seconds)
+
+
 def main(counts: list[int]) -> None:
     unit_seconds = import_seconds()
     print(f"python -c 'import textual.app': {unit_seconds:.2f} s, the unit of the ratios")
-    print("   jobs  first table, cached   everyone's on the screen   key: median, 95 %, worst     memory")
+    print(HEADING)
     for jobs in counts:
         print(measure(jobs, unit_seconds), flush=True)
 

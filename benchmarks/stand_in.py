@@ -35,9 +35,7 @@ def make_stand_in(folder: Path, jobs: int) -> Path:
     mine.write_bytes(jobs_text(min(jobs, MINE)))
     commands = folder / "bin"
     commands.mkdir()
-    squeue = _SQUEUE.format(
-        mine=shlex.quote(str(mine)), everyone=shlex.quote(str(everyone)), recorded=_RECORDED
-    )
+    squeue = _SQUEUE.format(mine=shlex.quote(str(mine)), everyone=shlex.quote(str(everyone)), recorded=_RECORDED)
     squeue = squeue.replace("for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;')
     for name, script in {
         "squeue": squeue,
