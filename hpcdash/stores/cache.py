@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import tempfile
@@ -19,21 +20,28 @@ _FORMAT = b"hpcdash.format"
 # Raised when a schema changes: older files are then not read.
 FORMAT_VERSION = b"1"
 _KEPT_ROWS = 200_000
+# Behind the Arrow file: Arrow reads a table with a flipped bit, and then ends the program.
+_DIGEST_BYTES = 16
 
 
 class SnapshotCache:
-    """One folder a cluster, 0700, its files 0600. Every failure to read or write is silent: a cache may be absent."""
+    """One folder a cluster, 0700, its files 0600. Every failure to read or write is silent: a cache may be absent.
+
+    Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder is in `root`.
+    """
 
     def __init__(self, root: Path, cluster: str) -> None:
         safe = re.sub(r"[^A-Za-z0-9_.@-]", "_", cluster)[:60]
-        digest = hashlib.sha256(cluster.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        digest = hashlib.sha256(cluster.encode("utf-8", "backslashreplace")).hexdigest()[:8]
         self.folder = root / f"{safe}-{digest}"
 
     def load(self, kind: Kind) -> Snapshot | None:
         """The last snapshot of a kind, or None where there is none that can be read."""
         try:
-            with pa.OSFile(str(self._path(kind))) as source:
-                table = pa_ipc.open_file(source).read_all()
+            written = self._read(kind)
+            if written is None:
+                return None
+            table = pa_ipc.open_file(pa.BufferReader(written)).read_all()
         except (OSError, pa.ArrowException):
             return None
         metadata = table.schema.metadata or {}
@@ -46,7 +54,18 @@ class SnapshotCache:
             taken_at = float(metadata.get(_TAKEN_AT, b""))
         except ValueError:
             return None
-        return Snapshot(kind, table, taken_at, cached=True)
+        return Snapshot(kind, table, taken_at, cached=True) if math.isfinite(taken_at) else None
+
+    def _read(self, kind: Kind) -> memoryview | None:
+        """The Arrow file of a kind; None where it is not ours, or not what was written."""
+        if self.folder.is_symlink():
+            return None
+        with open(os.open(self._path(kind), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+            if os.fstat(source.fileno()).st_uid != os.geteuid():
+                return None
+            written = memoryview(source.read())
+        arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
+        return arrow if _digest(arrow) == digest else None
 
     def save(self, snapshot: Snapshot) -> bool:
         """Write a snapshot, whole or not at all; False where the disk would not have it."""
@@ -54,13 +73,17 @@ class SnapshotCache:
         table = table.replace_schema_metadata({_TAKEN_AT: repr(snapshot.taken_at).encode(), _FORMAT: FORMAT_VERSION})
         written = ""
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
+            arrow = pa.BufferOutputStream()
+            options = pa_ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+            with pa_ipc.new_file(arrow, table.schema, options=options) as writer:
+                writer.write_table(table)
+            whole = memoryview(arrow.getvalue())
             # mkstemp makes the file 0600.
             descriptor, written = tempfile.mkstemp(dir=self.folder, prefix=".new-")
             with os.fdopen(descriptor, "wb") as target:
-                options = pa_ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
-                with pa_ipc.new_file(target, table.schema, options=options) as writer:
-                    writer.write_table(table)
+                target.write(whole)
+                target.write(_digest(whole))
             os.replace(written, self._path(snapshot.kind))
         except (OSError, pa.ArrowException):
             if written:
@@ -69,5 +92,18 @@ class SnapshotCache:
             return False
         return True
 
+    def _make_folder(self) -> None:
+        """Ours alone, however loose the umask is or was; raises OSError where it cannot be."""
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        if self.folder.is_symlink():
+            raise OSError(f"{self.folder} is a link to somewhere else")
+        if self.folder.stat().st_mode & 0o777 != 0o700:
+            self.folder.chmod(0o700)
+
     def _path(self, kind: Kind) -> Path:
         return self.folder / f"{kind}.arrow"
+
+
+def _digest(written: memoryview) -> bytes:
+    return hashlib.blake2b(written, digest_size=_DIGEST_BYTES).digest()

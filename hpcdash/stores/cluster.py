@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcdash.backends.base import Backend, JobDetail, JobScope, ParsedTable, Probe, Query
-from hpcdash.errors import CommandMissing, HpcdashError, NoSuchJob, RateLimited
+from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.errors import CommandError, CommandMissing, HpcdashError, NoSuchJob, RateLimited, UnreachableError
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import Clock
@@ -67,8 +69,10 @@ class ClusterStore:
         self._user = user
         self._listeners: list[Listener] = []
         self._cache_written: dict[Kind, float] = {}
-        self._cached_tables: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
+        self._adopting: asyncio.Lock = asyncio.Lock()
+        # Whether a login shell's environment changed anything; None: not asked for.
+        self._adopted: bool | None = None
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
         self._departures = Departures(self)
 
@@ -85,12 +89,17 @@ class ClusterStore:
         return self._departures.events
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` on each change; returns how to stop that."""
+        """Call `listener` in the event loop's next turn after each change; returns how to stop that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def _tell(self, changed: Changed) -> None:
-        for listener in tuple(self._listeners):
+        # Each in a turn of its own: one that raises is reported by the loop, and stops neither the others nor us.
+        for listener in self._listeners:
+            asyncio.get_running_loop().call_soon(self._call, listener, changed)
+
+    def _call(self, listener: Listener, changed: Changed) -> None:
+        if listener in self._listeners:
             listener(changed)
 
     def tell_health(self) -> None:
@@ -117,41 +126,64 @@ class ClusterStore:
     # -- asking
 
     async def open(self, *, force: bool = False) -> Probe:
-        """Connect, and find out once which scheduler is there; raises what stands in the way, with its next step.
+        """Connect where the line is not open, and find out once which scheduler is there.
 
-        `force` tries even while the transport backs off: a person asked.
+        Raises what stands in the way, with its next step, and keeps it as `connection_error`. `force` tries even while
+        the transport backs off: a person asked.
         """
         async with self._opening:
-            if self.probe is not None and not force:
-                return self.probe
-            await self.transport.connect(force=force)
-            if self.probe is not None:
-                return self.probe
-            for attempt in ("as it is", "as a login shell has it"):
-                missing: HpcdashError | None = None
-                for backend in self._backends:
-                    try:
-                        self.probe = await self._ask_once(backend.probe_query())
-                    except CommandMissing as error:
-                        missing = missing or error
-                        continue
-                    self.backend = backend
-                    self.tell_health()
-                    return self.probe
-                if attempt == "as it is" and await self.transport.adopt_login_environment():
-                    continue
-                assert missing is not None
-                raise missing
-            raise AssertionError("unreachable")
+            try:
+                if force:
+                    self._adopted = None
+                await self.transport.connect(force=force)
+                if self.probe is None:
+                    self.probe = await self._with_login_environment(self._find_scheduler)
+            except HpcdashError as error:
+                self.connection_error = error
+                self.tell_health()
+                raise
+            if self.connection_error is not None:
+                self.connection_error = None
+                self.tell_health()
+            return self.probe
+
+    async def _find_scheduler(self) -> Probe:
+        missing: CommandMissing | None = None
+        for backend in self._backends:
+            try:
+                probe = await self._ask_once(backend.probe_query())
+            except CommandMissing as error:
+                missing = missing or error
+                continue
+            self.backend = backend
+            return probe
+        assert missing is not None
+        raise missing
 
     async def ask(self, query: Query[T]) -> T:
         """Run a query under the ceiling on commands; its answer is read in a thread."""
+        return await self._with_login_environment(lambda: self._ask_once(query))
+
+    async def _with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Tries as things are, and where a command is missing once more as a login shell has it."""
+        was_adopted = self._adopted is not None
         try:
-            return await self._ask_once(query)
+            return await attempt()
         except CommandMissing:
-            if await self.transport.adopt_login_environment():
-                return await self._ask_once(query)
-            raise
+            if was_adopted or not await self._adopt_login_environment():
+                raise
+        return await attempt()
+
+    async def _adopt_login_environment(self) -> bool:
+        async with self._adopting:
+            if self._adopted is None:
+                self.budget.spend()
+                try:
+                    self._adopted = await self.transport.adopt_login_environment()
+                except CommandError:
+                    # A login shell that hangs or fails: the missing command is what there is to say.
+                    self._adopted = False
+            return self._adopted
 
     async def _ask_once(self, query: Query[T]) -> T:
         wait = self.budget.wait_seconds()
@@ -187,7 +219,13 @@ class ClusterStore:
         if running is None or running.done():
             running = asyncio.create_task(self._fetch(kind), name=f"fetch {kind} of {self.name}")
             self._fetching[kind] = running
+            running.add_done_callback(lambda ended: self._fetched(kind, ended))
         return await asyncio.shield(running)
+
+    def _fetched(self, kind: Kind, ended: asyncio.Task[Snapshot]) -> None:
+        # A task keeps its table, or the error that ended it.
+        if self._fetching.get(kind) is ended:
+            del self._fetching[kind]
 
     async def _fetch(self, kind: Kind) -> Snapshot:
         try:
@@ -195,35 +233,56 @@ class ClusterStore:
         except HpcdashError as error:
             self.errors[kind] = error
             self._tell(Changed(kind))
-            raise
+            # The frames below hold all that the command printed, and the error may be kept for long.
+            raise error.with_traceback(None) from error.__cause__
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
         events: tuple[JobEvent, ...] = ()
-        before = self.snapshots.get(kind)
         if kind is Kind.MINE:
-            events = await self._departures.follow(before.table if before else None, snapshot.table)
+            events = await self._departures.follow(self._mine_before(), snapshot.table)
         else:
             snapshot = await self._join(snapshot)
-        self.errors.pop(kind, None)
-        self.connection_error = None
+        self._answered(kind)
         self.snapshots[kind] = snapshot
         self._tell(Changed(kind, events))
         if kind is Kind.EVERYONE:
             await self._join_again()
+        elif kind is Kind.MINE and self._departures.is_looking and (events := await self._departures.look_up()):
+            self._tell(Changed(kind, events))
         await self._remember(snapshot)
         return snapshot
 
+    def _mine_before(self) -> pa.Table | None:
+        """The list of one's own jobs to compare with; of the last run's, only the jobs of who we are now."""
+        before = self.snapshots.get(Kind.MINE)
+        if before is None:
+            return None
+        if not before.cached or not self.user:
+            return before.table
+        return before.table.filter(pc.equal(before.table["user"].cast(pa.string()), self.user))
+
+    def _answered(self, kind: Kind) -> None:
+        """Forget what was wrong with a kind, and with the line, which is good."""
+        self.connection_error = None
+        for other in list(self.errors):
+            if other is kind or isinstance(self.errors[other], UnreachableError):
+                del self.errors[other]
+
     async def _join(self, snapshot: Snapshot) -> Snapshot:
-        """Nodes and queues with the counts of jobs that only everyone's queue tells."""
+        """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last run's."""
         everyone = self.snapshots.get(Kind.EVERYONE)
-        if snapshot.kind not in (Kind.NODES, Kind.QUEUES) or everyone is None:
+        if snapshot.kind not in (Kind.NODES, Kind.QUEUES) or everyone is None or everyone.cached:
             return snapshot
         table = await asyncio.to_thread(with_job_counts, snapshot.kind, snapshot.table, everyone.table)
         return replace(snapshot, table=table)
 
     async def _join_again(self) -> None:
         for kind in (Kind.NODES, Kind.QUEUES):
-            if kind in self.snapshots:
-                self.snapshots[kind] = await self._join(self.snapshots[kind])
+            if (snapshot := self.snapshots.get(kind)) is None:
+                continue
+            joined = await self._join(snapshot)
+            # A newer one may have come meanwhile.
+            if self.snapshots.get(kind) is snapshot:
+                self.snapshots[kind] = joined
                 self._tell(Changed(kind))
 
     async def _remember(self, snapshot: Snapshot) -> None:
@@ -261,32 +320,37 @@ class ClusterStore:
 
     async def close(self) -> None:
         """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""
-        for task in self._fetching.values():
+        fetching = tuple(self._fetching.values())
+        for task in fetching:
             task.cancel()
-        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await asyncio.gather(*fetching, return_exceptions=True)
         await self.transport.close()
 
 
 def _row_of(table: pa.Table, job_id: str) -> pa.Table:
-    """The row of a job, of the array's row that holds the task, or the first; raises NoSuchJob on an empty table."""
+    """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob where there is none."""
     if not table.num_rows:
         raise NoSuchJob(f"no list and no history knows job {job_id}", "Is the number right, and the cluster?")
-    ids: Mapping[str, int] = {text: index for index, text in reversed(list(enumerate(table["id"].to_pylist())))}
-    position = ids.get(job_id)
-    if position is None:
-        position = _holding_task(table, job_id)
-    return table.slice(position, 1)
+    position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()
+    return table.slice(position if position >= 0 else _holding_row(table, job_id), 1)
 
 
-def _holding_task(table: pa.Table, job_id: str) -> int:
-    from hpcdash.domain.arrays import parse_tasks
-
+def _holding_row(table: pa.Table, job_id: str) -> int:
     array_id, _, task = job_id.partition("_")
-    if task.isdigit():
-        for index, (known, tasks) in enumerate(
-            zip(table["array_id"].to_pylist(), table["array_task"].to_pylist(), strict=True)
-        ):
-            if known == array_id and tasks and parse_tasks(tasks).contains(int(task)):
-                return index
-        raise NoSuchJob(f"array {array_id} has no task {task}")
-    return 0
+    wanted = _tasks(task)
+    if wanted is None:
+        return 0
+    for index, (known, tasks) in enumerate(
+        zip(table["array_id"].to_pylist(), table["array_task"].to_pylist(), strict=True)
+    ):
+        held = _tasks(tasks)
+        if known == array_id and held is not None and held.overlaps(wanted):
+            return index
+    raise NoSuchJob(f"array {array_id} has no task {task}")
+
+
+def _tasks(text: str | None) -> ArrayTasks | None:
+    try:
+        return parse_tasks(text or "")
+    except ValueError:
+        return None

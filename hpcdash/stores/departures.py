@@ -1,7 +1,7 @@
 """Follows one's own jobs from poll to poll: what started, what ended, and how, before anything is said of an end.
 
 A job that is in the list no more is looked for among those that ended a short while ago, then in the accounting
-database; one that is in neither is `gone`, its exit unknown.
+database; one that is in neither is `gone`, its exit unknown. While the looking up fails, nothing is said of the job.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import JobScope
 from hpcdash.domain import schema
+from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs
-from hpcdash.domain.states import ENDED, JobState
-from hpcdash.errors import AccountingUnavailable, HpcdashError
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, RateLimited
 
 if TYPE_CHECKING:
     from hpcdash.stores.cluster import ClusterStore
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 KEEP_SECONDS = 15 * 60
 _KEPT_EVENTS = 500
 _IDS_A_COMMAND = 100
+# A thousand jobs may leave at once: the rest are asked for with the next polls.
+_HISTORY_COMMANDS_A_POLL = 5
 # The accounting database may lag behind: this many polls are given to it before a job is called gone.
 _TRIES = 3
+# While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
+_MOST_POLLS_LEFT_OUT = 20
 LOOKING_UP = "left the queue; how it ended is being looked up"
 EXIT_UNKNOWN = "left the queue; no list and no history knows how it ended"
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,15 @@ class JobEvent:
 
 @dataclass(slots=True)
 class _Missing:
-    """A job that left the list and whose end is not known yet."""
+    """A job that left the list and whose end is not known yet; `is_queued` when the controller knows it as alive."""
 
-    row: dict[str, Any]
+    row: Row
     tries: int = 0
+    is_queued: bool = False
+
+    @property
+    def state(self) -> str:
+        return self.row["state"] or ""
 
 
 class Departures:
@@ -58,117 +69,214 @@ class Departures:
     def __init__(self, store: ClusterStore) -> None:
         self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
         self._store = store
-        self._ended: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._ended: dict[str, tuple[float, Row]] = {}
         self._missing: dict[str, _Missing] = {}
+        self._failures = 0
+        self._polls_to_leave_out = 0
         self._shown: pa.Table = schema.empty(schema.JOBS)
+        # A list and what with_departed made of it.
+        self._joined: tuple[pa.Table, pa.Table] | None = None
 
     def with_departed(self, table: pa.Table) -> pa.Table:
         """A table of one's own jobs, and after them those that left it."""
         if not self._shown.num_rows:
             return table
-        departed = self._shown.filter(pc.invert(pc.is_in(self._shown["id"], table["id"].combine_chunks())))
-        return pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
+        if self._joined is None or self._joined[0] is not table:
+            departed = self._shown.filter(pc.invert(pc.is_in(self._shown["id"], table["id"].combine_chunks())))
+            self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
+        return self._joined[1]
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the end of any job is not known yet."""
+        return bool(self._missing)
 
     async def follow(self, before: pa.Table | None, after: pa.Table) -> tuple[JobEvent, ...]:
-        """Compare two lists of one's own jobs; looks up what left, and returns what happened."""
+        """Compare two lists of one's own jobs: what started, ended or waits again. Asks nothing; see look_up."""
         now = self._store.clock.now()
         happened: list[JobEvent] = []
         if before is not None:
             diff = await asyncio.to_thread(diff_jobs, before, after)
-            for rows in (diff.started, diff.ended):
+            for rows in (diff.started, diff.ended, _requeued(diff.changed)):
                 for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
                     happened.append(JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]))
             for row in diff.vanished.select(schema.JOBS.names).to_pylist():
                 self._missing.setdefault(row["id"], _Missing(row))
-        present = set(_present(after, [*self._missing, *self._ended]))
-        for job_id in present:
-            self._missing.pop(job_id, None)
-            self._ended.pop(job_id, None)
-        if self._missing:
-            happened.extend(await self._look_up(now))
+        told = {event.job_id for event in happened}
+        for row in _present(after, [*self._missing, *self._ended]):
+            self._missing.pop(row["id"], None)
+            _, ended = self._ended.pop(row["id"], (now, None))
+            if ended is not None and row["id"] not in told:
+                happened.append(JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or ""))
         for job_id, (noted_at, _) in list(self._ended.items()):
             if now - noted_at > KEEP_SECONDS:
                 del self._ended[job_id]
-        self._show()
+        await self._show()
         self.events.extend(happened)
         return tuple(happened)
 
-    def _show(self) -> None:
+    async def look_up(self) -> tuple[JobEvent, ...]:
+        """Ask how the jobs that left the list ended; returns what is known of it now."""
+        if self._polls_to_leave_out > 0:
+            self._polls_to_leave_out -= 1
+            return ()
+        now = self._store.clock.now()
+        happened: list[JobEvent] = []
+        try:
+            await self._ask_queue(happened, now)
+            await self._ask_history(happened, now)
+        except RateLimited:
+            pass
+        except HpcdashError:
+            self._polls_to_leave_out = min(2**self._failures - 1, _MOST_POLLS_LEFT_OUT)
+            self._failures = min(self._failures + 1, _MOST_POLLS_LEFT_OUT)
+        else:
+            self._failures = 0
+        await self._show()
+        self.events.extend(happened)
+        return tuple(happened)
+
+    async def _show(self) -> None:
         rows = [row for _, row in self._ended.values()]
         rows += [
             {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP} for missing in self._missing.values()
         ]
-        self._shown = pa.Table.from_pylist(rows, schema=schema.JOBS)
+        self._shown = await asyncio.to_thread(pa.Table.from_pylist, rows, schema=schema.JOBS)
+        self._joined = None
 
-    async def _look_up(self, now: float) -> list[JobEvent]:
+    async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
+        """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
         store = self._store
-        happened: list[JobEvent] = []
-        try:
-            recent = await store.ask(store.backend.jobs_query(JobScope(user=store.user, ended=True)))
-            happened += self._settle(recent.table, now)
-            no_history = False
-            ids = list(self._missing)
-            for start in range(0, len(ids), _IDS_A_COMMAND):
-                some = ids[start : start + _IDS_A_COMMAND]
-                try:
-                    past = await store.ask(store.backend.history_query(None, 0, some))
-                except AccountingUnavailable:
-                    no_history = store.probe is not None and store.probe.has_accounting is False
-                    break
-                happened += self._settle(past.table, now)
-        except HpcdashError:
-            # Asked again with the next poll; the rows stay, marked as being looked up.
-            return happened
-        for job_id, missing in list(self._missing.items()):
-            missing.tries += 1
-            if no_history or missing.tries >= _TRIES:
-                happened.append(self._end(job_id, {**missing.row, "state": "gone", "reason": EXIT_UNKNOWN}, now))
-        return happened
+        recent = await store.ask(store.backend.jobs_query(JobScope(user=store.user, ended=True)))
+        for missing in self._missing.values():
+            missing.is_queued = False
+        happened += self._settle(await asyncio.to_thread(_index, recent.table, list(self._missing)), now, is_queue=True)
 
-    def _settle(self, known: pa.Table, now: float) -> list[JobEvent]:
-        """Take from a list what it says of the missing jobs; one that it calls alive is not missing."""
+    async def _ask_history(self, happened: list[JobEvent], now: float) -> None:
+        """Settle what the accounting database knows; what it does not know after some polls is gone."""
+        store = self._store
+        ids = [job_id for job_id, missing in self._missing.items() if not missing.is_queued]
+        if store.probe is not None and store.probe.has_accounting is False:
+            happened += [self._gone(job_id, now) for job_id in ids]
+            return
+        for start in range(0, len(ids), _IDS_A_COMMAND)[:_HISTORY_COMMANDS_A_POLL]:
+            some = ids[start : start + _IDS_A_COMMAND]
+            try:
+                past = await store.ask(store.backend.history_query(None, 0, some))
+            except CommandMissing:
+                pass
+            except AccountingUnavailable:
+                if store.probe is not None and store.probe.has_accounting:
+                    raise
+            else:
+                happened += self._settle(await asyncio.to_thread(_index, past.table, some), now, is_queue=False)
+            for job_id in some:
+                missing = self._missing.get(job_id)
+                if missing is not None:
+                    missing.tries += 1
+                    if missing.tries >= _TRIES:
+                        happened.append(self._gone(job_id, now))
+
+    def _settle(self, known: _Index, now: float, *, is_queue: bool) -> list[JobEvent]:
+        """Take from a list what it says of the missing jobs."""
         happened = []
-        by_id, by_array = _index(known, self._missing)
-        for job_id in list(self._missing):
-            row = by_id.get(job_id)
+        for job_id, missing in list(self._missing.items()):
+            row = known.by_id.get(job_id)
             if row is not None:
                 if row["state"] in ENDED:
-                    happened.append(self._end(job_id, row, now))
+                    happened.append(self._end(job_id, row, missing.state, now))
+                elif is_queue:
+                    missing.is_queued = row["state"] in ACTIVE or row["state"] in WAITING
                 continue
             array_id, bracket, _ = job_id.partition("_[")
-            tasks = by_array.get(array_id, []) if bracket else []
-            ended = [task for task in tasks if task["state"] in ENDED and task["id"] not in self._ended]
-            if ended and len(ended) == len(tasks):
-                del self._missing[job_id]
-                for task in ended:
-                    happened.append(self._end(task["id"], task, now))
+            if bracket:
+                happened += self._settle_record(missing, known.by_array.get(array_id, []), now, is_queue=is_queue)
         return happened
 
-    def _end(self, job_id: str, row: dict[str, Any], now: float) -> JobEvent:
-        missing = self._missing.pop(job_id, None)
-        before = str(missing.row["state"]) if missing else ""
+    def _settle_record(self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool) -> list[JobEvent]:
+        """The record of an array's pending tasks is settled when all its tasks are known, each by a row of its own.
+
+        In the queue they may be alive: the list of one's own jobs shows them. Alive in history may be a moment ago.
+        """
+        job_id = missing.row["id"]
+        wanted = _tasks(missing.row["array_task"])
+        held = [row for row in rows if _holds(row, wanted)]
+        # What is left of an array that was cancelled goes by the array's own number.
+        remainder = next((row for row in held if row["array_task"] is None), None)
+        known_tasks = sum(row["_tasks"] or 1 for row in held)
+        is_whole = remainder is not None or wanted is None or known_tasks >= wanted.count
+        if not held or not is_whole or (not is_queue and any(row["state"] not in ENDED for row in held)):
+            return []
+        happened = []
+        del self._missing[job_id]
+        for row in held:
+            if row["state"] in ENDED and row["id"] not in self._ended:
+                if row is remainder:
+                    row = {**row, **{name: missing.row[name] for name in _ARRAY_COLUMNS}}
+                happened.append(self._end(row["id"], row, missing.state, now))
+        return happened
+
+    def _gone(self, job_id: str, now: float) -> JobEvent:
+        missing = self._missing[job_id]
+        row = {**missing.row, "state": str(JobState.GONE), "reason": EXIT_UNKNOWN}
+        return self._end(job_id, row, missing.state, now)
+
+    def _end(self, job_id: str, row: Row, before: str, now: float) -> JobEvent:
+        self._missing.pop(job_id, None)
         self._ended[job_id] = (now, row)
         return JobEvent(now, job_id, row["name"] or "", before, str(row["state"]))
 
 
-def _present(table: pa.Table, ids: Sequence[str]) -> list[str]:
+_ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Rows by id, and rows by array; a job that is no array task goes by its id in both."""
+
+    by_id: dict[str, Row]
+    by_array: dict[str, list[Row]]
+
+
+def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
+    """The rows of the wanted jobs, and those of wanted records' arrays."""
+    ids = list(wanted)
+    arrays = sorted({job_id.partition("_[")[0] for job_id in ids if "_[" in job_id})
+    mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
+    if arrays:
+        mask = pc.or_(mask, pc.is_in(known["array_id"], pa.array(arrays, pa.string())))
+    by_id: dict[str, Row] = {}
+    by_array: dict[str, list[Row]] = {}
+    for row in known.filter(mask).to_pylist():
+        by_id.setdefault(row["id"], row)
+        by_array.setdefault(row["array_id"] or row["id"], []).append(row)
+    return _Index(by_id, by_array)
+
+
+def _requeued(changed: pa.Table) -> pa.Table:
+    """Those that were active and wait now."""
+    was_active = pc.is_in(changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string()))
+    waits = pc.is_in(changed["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
+    return changed.filter(pc.and_(was_active, waits))
+
+
+def _present(table: pa.Table, ids: Sequence[str]) -> list[Row]:
     if not ids:
         return []
     found = table.filter(pc.is_in(table["id"], pa.array(ids, pa.string())))
-    return [str(job_id) for job_id in found["id"].to_pylist()]
+    rows: list[Row] = found.select(["id", "name", "state"]).to_pylist()
+    return rows
 
 
-def _index(known: pa.Table, wanted: Iterable[str]) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """The rows of the wanted jobs by id, and those of wanted arrays' tasks by array."""
-    ids = list(wanted)
-    arrays = sorted({job_id.partition("_[")[0] for job_id in ids if "_[" in job_id})
-    mask = pc.is_in(known["id"], pa.array(ids, pa.string()))
-    if arrays:
-        mask = pc.or_(mask, pc.is_in(known["array_id"], pa.array(arrays, pa.string())))
-    by_id: dict[str, dict[str, Any]] = {}
-    by_array: dict[str, list[dict[str, Any]]] = {}
-    for row in known.filter(mask).to_pylist():
-        by_id[row["id"]] = row
-        if row["array_id"] in arrays:
-            by_array.setdefault(row["array_id"], []).append(row)
-    return by_id, by_array
+def _tasks(text: str | None) -> ArrayTasks | None:
+    """The tasks of a row; None when they are not known in full."""
+    try:
+        tasks = parse_tasks(text or "")
+    except ValueError:
+        return None
+    return None if tasks.is_incomplete else tasks
+
+
+def _holds(row: Row, wanted: ArrayTasks | None) -> bool:
+    held = _tasks(row["array_task"])
+    return held is None or wanted is None or held.overlaps(wanted)

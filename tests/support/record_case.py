@@ -24,8 +24,8 @@ from typing import Any
 
 from hpcdash.backends.base import RECORDED_TOKEN, JobScope, Query
 from hpcdash.backends.slurm import BACKEND
-from hpcdash.errors import HpcdashError
-from hpcdash.recorded import CASE_FILE, normalised_argv, program_words, token_of
+from hpcdash.errors import HpcdashError, program_words
+from hpcdash.recorded import CASE_FILE, normalised_argv, token_of
 from hpcdash.transport.base import Completed
 from tests.support.play_case import HISTORY_SECONDS, expected_of
 from tests.support.stretch_time import stretched

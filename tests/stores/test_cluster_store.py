@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import weakref
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.backends.base import Answer, ParsedTable, Probe, Query
+from hpcdash.backends.slurm import BACKEND, SlurmBackend
+from hpcdash.errors import (
+    CommandMissing,
+    CommandTimedOut,
+    ConnectionFailed,
+    ControllerDown,
+    NoSuchJob,
+    RateLimited,
+    UnreadableOutput,
+)
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.joins import with_job_counts
+from hpcdash.stores.snapshots import Kind
+from tests.support.scripted_cluster import Cluster, until
+from tests.support.scripted_transport import (
+    EVERYONE,
+    HISTORY,
+    MINE,
+    NATIVE,
+    NODES,
+    ONE,
+    PROBED,
+    ScriptedTransport,
+)
+
+NATIVE_88 = "JobId=88 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   StdOut=/home/alice/slurm-88.out\n"
+
+
+async def test_callers_at_the_same_time_share_one_question(cluster: Cluster) -> None:
+    gate = cluster.transport.hangs[MINE] = asyncio.Event()
+    asking = [asyncio.create_task(cluster.store.fetch(Kind.MINE)) for _ in range(3)]
+    await until(lambda: cluster.transport.count(MINE))
+    asking[0].cancel()
+    gate.set()
+    first, second, third = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    assert second is third is cluster.store.snapshots[Kind.MINE]
+    assert cluster.transport.count(MINE) == 1
+    await cluster.store.fetch(Kind.MINE)
+    assert cluster.transport.count(MINE) == 2
+
+
+async def test_an_error_is_kept_with_what_was_known_and_cleared_by_the_next_answer(cluster: Cluster) -> None:
+    cluster.transport.mine = [{"jobarrayid": "1"}]
+    known = await cluster.store.fetch(Kind.MINE)
+    error = cluster.transport.fails[MINE] = ControllerDown("down")
+    cluster.told.clear()
+    with pytest.raises(ControllerDown):
+        await cluster.store.fetch(Kind.MINE)
+    assert cluster.store.errors == {Kind.MINE: error}
+    assert cluster.store.snapshots[Kind.MINE] is known
+    assert [changed.kind for changed in cluster.told] == [Kind.MINE]
+    cluster.transport.fails.clear()
+    await cluster.store.fetch(Kind.MINE)
+    assert cluster.store.errors == {}
+
+
+async def test_an_answer_of_one_kind_says_that_the_line_is_good_for_all(cluster: Cluster) -> None:
+    cluster.transport.fails = {NODES: ConnectionFailed("lost"), EVERYONE: ControllerDown("down")}
+    for kind in (Kind.NODES, Kind.EVERYONE):
+        with pytest.raises((ConnectionFailed, ControllerDown)):
+            await cluster.store.fetch(kind)
+    await cluster.store.fetch(Kind.MINE)
+    assert list(cluster.store.errors) == [Kind.EVERYONE]
+
+
+async def test_output_that_is_cut_off_is_shown_as_far_as_it_goes(cluster: Cluster) -> None:
+    cluster.transport.everyone = [{"jobarrayid": str(number)} for number in range(1, 40)]
+    cluster.transport.cut[EVERYONE] = 4000
+    snapshot = await cluster.store.fetch(Kind.EVERYONE)
+    assert 0 < snapshot.table.num_rows < 39
+    assert len(snapshot.rejected) == 1
+
+
+async def test_what_a_failed_command_printed_is_not_kept_with_its_error(cluster: Cluster) -> None:
+    class Printed(bytearray):
+        """Bytes that can be watched."""
+
+    kept: list[weakref.ref[Printed]] = []
+
+    class Unreadable(SlurmBackend):
+        def nodes_query(self) -> Query[ParsedTable]:
+            query = super().nodes_query()
+
+            def parse(answer: Answer) -> ParsedTable:
+                printed = Printed(b"x" * 100)
+                kept.append(weakref.ref(printed))
+                raise UnreadableOutput("no nodes")
+
+            return Query(query.argv, parse)
+
+    cluster.store.backend = Unreadable()
+    with pytest.raises(UnreadableOutput):
+        await cluster.store.fetch(Kind.NODES)
+    gc.collect()
+    assert isinstance(cluster.store.errors[Kind.NODES], UnreadableOutput)
+    assert kept[0]() is None
+
+
+async def test_a_replaced_table_is_let_go(cluster: Cluster) -> None:
+    cluster.transport.nodes = [{"nodelist": "g1"}]
+    cluster.transport.everyone = [{"jobarrayid": "1"}]
+    for kind in (Kind.NODES, Kind.EVERYONE, Kind.MINE):
+        old = weakref.ref((await cluster.store.fetch(kind)).table)
+        await cluster.store.fetch(kind)
+        gc.collect()
+        assert old() is None
+
+
+async def test_whose_jobs_are_ours_is_configured_else_probed_else_left_to_the_command(tmp_path: Path) -> None:
+    configured = Cluster(tmp_path, user="carol")
+    plain = Cluster(tmp_path)
+    assert (configured.store.user, plain.store.user) == ("carol", "")
+    await plain.store.fetch(Kind.MINE)
+    assert "--me" in plain.transport.argvs[-1]
+    for cluster, user in ((configured, "carol"), (plain, "alice")):
+        await cluster.store.open()
+        assert cluster.store.user == user
+        await cluster.store.fetch(Kind.MINE)
+        argv = cluster.transport.argvs[-1]
+        assert argv[argv.index("-u") + 1] == user
+
+
+async def test_a_cluster_is_probed_once(cluster: Cluster) -> None:
+    gate = cluster.transport.hangs[PROBED] = asyncio.Event()
+    opening = [asyncio.create_task(cluster.store.open()) for _ in range(3)]
+    await until(lambda: cluster.transport.asked)
+    gate.set()
+    probes = await asyncio.gather(*opening)
+    await cluster.store.open(force=True)
+    assert cluster.transport.asked == [PROBED]
+    assert all(probe is cluster.store.probe for probe in probes)
+    assert (probes[0].user, probes[0].cluster, probes[0].has_accounting) == ("alice", "lab", True)
+
+
+async def test_an_opening_that_is_given_up_leaves_the_way_free(cluster: Cluster) -> None:
+    cluster.transport.hangs[PROBED] = asyncio.Event()
+    opening = asyncio.create_task(cluster.store.open())
+    await until(lambda: cluster.transport.asked)
+    opening.cancel()
+    cluster.transport.hangs.pop(PROBED)
+    assert (await cluster.store.open()).user == "alice"
+
+
+async def test_what_stands_in_the_way_is_kept_until_the_line_is_open(cluster: Cluster) -> None:
+    error = cluster.transport.connect_error = ConnectionFailed("no route")
+    with pytest.raises(ConnectionFailed):
+        await cluster.store.open()
+    assert (cluster.store.connection_error,) == (error,)
+    cluster.transport.connect_error = None
+    await cluster.store.open()
+    assert cluster.store.connection_error is None
+    assert {changed.kind for changed in cluster.told} == {None}
+
+
+async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
+    class Absent(SlurmBackend):
+        name = "absent"
+
+        def probe_query(self) -> Query[Probe]:
+            query = super().probe_query()
+
+            def parse(answer: Answer) -> Probe:
+                raise CommandMissing("not here")
+
+            return Query(query.argv, parse)
+
+    cluster = Cluster(tmp_path)
+    store = ClusterStore(
+        "two", cluster.transport, (Absent(), BACKEND), clock=cluster.clock, budget=CommandBudget(30, cluster.clock)
+    )
+    assert store.backend.name == "absent"
+    await store.open()
+    assert store.backend is BACKEND
+    assert (cluster.transport.count(PROBED), cluster.transport.adoptions) == (2, 0)
+
+
+async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(cluster: Cluster) -> None:
+    def find() -> bool:
+        cluster.transport.silent.clear()
+        return True
+
+    cluster.transport.silent = {"squeue"}
+    cluster.transport.adopted = find
+    await cluster.store.open()
+    assert (cluster.transport.adoptions, cluster.transport.count(PROBED), cluster.budget.per_minute) == (1, 2, 3)
+
+
+async def test_a_login_shell_is_not_asked_again_until_a_person_asks(cluster: Cluster) -> None:
+    cluster.transport.silent = {"squeue"}
+    cluster.transport.adopted = lambda: True
+    for _ in range(3):
+        with pytest.raises(CommandMissing):
+            await cluster.store.open()
+    assert (cluster.transport.adoptions, cluster.transport.count(PROBED)) == (1, 4)
+    with pytest.raises(CommandMissing):
+        await cluster.store.open(force=True)
+    assert cluster.transport.adoptions == 2
+
+
+async def test_commands_that_are_missed_at_the_same_time_share_one_login_shell(cluster: Cluster) -> None:
+    def find() -> bool:
+        cluster.transport.silent.clear()
+        return True
+
+    await cluster.store.open()
+    cluster.transport.silent = {"squeue", "sinfo"}
+    cluster.transport.adopted = find
+    await asyncio.gather(cluster.store.fetch(Kind.MINE), cluster.store.fetch(Kind.NODES))
+    assert cluster.transport.adoptions == 1
+
+
+async def test_a_login_shell_that_hangs_does_not_hide_what_is_missing(cluster: Cluster) -> None:
+    def hang() -> bool:
+        raise CommandTimedOut("the login shell gave no answer")
+
+    cluster.transport.silent = {"squeue"}
+    cluster.transport.adopted = hang
+    with pytest.raises(CommandMissing):
+        await cluster.store.open()
+
+
+async def test_the_last_runs_tables_are_shown_until_newer_ones_are_there(tmp_path: Path) -> None:
+    first = Cluster(tmp_path)
+    first.transport.mine = [{"jobarrayid": "1"}]
+    await first.store.fetch(Kind.MINE)
+    second = Cluster(tmp_path)
+    second.clock.seconds += 3600
+    second.store.load_cached()
+    cached = second.store.snapshots[Kind.MINE]
+    assert (cached.cached, cached.taken_at) == (True, first.clock.now())
+    assert second.states() == {"1": "running"}
+    second.transport.fails[MINE] = ControllerDown("down")
+    with pytest.raises(ControllerDown):
+        await second.store.fetch(Kind.MINE)
+    assert second.states() == {"1": "running"}
+    second.transport.fails.clear()
+    second.transport.mine = [{"jobarrayid": "1"}, {"jobarrayid": "2"}]
+    await second.store.fetch(Kind.MINE)
+    live = second.store.snapshots[Kind.MINE]
+    assert (live.cached, live.taken_at) == (False, second.clock.now())
+    second.store.load_cached()
+    assert second.store.snapshots[Kind.MINE] is live
+
+
+async def test_the_last_runs_queue_says_nothing_of_todays_nodes(tmp_path: Path) -> None:
+    first = Cluster(tmp_path)
+    first.transport.everyone = [{"jobarrayid": "1", "nodelist": "g1"}]
+    await first.store.fetch(Kind.EVERYONE)
+    second = Cluster(tmp_path)
+    second.store.load_cached()
+    second.transport.nodes = [{"nodelist": "g1"}]
+    second.transport.everyone = [{"jobarrayid": str(number), "nodelist": "g1"} for number in (1, 2)]
+    assert (await second.store.fetch(Kind.NODES)).table["jobs"].to_pylist() == [None]
+    await second.store.fetch(Kind.EVERYONE)
+    assert second.store.snapshots[Kind.NODES].table["jobs"].to_pylist() == [2]
+
+
+async def test_nodes_that_come_while_jobs_are_counted_are_not_replaced_by_older_ones(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, go_on = asyncio.Event(), asyncio.Event()
+    to_thread = asyncio.to_thread
+
+    async def count_slowly(function, *arguments, **named):  # type: ignore[no-untyped-def]
+        result = await to_thread(function, *arguments, **named)
+        if function is with_job_counts and not counting.is_set():
+            counting.set()
+            await go_on.wait()
+        return result
+
+    cluster.transport.nodes = [{"nodelist": "old"}]
+    await cluster.store.fetch(Kind.NODES)
+    monkeypatch.setattr(asyncio, "to_thread", count_slowly)
+    asking = asyncio.create_task(cluster.store.fetch(Kind.EVERYONE))
+    await counting.wait()
+    cluster.transport.nodes = [{"nodelist": "new"}]
+    await cluster.store.fetch(Kind.NODES)
+    go_on.set()
+    await asking
+    assert cluster.store.snapshots[Kind.NODES].table["name"].to_pylist() == ["new"]
+
+
+async def test_the_ceiling_refuses_before_anything_is_sent(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, ceiling=1)
+    await cluster.store.fetch(Kind.MINE)
+    with pytest.raises(RateLimited, match="1 commands a minute"):
+        await cluster.store.fetch(Kind.MINE)
+    assert cluster.transport.asked == [MINE]
+
+
+async def test_closing_ends_what_is_being_asked_and_the_line(cluster: Cluster) -> None:
+    cluster.transport.hangs[MINE] = asyncio.Event()
+    asking = asyncio.create_task(cluster.store.fetch(Kind.MINE))
+    await until(lambda: cluster.transport.asked)
+    await cluster.store.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert cluster.transport.is_closed
+    assert Kind.MINE not in cluster.store.snapshots
+
+
+async def test_a_listener_hears_until_it_stops_listening(cluster: Cluster) -> None:
+    heard: list[Kind | None] = []
+    stop = cluster.store.listen(lambda changed: heard.append(changed.kind))
+    await cluster.store.fetch(Kind.MINE)
+    stop()
+    stop()
+    await cluster.store.fetch(Kind.NODES)
+    assert heard == [Kind.MINE]
+
+
+async def test_a_job_is_told_in_full_from_the_queue(cluster: Cluster) -> None:
+    cluster.transport.recent = [{"jobarrayid": "88"}]
+    cluster.transport.native = {"88": NATIVE_88}
+    detail = await cluster.store.fetch_detail("88")
+    assert detail.job["id"].to_pylist() == ["88"]
+    assert detail.job["stdout_path"].to_pylist() == ["/home/alice/slurm-88.out"]
+    assert detail.native["JobName"] == "train"
+    assert sorted(cluster.transport.asked) == sorted([ONE, NATIVE])
+
+
+async def test_a_job_that_left_the_queue_is_told_from_history(cluster: Cluster) -> None:
+    cluster.transport.history = [{"jobid": "88", "state": "TIMEOUT"}]
+    detail = await cluster.store.fetch_detail("88")
+    assert detail.job["state"].to_pylist() == ["timeout"]
+    assert detail.native["state"] == "TIMEOUT"
+    assert cluster.transport.count(HISTORY) == 2
+
+
+async def test_a_job_that_is_in_neither_is_no_job(cluster: Cluster) -> None:
+    with pytest.raises(NoSuchJob):
+        await cluster.store.fetch_detail("88")
+
+
+async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_it(cluster: Cluster) -> None:
+    cluster.transport.fails[HISTORY] = ControllerDown("the database is away")
+    with pytest.raises(NoSuchJob, match="its history cannot be asked: the database is away"):
+        await cluster.store.fetch_detail("88")
+
+
+async def test_an_error_of_the_queue_is_not_taken_for_an_absent_job(cluster: Cluster) -> None:
+    cluster.transport.fails[ONE] = ControllerDown("down")
+    with pytest.raises(ControllerDown):
+        await cluster.store.fetch_detail("88")
+    assert cluster.transport.count(HISTORY) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("7_5", "7_[3-9%1]"), ("7_1", "7_1"), ("7", "7_1"), ("7_[3-9%1]", "7_[3-9%1]"), ("7_[2-9%1]", "7_[3-9%1]")],
+)
+async def test_a_task_is_found_in_the_record_that_holds_it(cluster: Cluster, asked: str, found: str) -> None:
+    cluster.transport.recent = [
+        {"jobarrayid": "7_1", "arrayjobid": "7", "arraytaskid": "1"},
+        {"jobarrayid": "7_[3-9%1]", "arrayjobid": "7", "arraytaskid": "3-9%1", "state": "PENDING"},
+    ]
+    cluster.transport.native = {"7": NATIVE_88}
+    assert (await cluster.store.fetch_detail(asked)).job["id"].to_pylist() == [found]
+
+
+async def test_a_task_that_its_array_no_longer_holds_is_told_from_history(cluster: Cluster) -> None:
+    cluster.transport.recent = [
+        {"jobarrayid": "7_[3-9%1]", "arrayjobid": "7", "arraytaskid": "3-9%1", "state": "PENDING"}
+    ]
+    cluster.transport.native = {"7": NATIVE_88}
+    cluster.transport.history = [{"jobid": "7_1", "state": "COMPLETED"}]
+    assert (await cluster.store.fetch_detail("7_1")).job["state"].to_pylist() == ["completed"]
+
+
+async def test_a_store_without_a_cache_remembers_nothing(tmp_path: Path) -> None:
+    transport = ScriptedTransport()
+    made = Cluster(tmp_path)
+    store = ClusterStore("bare", transport, (BACKEND,), clock=made.clock, budget=CommandBudget(30, made.clock))
+    store.load_cached()
+    await store.fetch(Kind.MINE)
+    assert store.table(Kind.NODES) is None
+    assert isinstance(store.table(Kind.MINE), pa.Table)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdash.stores.budget import WINDOW_SECONDS, CommandBudget
+from tests.support.scripted_cluster import HandClock
+
+SPANS = st.lists(st.integers(0, 40), max_size=60)
+
+
+@given(ceiling=st.integers(1, 12), pauses=SPANS, wanted=st.integers(1, 15))
+def test_after_the_wait_it_told_as_many_commands_fit_and_not_a_second_sooner(
+    ceiling: int, pauses: list[int], wanted: int
+) -> None:
+    clock = HandClock()
+    budget = CommandBudget(ceiling, clock)
+    for pause in pauses:
+        clock.seconds += pause
+        if budget.wait_seconds() == 0:
+            budget.spend()
+    wait = budget.wait_seconds(wanted)
+    assert 0 <= wait <= WINDOW_SECONDS
+    if wanted > ceiling:
+        return
+    if wait:
+        clock.seconds += wait - 1
+        assert budget.wait_seconds(wanted) == 1
+        clock.seconds += 1
+    assert budget.wait_seconds(wanted) == 0
+
+
+@given(ceiling=st.integers(1, 8), pauses=st.lists(st.floats(0, 50), max_size=80))
+def test_no_minute_holds_more_commands_than_the_ceiling(ceiling: int, pauses: list[float]) -> None:
+    clock = HandClock()
+    budget = CommandBudget(ceiling, clock)
+    sent: list[float] = []
+    for pause in pauses:
+        clock.seconds += pause
+        if budget.wait_seconds() == 0:
+            budget.spend()
+            sent.append(clock.seconds)
+        assert budget.per_minute == sum(moment > clock.seconds - WINDOW_SECONDS for moment in sent) <= ceiling
+
+
+def test_more_commands_than_the_ceiling_never_fit() -> None:
+    assert CommandBudget(3, HandClock()).wait_seconds(4) == WINDOW_SECONDS
+
+
+def test_the_last_answers_time_is_kept() -> None:
+    budget = CommandBudget(3, HandClock())
+    assert budget.last_seconds is None
+    budget.answered(0.25)
+    assert budget.last_seconds == pytest.approx(0.25)
