@@ -10,20 +10,18 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import JobScope
+from hpcdash.backends.base import Backend, JobScope, ParsedTable, Probe, Query
 from hpcdash.domain import schema
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, RateLimited
-
-if TYPE_CHECKING:
-    from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.clock import Clock
 
 KEEP_SECONDS = 15 * 60
 _KEPT_EVENTS = 500
@@ -63,10 +61,24 @@ class _Missing:
         return self.row["state"] or ""
 
 
+class Cluster(Protocol):
+    """What is needed of a store: whom to ask, as whom, and what time it is."""
+
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def probe(self) -> Probe | None: ...
+    @property
+    def user(self) -> str: ...
+    async def ask(self, query: Query[ParsedTable]) -> ParsedTable: ...
+
+
 class Departures:
     """The jobs of one store that left the queue, and the events of one's own jobs."""
 
-    def __init__(self, store: ClusterStore) -> None:
+    def __init__(self, store: Cluster) -> None:
         self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
         self._store = store
         self._ended: dict[str, tuple[float, Row]] = {}
