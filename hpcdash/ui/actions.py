@@ -42,7 +42,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
-    Action("detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="detail"),
+    Action(
+        "detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="details"
+    ),
     Action("mark", "space", "mark", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
@@ -59,6 +61,11 @@ ACTIONS: tuple[Action, ...] = (
 )
 
 ACTION_NAMES = frozenset(action.name for action in ACTIONS)
+
+# Those that move the cursor, and Textual's own for palette and quitting: no action can have them.
+MOVING_KEYS = frozenset(
+    {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end", "ctrl+p", "ctrl+q", "ctrl+c"}
+)
 
 # How keys are written on the screen; the names are Textual's.
 _KEY_SIGNS = {
@@ -101,6 +108,13 @@ def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
         replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action for action in ACTIONS
     )
     for name in keys:
+        if kept := MOVING_KEYS & set(textual_keys(keys[name]).split(",")):
+            raise ConfigError(
+                f"{min(kept)!r} moves the cursor, or is the program's own",
+                "Take another key.",
+                file=file,
+                key=f"keys.{name}",
+            )
         taken = next(
             (
                 other

@@ -27,6 +27,7 @@ class HpcdashApp(App[None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     Screen { background: $background; color: $foreground; }
+    ToastRack { margin-bottom: 3; }
     Toast { max-width: 60; }
     """
 
@@ -111,4 +112,3 @@ class HpcdashApp(App[None]):
         for session in self.sessions:
             await session.poller.stop()
             await session.store.close()
-

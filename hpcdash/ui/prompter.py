@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 
@@ -18,16 +18,16 @@ class UiPrompter:
     """A Prompter for the dashboard: made before the app, which `attach`es itself. Questions wait for it."""
 
     def __init__(self) -> None:
-        self._app: asyncio.Future[App[object]] | None = None
+        self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._attached: App[object] | None = None
+        self._attached: App[Any] | None = None
 
-    def attach(self, app: App[object]) -> None:
+    def attach(self, app: App[Any]) -> None:
         self._attached = app
         if self._app is not None and not self._app.done():
             self._app.set_result(app)
 
-    async def _there(self) -> App[object]:
+    async def _there(self) -> App[Any]:
         if self._attached is not None:
             return self._attached
         if self._app is None:
@@ -62,4 +62,5 @@ class UiPrompter:
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
         from hpcdash.ui.screens.dialogs import HostKeyDialog
 
-        return bool(await self._ask(HostKeyDialog(question)))
+        accepted: bool | None = await self._ask(HostKeyDialog(question))
+        return accepted is True

@@ -81,9 +81,7 @@ def queue_id(job_id: str) -> str:
     """
     asked = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(asked):
-        raise UsageError(
-            f"{job_id!r} is no job id of Slurm", "Write 123, or 123_4 for a task of an array."
-        )
+        raise UsageError(f"{job_id!r} is no job id of Slurm", "Write 123, or 123_4 for a task of an array.")
     return asked
 
 

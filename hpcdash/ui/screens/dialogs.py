@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
+from textual.strip import Strip
 from textual.widgets import Button, Input, SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from hpcdash.domain.text import visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 
+T = TypeVar("T")
 _FRAME = """
     {name} {{ align: center middle; background: $background 60%; }}
     {name} > .frame {{
@@ -27,6 +30,29 @@ _FRAME = """
     {name} .words {{ height: auto; }}
     {name} .aside {{ color: $text-muted; height: auto; margin-top: 1; }}
 """
+
+
+class _Scrolling(ModalScreen[T]):
+    """A dialog whose part of class `.scrolls` takes the height that is left, and no more."""
+
+    # The frame's border and padding, the title and the line below, each with a blank one.
+    _AROUND_LINES: ClassVar[int] = 8
+
+    def on_resize(self) -> None:
+        for part in self.query(".scrolls"):
+            part.styles.max_height = max(3, int(0.9 * self.size.height) - self._AROUND_LINES)
+
+
+class _Choices(SelectionList[str]):
+    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour only."""
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        index = self.scroll_offset.y + y
+        if index >= self.option_count or self.get_option_at_index(index).value in self.selected:
+            return strip
+        segments = list(strip)
+        return Strip([segments[0], Segment(" ", segments[1].style), *segments[2:]])
 
 
 class PromptDialog(ModalScreen[list[str] | None]):
@@ -118,17 +144,22 @@ class HostKeyDialog(ModalScreen[bool]):
         self.dismiss(False)
 
 
-class ColumnsDialog(ModalScreen[list[str] | None]):
+class ColumnsDialog(_Scrolling[list[str] | None]):
     """Which columns are shown; they keep the order of the list."""
 
     DEFAULT_CSS = (
         _FRAME.format(name="ColumnsDialog")
         + """
     ColumnsDialog > .frame { width: 44; }
-    ColumnsDialog SelectionList { height: auto; max-height: 24; border: none; background: $surface; }
+    ColumnsDialog SelectionList, ColumnsDialog SelectionList:focus {
+        height: auto; border: none; padding: 0; background: $surface;
+    }
     """
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "leave as it was"), Binding("comma,enter", "take", "take", priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "leave as it was"),
+        Binding("comma,enter", "take", "take", priority=True),
+    ]
 
     def __init__(self, titles: Mapping[str, str], chosen: Sequence[str]) -> None:
         super().__init__()
@@ -140,8 +171,9 @@ class ColumnsDialog(ModalScreen[list[str] | None]):
         names = [*self.chosen, *(name for name in self.titles if name not in self.chosen)]
         with Vertical(classes="frame"):
             yield Static("columns", classes="title", markup=False)
-            yield SelectionList[str](
-                *(Selection(f"{name:<12} {self.titles[name]}", name, name in self.chosen) for name in names)
+            yield _Choices(
+                *(Selection(f"{name:<12} {self.titles[name]}", name, name in self.chosen) for name in names),
+                classes="scrolls",
             )
             yield Static("space chooses, enter takes, esc leaves as it was", classes="aside", markup=False)
 
@@ -154,17 +186,21 @@ class ColumnsDialog(ModalScreen[list[str] | None]):
         self.dismiss(None)
 
 
-class WordsDialog(ModalScreen[None]):
+class WordsDialog(_Scrolling[None]):
     """Words to read: help, or a whole error. Any of the usual keys closes it."""
 
     DEFAULT_CSS = (
         _FRAME.format(name="WordsDialog")
         + """
     WordsDialog > .frame { width: 90; }
-    WordsDialog VerticalScroll { height: auto; max-height: 34; scrollbar-size-vertical: 1; }
+    WordsDialog VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
     """
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,exclamation_mark,enter", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,exclamation_mark,enter", "close", "close"),
+        Binding("down,j", "scroll(1)", "down"),
+        Binding("up,k", "scroll(-1)", "up"),
+    ]
 
     def __init__(self, title: str, words: Text) -> None:
         super().__init__()
@@ -174,11 +210,15 @@ class WordsDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame"):
             yield Static(visible(self.heading), classes="title", markup=False)
-            with VerticalScroll():
+            with VerticalScroll(classes="scrolls"):
                 yield Static(self.words, classes="words", markup=False)
+            yield Static("↑ ↓ scroll, esc closes", classes="aside", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_close(self) -> None:
         self.dismiss(None)

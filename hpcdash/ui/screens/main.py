@@ -140,8 +140,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             stack[-1].shown()
         else:
             await views.mount(stack[-1])
-            if isinstance(stack[-1], TableView):
-                stack[-1].rows.focus()
+            stack[-1].take_focus()
         self.session.poller.show(stack[-1].kinds)
         self._around()
 
@@ -351,8 +350,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _leave_bar(self) -> None:
         self.query_one(CommandBar).shut()
-        if isinstance(self.view, TableView):
-            self.view.rows.focus()
+        self.view.take_focus()
 
     # -- actions
 

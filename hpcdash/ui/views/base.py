@@ -91,6 +91,9 @@ class View(Widget):
     def shown(self) -> None:
         """This view is on the screen again."""
 
+    def take_focus(self) -> None:
+        """Keys go to what one reads here."""
+
     def do_escape(self) -> bool:
         """Clear what can be cleared; False where there is nothing and one goes back."""
         return False

@@ -37,11 +37,11 @@ class HistoryView(JobsView):
         instant = cells.instant_cell(self.now, self.session.zone)
         text = cells.text_cell
         return {
-            "id": Column("id", "ID", 12, "left", 0, id_cell),
-            "name": Column("name", "NAME", 16, "left", 1, text, flexible=True),
-            "user": Column("user", "USER", 9, "left", 4, text),
+            "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
+            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
+            "user": Column("user", "USER", 5, "left", 2, text, longest=12),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
-            "queue": Column("queue", "QUEUE", 9, "left", 5, text),
+            "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
             "exit": Column("exit_code", "EXIT", 10, "left", 2, exit_cell),

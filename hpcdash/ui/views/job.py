@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
@@ -31,6 +32,11 @@ class JobView(View):
     JobView Static { width: 1fr; height: auto; }
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll(1)", "down", show=False),
+        Binding("up,k", "scroll(-1)", "up", show=False),
+    ]
+
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
         self.job_id = job_id
@@ -43,11 +49,17 @@ class JobView(View):
         with VerticalScroll():
             yield Static("asking …", markup=False)
 
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
     def on_mount(self) -> None:
         self.shown()
 
-    def shown(self) -> None:
+    def take_focus(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+    def shown(self) -> None:
+        self.take_focus()
         self.run_worker(self._fetch(), exclusive=True, group="detail")
 
     def store_changed(self, changed: Changed) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
@@ -20,9 +22,11 @@ from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.rows_layout import Column
+from hpcdash.ui.widgets.rows_layout import Column, fitted
 
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
+# No other column makes way for more of an id; the ranges of pending tasks are long.
+_ID_CELLS = 12
 
 
 def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
@@ -91,11 +95,11 @@ class JobsView(TableView):
         instant = cells.instant_cell(self.now, self.session.zone)
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
-            "id": Column("id", "ID", 11, "left", 0, id_cell),
-            "name": Column("name", "NAME", 12, "left", 1, text, flexible=True),
-            "user": Column("user", "USER", 8, "left", 2, text),
+            "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
+            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
+            "user": Column("user", "USER", 5, "left", 2, text, longest=12),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
-            "queue": Column("queue", "QUEUE", 9, "left", 5, text),
+            "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, elapsed_cell),
@@ -127,6 +131,16 @@ class JobsView(TableView):
         if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
             columns = [column for column in columns if column.key != "user"]
         return columns
+
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        if column.key != "id" or table["array_id"].null_count == table.num_rows:
+            return super().fitted(column, table)
+        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
+        folded = fitted(replace(column, key="array_id"), table, extra=7)
+        if self._fold_all and not self._exceptions:
+            table = table.filter(pc.is_null(table["array_id"]))
+        longest = max(folded.longest, fitted(column, table, extra=2).longest)
+        return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table) -> pa.Table:
         if self._fold_all:
@@ -194,6 +208,9 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
     """One line on a job: why it waits and when it may start, or how it ended."""
     backend = session.store.backend
     state, reason = str(row["state"]), row["reason"]
+    if row.get("_fold") in (FOLDED, UNFOLDED):
+        opens = "shows" if row["_fold"] == FOLDED else "hides"
+        return f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter {opens} its tasks"
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
     words = backend.reason_hint(state, reason)
     if state in WAITING:
@@ -208,6 +225,8 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
         parts.append(state_word(state))
         parts += [part for part in (ended_words(row), words) if part]
     elif row["ends_at"] is not None:
+        if row["node_list"]:
+            parts.append(f"on {row['node_list']}")
         parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))
 

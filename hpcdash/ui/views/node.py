@@ -22,7 +22,7 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.jobs import JobsView
-from hpcdash.ui.widgets.rows_table import RowsTable
+from hpcdash.ui.views.table import ViewRows
 
 
 class NodeView(JobsView):
@@ -42,7 +42,7 @@ class NodeView(JobsView):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="about", markup=False)
-        yield RowsTable()
+        yield ViewRows()
 
     def source(self) -> pa.Table | None:
         table = super().source()
@@ -62,11 +62,15 @@ class NodeView(JobsView):
             return Text("not in the last list of nodes")
         now = self.now().timestamp()
         known_load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
+        memory_used = format_memory(row["memory_used_bytes"] or 0)
         pairs = [
             ("state", row["native_state"]),
             ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {known_load}"),
             ("GPUs", f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use" if row["gpus"] else ""),
-            ("memory", f"{format_memory(row['memory_used_bytes'] or 0)} of {format_memory(row['memory_bytes'] or 0)} in use"),
+            (
+                "memory",
+                f"{memory_used} of {format_memory(row['memory_bytes'] or 0)} in use",
+            ),
             ("queues", ", ".join(row["queues"] or [])),
             ("features", ", ".join(row["features"] or [])),
         ]

@@ -41,18 +41,18 @@ class NodesView(TableView):
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
         return {
-            "name": Column("name", "NODE", 10, "left", 0, cells.text_cell, flexible=True),
+            "name": Column("name", "NODE", 8, "left", 0, cells.text_cell, flexible=True, longest=24),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
             "flags": Column("flags", "FLAGS", 14, "left", 8, cells.text_cell),
             "cpus": Column("cpus_used", "CPU", 13, "left", 1, cells.usage_cell("cpus")),
             "gpus": Column("gpus_used", "GPU", 13, "left", 2, cells.usage_cell("gpus")),
-            "type": Column("gpu_type", "TYPE", 8, "left", 6, cells.muted_cell),
+            "type": Column("gpu_type", "TYPE", 6, "left", 6, gpu_type_cell, longest=14),
             "memory": Column("memory_used_bytes", "MEMORY", 16, "left", 4, cells.memory_usage_cell("memory_bytes")),
             "load": Column("load", "LOAD", 6, "right", 5, load_cell),
             "jobs": Column("jobs", "JOBS", 5, "right", 6, cells.count_cell),
             "queues": Column("queues", "QUEUES", 14, "left", 7, cells.text_cell),
             "features": Column("features", "FEATURES", 18, "left", 9, cells.muted_cell),
-            "reason": Column("reason", "REASON", 20, "left", 3, blank_text, flexible=True),
+            "reason": Column("reason", "REASON", 16, "left", 3, blank_text, flexible=True, longest=80),
             "by": Column("reason_by", "BY", 8, "left", 8, blank_text),
             "since": Column("reason_since", "SINCE", 8, "right", 8, cells.age_cell(self.now)),
         }
@@ -68,6 +68,11 @@ class NodesView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("node", name=row_id))
+
+
+def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """The model; nothing on a node without GPUs."""
+    return cells.muted_cell(value, row) if row["gpus"] else ""
 
 
 def blank_text(value: object, row: cells.RowContext) -> cells.Cell:

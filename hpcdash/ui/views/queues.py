@@ -53,16 +53,16 @@ class QueuesView(TableView):
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
         return {
-            "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True),
+            "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True, longest=30),
             "open": Column("available", "OPEN", 5, "left", 0, open_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 2, limit_cell),
-            "nodes": Column("nodes", "NODES", 6, "right", 3, cells.count_cell),
-            "idle": Column("nodes_idle", "IDLE", 6, "right", 1, cells.count_cell),
-            "down": Column("nodes_down", "DOWN", 6, "right", 4, down_cell),
+            "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
+            "idle": Column("nodes_idle", "IDLE", 5, "right", 1, cells.count_cell),
+            "down": Column("nodes_down", "DOWN", 5, "right", 4, down_cell),
             "cpus": Column("cpus_used", "CPU", 21, "left", 2, cells.usage_cell("cpus", digits=11, bar=8)),
             "gpus": Column("gpus_used", "GPU", 19, "left", 1, cells.usage_cell("gpus", digits=9, bar=8)),
-            "running": Column("jobs_running", "RUNNING", 8, "right", 3, cells.count_cell),
-            "pending": Column("jobs_pending", "PENDING", 8, "right", 3, cells.count_cell),
+            "running": Column("jobs_running", "RUNNING", 7, "right", 3, cells.count_cell),
+            "pending": Column("jobs_pending", "PENDING", 7, "right", 3, cells.count_cell),
         }
 
     def catalogue(self) -> Mapping[str, Column]:

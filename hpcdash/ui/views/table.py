@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
@@ -20,11 +21,21 @@ from hpcdash.stores.snapshots import SCHEMAS, Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.cells import signs
-from hpcdash.ui.widgets.rows_layout import Column
+from hpcdash.ui.widgets.rows_layout import Column, fitted
 from hpcdash.ui.widgets.rows_table import RowsTable
 
 # Up to here filtering and sorting take less than a frame and are done at once.
 _AT_ONCE_ROWS = 4000
+
+
+class ViewRows(RowsTable, inherit_bindings=False):
+    """The table with its keys to move; all that acts is in the registry, where it can be remapped."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        binding
+        for binding in RowsTable.BINDINGS
+        if isinstance(binding, Binding) and binding.action not in ("open_row", "toggle_mark")
+    ]
 
 
 class TableView(View):
@@ -92,7 +103,7 @@ class TableView(View):
         return SCHEMAS[self.kind]
 
     def compose(self) -> ComposeResult:
-        yield RowsTable()
+        yield ViewRows()
 
     @property
     def rows(self) -> RowsTable:
@@ -105,8 +116,11 @@ class TableView(View):
     def on_mount(self) -> None:
         self.reload()
 
-    def shown(self) -> None:
+    def take_focus(self) -> None:
         self.rows.focus()
+
+    def shown(self) -> None:
+        self.take_focus()
         self.reload()
 
     def store_changed(self, changed: Changed) -> None:
@@ -145,28 +159,34 @@ class TableView(View):
             table = self.source()
             if table is None:
                 return
-            shown, counts = await asyncio.to_thread(self._prepared, table)
+            prepared = await asyncio.to_thread(self._prepared, table)
             if not self.is_live:
                 return
-            self._show(shown, counts)
+            self._show(*prepared)
             if not self._again:
                 return
 
-    def _prepared(self, table: pa.Table) -> tuple[pa.Table, tuple[str, str]]:
+    def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
         matched = table
         if self._filter is not None:
             matched = query.apply(table, self._filter, self.session.store.clock.now())
         counts = count_words(matched, table.num_rows)
         if self.sort_key is not None and self.sort_key in matched.column_names:
             matched = sort_rows(matched, self.sort_key, self.sort_descending)
-        return self.shaped(matched), counts
+        # Widths come from all rows, so that they stay while one types a filter.
+        columns = [self.fitted(column, table) for column in self.columns()]
+        return self.shaped(matched), columns, counts
 
-    def _show(self, table: pa.Table, counts: tuple[str, str]) -> None:
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        """The column as wide as the values of a table want it."""
+        return fitted(column, table)
+
+    def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
         rows = self.rows
         self._counts = counts
         rows.placeholder = f"nothing matches {self.filter_text}" if self.filter_text else self.placeholder()
         rows.set_sort(self.sort_key, self.sort_descending)
-        rows.show(table, self.columns(), self.IDENTITY)
+        rows.show(table, columns, self.IDENTITY)
         self.post_message(self.CrumbsChanged())
 
     def counts(self) -> tuple[str, str]:

@@ -213,10 +213,12 @@ def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) ->
 
 
 def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
-    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar` cells."""
+    """Used of the row's column `total`, as `5/8 ━━━──`: numbers in `digits` cells, a bar of `bar`; blank of 0."""
 
     def usage(value: float | None, row: RowContext) -> Cell:
         whole = row.get(total)
+        if whole == 0:
+            return ""
         if value is None or not whole:
             return _missing()
         numbers = f"{format_count(int(value))}/{format_count(int(whole))}".rjust(digits)

@@ -60,7 +60,10 @@ class Breadcrumb(Line):
             text.append(f"   ● {marked} marked", "bold")
         room = (self.size.width or self.app.size.width - 2) - text.cell_len - 3
         views = Text("  ").join(
-            Text.assemble((key_sign(action.key), "bold"), (f" {action.short or action.words}", "" if action.name == here else "dim"))
+            Text.assemble(
+                (key_sign(action.key), "bold"),
+                (f" {action.short or action.words}", "" if action.name == here else "dim"),
+            )
             for action in elsewhere
         )
         if views.cell_len > room:

@@ -6,10 +6,11 @@ Knows no widget: sizes come in as numbers, styles as Rich styles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -28,6 +29,8 @@ BLOCK_ROWS = 64
 class Column:
     """How one column of the table is drawn; `width` in cells, and the least width of a flexible one.
 
+    A column with `longest` grows from its width to that of the longest of its values, at most to `longest`; a flexible
+    one so only takes of what is left what its values need.
     Columns of the highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
     """
 
@@ -38,6 +41,7 @@ class Column:
     priority: int
     cell: CellFunction
     flexible: bool = False
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +54,49 @@ class PlacedColumn:
 
 
 def place_columns(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
-    """The columns that fit into `available` cells, in order; flexible ones share what is left."""
+    """The columns that fit into `available` cells, in order; flexible ones share what is left, to their `longest`."""
     kept = list(columns)
     while (spare := available - GUTTER - sum(column.width for column in kept) - GAP * (len(kept) - 1)) < 0:
         index, least = max(enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None))
         if least is None or least.priority <= 0:
             break
         del kept[index]
-    flexible = sum(column.flexible for column in kept)
+    grown = _shares(
+        [max(0, column.longest - column.width) if column.longest else spare for column in kept if column.flexible],
+        spare,
+    )
     placed, x = [], GUTTER
     for column in kept:
-        width = column.width
-        if column.flexible and spare > 0:
-            share = -(-spare // flexible)
-            width, spare, flexible = width + share, spare - share, flexible - 1
+        width = column.width + (grown.pop(0) if column.flexible else 0)
         placed.append(PlacedColumn(column, x, width))
         x += width + GAP
     return tuple(placed)
+
+
+def _shares(wanted: Sequence[int], spare: int) -> list[int]:
+    """How `spare` is split among those who want some: who wants least first, the rest in equal parts."""
+    shares = [0] * len(wanted)
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for done, index in enumerate(order):
+        shares[index] = max(0, min(wanted[index], -(-spare // (len(order) - done))))
+        spare -= shares[index]
+    return shares
+
+
+def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
+    """The column, as wide as the values it shows want it (and `extra` cells), within its `width` and `longest`."""
+    if not column.longest or column.key not in table.column_names or not table.num_rows:
+        return column
+    values = table[column.key]
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values = pc.unique(values)
+        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    if not pa.types.is_string(values.type):
+        return column
+    letters = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra
+    wanted = min(max(column.width, letters), column.longest)
+    return replace(column, longest=wanted) if column.flexible else replace(column, width=wanted, longest=0)
 
 
 class RowBlock:

@@ -1,0 +1,35 @@
+"""Makes every screen the same on every machine: UTC, UTF-8 signs, colours. Knows no test."""
+
+from __future__ import annotations
+
+import locale
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hpcdash.ui.widgets import cells
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pilot looks whether the program is idle every 5 ms instead of every 20, twice for each key."""
+    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 0.005, raising=False)
+    monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def same_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """UTC, signs beyond ASCII, and colours."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    cells.signs.cache_clear()
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+    locale.setlocale(locale.LC_CTYPE, before)
+    cells.signs.cache_clear()

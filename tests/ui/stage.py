@@ -1,0 +1,155 @@
+"""The dashboard on recorded cases, and on a cluster that answers what a test says. Asserts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from hpcdash.backends.base import RECORDED_TOKEN
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.cli.build import build_replay, pace_of
+from hpcdash.config import ClusterSettings
+from hpcdash.errors import HpcdashError, program_words
+from hpcdash.recorded import token_of
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.poller import Poller
+from hpcdash.transport.base import Completed, Health, Stream
+from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets.rows_table import RowsTable
+
+CASES = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
+PROBE = (CASES / "everyday" / "probe.out").read_bytes()
+NOW = 1_795_244_354.0
+
+
+def replayed(case: str = "everyday") -> ClusterSession:
+    """A recorded case that is asked once: no time passes for its poller."""
+    session = build_replay(CASES / case)
+    poller = Poller(session.store, session.poller.pace, monotonic=lambda: 0.0)
+    return replace(session, poller=poller, origin=f"recorded {case}")
+
+
+def dashboard(case: str = "everyday", **arguments: Any) -> HpcdashApp:
+    return HpcdashApp([replayed(case)], **arguments)
+
+
+class AnsweringTransport:
+    """Implements Transport in this process: squeue gives `rows` (with the recorded token), or `error` is raised."""
+
+    def __init__(self, rows: bytes = b"") -> None:
+        self.name = "answering"
+        self.health = Health()
+        self.rows = rows
+        self.mine = b""
+        self.error: HpcdashError | None = None
+        self.connection_error: HpcdashError | None = None
+        self.asked: list[tuple[str, ...]] = []
+
+    async def connect(self, *, force: bool = False) -> None:
+        if self.connection_error is not None:
+            self.health.state = "failed"
+            raise self.connection_error
+        self.health.state = "connected"
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        await self.connect()
+        words = program_words(argv)
+        self.asked.append(words)
+        if words[0] == "sh":
+            return Completed(argv, 0, PROBE, b"", 0.01)
+        if self.error is not None:
+            raise self.error
+        stdout = b""
+        if words[0] == "squeue":
+            stdout = self.mine if "--me" in words or "-u" in words else self.rows
+            stdout = stdout.replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
+        return Completed(argv, 0, stdout, b"", 0.01)
+
+    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
+        raise NotImplementedError
+
+    async def adopt_login_environment(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        self.health.state = "idle"
+
+
+def answering(transport: AnsweringTransport, *, name: str = "big", ages: bool = False) -> ClusterSession:
+    """A cluster behind an AnsweringTransport; with `ages` its poller lives in real time."""
+    store = ClusterStore(name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="user000")
+    pace = pace_of(ClusterSettings(name, name))
+    return ClusterSession(store, Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0), "", UTC)
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 15.0) -> None:
+    """Wait until something holds, for at most `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        await pilot.pause()
+        if holds():
+            return
+        assert time.monotonic() < deadline, f"still not: {what or holds}\n{screen_text(pilot.app)}"
+        await asyncio.sleep(0.01)
+
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Wait until all that the view wants was asked and is on the screen."""
+    session = pilot.app.main.session
+    store = session.store
+
+    def quiet() -> bool:
+        view = pilot.app.main.view
+        kinds = view.kinds | {view.main_kind} - {None}
+        known = all(kind in store.snapshots or kind in store.errors for kind in kinds)
+        arranging = isinstance(view, TableView) and view._arranging is not None and not view._arranging.done()
+        fetching = any(not task.done() for task in store._fetching.values())
+        working = any(not worker.is_finished for worker in pilot.app.workers)
+        return (known or store.connection_error is not None) and not (arranging or fetching or working)
+
+    await until(pilot, quiet, "settled")
+    await pilot.pause()
+
+
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """Keys, and what they bring about."""
+    for key in keys:
+        await pilot.press(key)
+    await settled(pilot)
+
+
+async def type_text(pilot: Pilot[Any], text: str) -> None:
+    """Letters and signs into whatever has the focus."""
+    signs = {" ": "space", ":": "colon", ">": "greater_than_sign", "<": "less_than_sign", "=": "equals_sign"}
+    signs |= {"/": "slash", ",": "comma", "?": "question_mark", "!": "exclamation_mark", "(": "left_parenthesis"}
+    await pilot.press(*(signs.get(letter, letter) for letter in text))
+    await pilot.pause()
+
+
+def screen_text(app: Any) -> str:
+    """Every cell of the screen that is on top, as text."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+def rows_of(app: HpcdashApp) -> RowsTable:
+    view = app.main.view
+    assert isinstance(view, TableView)
+    return view.rows
+
+
+def ids_of(app: HpcdashApp) -> list[str]:
+    """The ids of all rows of the table that is shown."""
+    table = rows_of(app)
+    return [str(value) for value in table._ids().to_pylist()]

@@ -1,0 +1,176 @@
+"""What goes wrong has its own words and a next step, hides nothing that was known, and goes away by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.generate_jobs import jobs_text
+from hpcdash.errors import AuthenticationFailed, ConnectionFailed, ControllerDown, HpcdashError
+from hpcdash.stores.cache import SnapshotCache
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.screens.dialogs import WordsDialog
+from hpcdash.ui.widgets.lines import Banner
+from tests.ui.stage import (
+    AnsweringTransport,
+    answering,
+    dashboard,
+    ids_of,
+    press,
+    replayed,
+    rows_of,
+    screen_text,
+    settled,
+    until,
+)
+
+USUAL = (120, 34)
+
+
+def banner_of(app: HpcdashApp) -> str:
+    banner = app.main.query_one(Banner)
+    return str(banner.render()) if banner.display else ""
+
+
+async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_step() -> None:
+    app = dashboard("controller-down")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        words = banner_of(app)
+        assert "slurmctld) does not answer" in words
+        assert "it said: slurm_load_jobs error: Unable to contact slurm controller" in words
+        assert "→ Running jobs go on without it." in words
+        assert "with ctrl+r" in words
+        assert "nothing known yet" in screen_text(app)
+        await press(pilot, "exclamation_mark")
+        assert isinstance(app.screen, WordsDialog)
+        assert "exit status: 1" in screen_text(app)
+
+
+async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller_is_down(tmp_path: Path) -> None:
+    session = replayed("everyday")
+    store = session.store
+    store._cache = SnapshotCache(tmp_path, "kept")
+    await store.fetch(Kind.MINE)
+    known = store.snapshots[Kind.MINE].table.num_rows
+
+    down = replayed("controller-down")
+    down.store._cache = SnapshotCache(tmp_path, "kept")
+    down.store.clock = FrozenClock(store.clock.now() + 7200)
+    down.store.load_cached()
+    app = HpcdashApp([down], fold_arrays=False)
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: banner_of(app))
+        await settled(pilot)
+        assert "slurmctld) does not answer" in banner_of(app)
+        assert "what was known 2 h ago is shown" in banner_of(app)
+        assert sum(not row_id.endswith("[]") for row_id in ids_of(app)) == known
+        assert "2 h old, from the last run" in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ControllerDown("the controller does not answer", "Wait for it.", argv=("squeue",), status=1, words="refused"),
+        ConnectionFailed("the line broke", "Is the VPN up?"),
+    ],
+    ids=["controller", "line"],
+)
+async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
+    error: HpcdashError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.stores.poller._FIRST_BACK_OFF_SECONDS", 0.05)
+    transport = AnsweringTransport()
+    transport.mine = jobs_text(20)
+    session = answering(transport, ages=True)
+    pace = session.poller.pace
+    session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
+    app = HpcdashApp([session])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: rows_of(app).row_count)
+        shown = ids_of(app)
+        transport.error = error
+        await until(pilot, lambda: banner_of(app))
+        assert error.message in banner_of(app)
+        assert f"→ {error.next_step}" in banner_of(app)
+        assert "what was known 0 s ago is shown" in banner_of(app)
+        assert ids_of(app) == shown
+        transport.error = None
+        await until(pilot, lambda: not banner_of(app))
+        assert ids_of(app) == shown
+
+
+async def test_no_line_at_first_then_a_line() -> None:
+    transport = AnsweringTransport()
+    transport.mine = jobs_text(20)
+    transport.connection_error = AuthenticationFailed("login.example did not accept who we are", "Is the key loaded?")
+    app = HpcdashApp([answering(transport)])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: banner_of(app))
+        assert "did not accept who we are" in banner_of(app)
+        assert "ctrl+r tries again" in banner_of(app)
+        assert "no connection" in screen_text(app)
+        await press(pilot, "2")
+        assert "did not accept who we are" in banner_of(app)
+        await press(pilot, "1")
+        transport.connection_error = None
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: rows_of(app).row_count and not banner_of(app))
+        assert "no connection" not in screen_text(app)
+
+
+async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() -> None:
+    app = dashboard("garbage")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert "1 row of the answer could not be read" in banner_of(app)
+        assert rows_of(app).row_count > 5
+        await press(pilot, "exclamation_mark")
+        assert "Maintenance on Monday" in screen_text(app)
+
+
+async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
+    app = dashboard("no-accounting")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert banner_of(app) == ""
+        await press(pilot, "4")
+        assert "keeps no history" in banner_of(app)
+        await press(pilot, "escape")
+        assert banner_of(app) == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ((), "no jobs of yours in the queue; m shows everyone's"),
+        (("m",), "no jobs in the queue"),
+        (("4",), "no job of yours ended in the last 7 days"),
+        (("2", "slash", "z", "z", "enter"), "nothing matches zz"),
+    ],
+)
+async def test_an_empty_table_says_what_it_is_empty_of(keys: tuple[str, ...], words: str) -> None:
+    app = dashboard("empty")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, *keys)
+        assert words in screen_text(app)
+        assert banner_of(app) == ""
+        await press(pilot, "enter", "space", "a", "d", "y", "o", "O", "down")
+        assert app.is_running
+
+
+async def test_a_job_no_list_knows_is_an_error_of_its_own_view() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await app.main.push("job", job_id="999999")
+        await settled(pilot)
+        assert "holds no answer to: squeue -h -t all -j 999999" in banner_of(app)
+        assert "nothing known of this job" in screen_text(app)
+        await press(pilot, "escape")
+        assert banner_of(app) == ""

@@ -1,0 +1,363 @@
+"""What keys do: every action is at hand, and no key does what it does not say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from hpcdash.backends.base import Capability
+from hpcdash.errors import ConfigError
+from hpcdash.ui.actions import ACTIONS, Action, available, key_sign, remapped, textual_keys
+from hpcdash.ui.palette import ActionProvider
+from hpcdash.ui.screens.dialogs import WordsDialog
+from hpcdash.ui.screens.main import SPECS, MainScreen
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import Hint, KeyLine
+from tests.ui.stage import dashboard, ids_of, press, replayed, rows_of, screen_text, settled, type_text, until
+
+USUAL = (120, 34)
+TALL = (120, 80)
+ALL = frozenset(Capability)
+# The keys from the first view to each of the others.
+WAYS: dict[str, tuple[str, ...]] = {
+    "jobs": (),
+    "nodes": ("2",),
+    "queues": ("3",),
+    "history": ("4",),
+    "clusters": ("6",),
+    "job": ("d",),
+    "node": ("2", "enter"),
+}
+
+
+def test_every_action_has_someone_who_does_it() -> None:
+    for action in ACTIONS:
+        views = action.views if action.views is not None else frozenset(SPECS)
+        for view in views:
+            doers = (SPECS[view].make, MainScreen)
+            has = action.name == "escape" or any(hasattr(doer, f"do_{action.name}") for doer in doers)
+            assert has, f"{action.name} in {view}"
+
+
+def test_no_two_actions_of_a_view_share_a_key() -> None:
+    for view in SPECS:
+        keys = [key for action in available(ACTIONS, view, ALL, False) for key in action.key.split(",")]
+        assert len(keys) == len(set(keys)), view
+
+
+@pytest.mark.parametrize("view", ["jobs", "nodes", "clusters", "job", "node"])
+async def test_every_key_of_a_view_reaches_its_action(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    async def note(screen: MainScreen, name: str) -> None:
+        done.append(name)
+
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, *WAYS[view])
+        assert app.main.view_name == view
+        monkeypatch.setattr(MainScreen, "act", note)
+        wanted = [action.name for action in app.main.actions()]
+        for action in app.main.actions():
+            for key in action.key.split(","):
+                await pilot.press(key)
+        assert done == wanted
+
+
+@pytest.mark.parametrize("view", sorted(SPECS))
+async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view: str) -> None:
+    app = dashboard()
+    async with app.run_test(size=TALL) as pilot:
+        await settled(pilot)
+        await press(pilot, *WAYS[view])
+        actions = app.main.actions()
+        line = str(app.main.query_one(KeyLine).render())
+        known = {f"{key_sign(action.key)} {action.short or action.words}" for action in actions}
+        assert {part.strip() for part in line.split("   ")} <= known
+        found = [hit async for hit in ActionProvider(app.main).discover()]
+        assert [str(hit.text) for hit in found] == [action.words for action in actions]
+        await press(pilot, "question_mark")
+        shown = screen_text(app)
+        for action in actions:
+            assert f"{key_sign(action.key):<12}{action.words}" in shown
+
+
+async def test_the_palette_runs_what_it_lists() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        found = [hit async for hit in ActionProvider(app.main).search("queues")]
+        await found[0].command()
+        assert app.main.view_name == "queues"
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: "everything the scheduler says" in screen_text(app) or "key 2" in screen_text(app))
+        await press(pilot, "escape")
+        assert app.screen is app.main
+
+
+async def test_read_only_takes_away_what_acts() -> None:
+    cancel = Action("cancel", "x", "cancel", frozenset({"jobs"}), acts=True, shown=1)
+    assert cancel in available((*ACTIONS, cancel), "jobs", ALL, read_only=False)
+    assert cancel not in available((*ACTIONS, cancel), "jobs", ALL, read_only=True)
+    app = dashboard(actions=(*ACTIONS, cancel), read_only=True)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert cancel not in app.main.actions()
+        assert "read-only" in screen_text(app)
+        assert "x cancel" not in screen_text(app)
+
+
+def test_what_a_scheduler_cannot_do_is_not_offered() -> None:
+    names = {action.name for action in available(ACTIONS, "jobs", frozenset({Capability.JOBS}), False)}
+    assert "show_jobs" in names
+    assert not names & {"show_nodes", "show_queues", "show_history", "detail"}
+
+
+async def test_a_remapped_key_works_and_the_old_one_no_more() -> None:
+    app = dashboard(actions=remapped({"show_nodes": "N", "fold": "f"}))
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "2")
+        assert app.main.view_name == "jobs"
+        assert "f fold" in screen_text(app)
+        await press(pilot, "N")
+        assert app.main.view_name == "nodes"
+
+
+def test_two_actions_of_one_view_on_a_key_are_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"keys\.fold.*already means"):
+        remapped({"fold": "m"})
+    with pytest.raises(ConfigError, match="no action has this name"):
+        remapped({"explode": "k"})
+    with pytest.raises(ConfigError, match="moves the cursor"):
+        remapped({"fold": "f,j"})
+    assert textual_keys(",") == "comma"
+
+
+async def test_escape_first_clears_what_is_typed_then_the_filter_then_goes_back() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        everything = ids_of(app)
+        await press(pilot, "2", "1", "slash")
+        await press(pilot, *"gpu")
+        assert app.main.query_one(CommandBar).is_open
+        await press(pilot, "escape")
+        assert not app.main.query_one(CommandBar).is_open
+        assert (app.main.view.filter_text, app.main.view_name) == ("", "jobs")
+        await press(pilot, "2", "slash")
+        await press(pilot, *"g0", "enter")
+        assert app.main.view.filter_text == "g0"
+        await press(pilot, "escape")
+        assert (app.main.view.filter_text, app.main.view_name) == ("", "nodes")
+        await press(pilot, "escape")
+        assert app.main.view_name == "jobs"
+        assert ids_of(app) == everything
+        await press(pilot, "escape", "escape")
+        assert app.is_running
+
+
+async def test_escape_on_a_drill_down_with_a_filter_of_its_own_goes_back_at_once_it_is_cleared() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "3", "enter")
+        assert app.main.view_name == "jobs"
+        assert app.main.view.filter_text
+        await press(pilot, "escape", "escape")
+        assert app.main.view_name == "queues"
+
+
+async def test_q_goes_back_and_quits_from_the_first_view() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "2", "q")
+        assert app.main.view_name == "jobs"
+        await pilot.press("q")
+        await pilot.pause()
+        assert app._exit
+
+
+async def test_what_is_typed_stays_in_the_filter() -> None:
+    typed = "123456qmT,?"
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        theme, everyone = app.theme, app.main.view.everyone
+        await press(pilot, "slash")
+        await type_text(pilot, typed)
+        field = app.main.query_one(CommandBar).query_one(Input)
+        assert field.value == typed
+        assert typed in screen_text(app)
+        assert (app.main.view_name, app.theme, app.main.view.everyone) == ("jobs", theme, everyone)
+        assert len(app.screen_stack) == 1
+        await press(pilot, "tab")
+        assert app.focused is field
+
+
+async def test_half_a_filter_is_complained_of_and_keeps_the_rows_there_were() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m", "slash")
+        await type_text(pilot, "cpus>4")
+        before = ids_of(app)
+        await type_text(pilot, "x")
+        assert ids_of(app) == before
+        complaint = str(app.main.query_one("#complaint").render())
+        assert complaint
+        assert complaint in screen_text(app)
+        await press(pilot, "enter")
+        assert app.main.query_one(CommandBar).is_open
+        await press(pilot, "backspace", "enter")
+        assert app.main.view.filter_text == "cpus>4"
+        await press(pilot, "escape", "slash")
+        assert app.main.query_one(CommandBar).query_one(Input).value == "cpus>4"
+
+
+async def test_a_command_goes_to_a_view_with_a_filter_completes_and_complains() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "colon")
+        await type_text(pilot, "nod")
+        await press(pilot, "tab")
+        field = app.main.query_one(CommandBar).query_one(Input)
+        assert field.value == "nodes"
+        await type_text(pilot, " state:idle")
+        await press(pilot, "enter")
+        assert (app.main.view_name, app.main.view.filter_text) == ("nodes", "state:idle")
+        await press(pilot, "colon")
+        await type_text(pilot, "[b]x")
+        await press(pilot, "enter")
+        assert "no view or action is called '[b]x'" in screen_text(app)
+        await press(pilot, "escape", "colon", "up")
+        assert field.value.endswith("]x")
+        await press(pilot, "escape", "colon")
+        await type_text(pilot, "mine")
+        await press(pilot, "escape")
+        assert app.main.view_name == "nodes"
+
+
+async def test_an_alias_is_a_command() -> None:
+    app = dashboard(aliases={"gpus": "jobs queue:gpu"})
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "2", "colon")
+        await type_text(pilot, "gpus")
+        await press(pilot, "enter")
+        assert (app.main.view_name, app.main.view.filter_text) == ("jobs", "queue:gpu")
+
+
+async def test_the_hint_says_in_plain_words_why_a_job_waits() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("57")
+        await settled(pilot)
+        assert "waits for another job" in str(app.main.query_one(Hint).render())
+        rows_of(app).move_to("13[]")
+        await settled(pilot)
+        assert "4 running · 15 pending  ·  enter shows its tasks" in str(app.main.query_one(Hint).render())
+
+
+async def test_the_cursor_stays_with_its_job_while_arrays_open_and_close() -> None:
+    app = dashboard("arrays")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m")
+        folded = ids_of(app)
+        summary = next(row_id for row_id in folded if row_id.endswith("[]"))
+        rows_of(app).move_to(summary)
+        await press(pilot, "enter")
+        assert rows_of(app).cursor_id == summary
+        assert len(ids_of(app)) > len(folded)
+        await press(pilot, "down")
+        assert rows_of(app).cursor_row["array_id"] == summary.removesuffix("[]")
+        await press(pilot, "a")
+        assert rows_of(app).cursor_id == summary
+        assert ids_of(app) == folded
+
+
+async def test_columns_are_chosen_and_left_as_they_were() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        before = app.main.view.column_names
+        await press(pilot, "comma", "down", "space", "escape")
+        assert app.main.view.column_names == before
+        await press(pilot, "comma", "down", "space", "enter")
+        assert app.main.view.column_names == tuple(name for name in before if name != "name")
+        assert "NAME" not in screen_text(app)
+
+
+async def test_sort_goes_through_the_columns_and_turns_round() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        view = app.main.view
+        assert view.sort_key == "state"
+        await press(pilot, "o")
+        assert view.sort_key == "elapsed_seconds"
+        before = ids_of(app)
+        await press(pilot, "O")
+        assert view.sort_descending
+        assert ids_of(app) != before
+
+
+async def test_a_dialog_keeps_every_key_to_itself() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "question_mark")
+        assert isinstance(app.screen, WordsDialog)
+        await press(pilot, "2", "m", "T")
+        assert isinstance(app.screen, WordsDialog)
+        await press(pilot, "escape")
+        assert app.main.view_name == "jobs"
+        assert not app.main.view.everyone
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (250, 70)])
+async def test_who_age_line_rate_and_counts_are_always_on_the_screen(size: tuple[int, int]) -> None:
+    app = dashboard()
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        status = screen_text(app).splitlines()[-2]
+        for part in ("maya@everyday", "0 s old", "10", "20", "15 ms", "2"):
+            assert part in status
+        assert "connected" in status or " ok " in status
+        assert not status.rstrip().endswith("…")
+
+
+async def test_tab_goes_to_the_next_cluster_where_one_left_it() -> None:
+    from hpcdash.ui.app import HpcdashApp
+
+    sessions: list[Any] = [replayed("everyday"), replayed("arrays")]
+    app = HpcdashApp([replace(session) for session in sessions])
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "2", "down", "tab")
+        assert app.main.session.name == "arrays"
+        assert app.main.view_name == "jobs"
+        assert app.focused is rows_of(app)
+        await press(pilot, "tab")
+        assert app.main.view_name == "nodes"
+        assert rows_of(app).cursor_index == 1
+        assert app.focused is rows_of(app)
+
+
+async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_back() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await press(pilot, "d")
+        await press(pilot, "colon", "escape", "down", "j")
+        await until(pilot, lambda: app.focused is not None and app.focused.scroll_offset.y == 2)
+        await press(pilot, "escape", "down")
+        assert rows_of(app).cursor_index == 1
