@@ -90,6 +90,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
 _LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
+_STATES = frozenset(state.value for state in (*JobState, *NodeState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,13 @@ class _Value:
         return Pattern(None) if self.is_none else Pattern(self.text, not self.is_quoted and "*" in self.text)
 
 
+def _state_pattern(value: _Value) -> Pattern:
+    """A state, or the beginning of some: `run` is running, `comp` is completing and completed."""
+    if value.is_none or value.is_quoted or value.text.lower() in _STATES:
+        return value.pattern
+    return Pattern(value.text.rstrip("*") + "*", True)
+
+
 class _Reader:
     """Reads one expression from left to right; `at` is the offset of the next character."""
 
@@ -288,7 +296,8 @@ class _Reader:
 
     def _equal(self, name: str, kind: Kind, values: list[_Value]) -> Condition:
         if kind is Kind.TEXT:
-            return TextIs(name, tuple(value.pattern for value in values))
+            patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
+            return TextIs(name, tuple(patterns))
         if kind is Kind.NODES:
             return NodesHold(name, tuple(value.pattern for value in values))
         for value in values:

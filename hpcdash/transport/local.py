@@ -41,7 +41,7 @@ def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: b
     """The error for a command that was ended at its time limit."""
     return CommandTimedOut(
         f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on {where}.",
-        "It is asked again later; the machine or its scheduler may be busy.",
+        "The machine or its scheduler may be busy; try again later.",
         argv=argv,
         words=excerpt(stderr),
     )

@@ -43,7 +43,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
     Action(
-        "detail", "d", "everything the scheduler says of it", JOB_TABLES, Capability.DETAIL, shown=4, short="details"
+        "detail",
+        "d",
+        "everything the scheduler says of it",
+        JOB_TABLES | {"job"},
+        Capability.DETAIL,
+        shown=4,
+        short="details",
     ),
     Action("mark", "space", "mark", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from hpcdash.ui.actions import key_sign
-
-if TYPE_CHECKING:
-    from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.actions import Action, key_sign
+from hpcdash.ui.screens.main import MainScreen
 
 
 class ActionProvider(Provider):
     """The registry as palette commands."""
 
-    @property
-    def _dashboard(self) -> HpcdashApp:
-        return self.app  # type: ignore[return-value]
+    def _actions(self) -> list[Action]:
+        return self.screen.actions() if isinstance(self.screen, MainScreen) else []
+
+    def _act(self, name: str) -> Callable[[], Awaitable[None]]:
+        assert isinstance(self.screen, MainScreen)
+        return partial(self.screen.act, name)
 
     async def discover(self) -> Hits:
-        for action in self._dashboard.main.actions():
-            yield DiscoveryHit(
-                action.words, partial(self._dashboard.main.act, action.name), help=f"key {key_sign(action.key)}"
-            )
+        for action in self._actions():
+            yield DiscoveryHit(action.words, self._act(action.name), help=f"key {key_sign(action.key)}")
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for action in self._dashboard.main.actions():
+        for action in self._actions():
             score = matcher.match(action.words)
             if score > 0:
                 yield Hit(
                     score,
                     matcher.highlight(action.words),
-                    partial(self._dashboard.main.act, action.name),
+                    self._act(action.name),
                     help=f"key {key_sign(action.key)}",
                 )

@@ -10,6 +10,9 @@ from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.departures import JobEvent
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTIONS, Action, available, key_sign, remapped, textual_keys
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.screens.dialogs import WordsDialog
@@ -361,3 +364,64 @@ async def test_what_one_reads_has_the_keys_again_after_a_command_and_on_the_way_
         await until(pilot, lambda: app.focused is not None and app.focused.scroll_offset.y == 2)
         await press(pilot, "escape", "down")
         assert rows_of(app).cursor_index == 1
+
+
+async def test_half_a_key_leaves_the_rows_until_its_operator_comes() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m", "slash")
+        everyone = ids_of(app)
+        await type_text(pilot, "cpus")
+        assert ids_of(app) == everyone
+        await type_text(pilot, ">=64")
+        assert 0 < len(ids_of(app)) < len(everyone)
+        # At enter a bare word is a word.
+        await press(pilot, "escape", "slash")
+        await type_text(pilot, "cpus")
+        await press(pilot, "enter")
+        assert ids_of(app) == []
+
+
+async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> None:
+    app = dashboard("arrays")
+    async with app.run_test(size=TALL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m")
+        folded = ids_of(app)
+        await press(pilot, "a")
+        opened = ids_of(app)
+        assert len(opened) > len(folded)
+        rows = rows_of(app)
+        task = next(row_id for row_id in opened if "_" in row_id and f"{row_id.split('_')[0]}[]" in opened)
+        rows.move_to(task)
+        await press(pilot, "a")
+        assert ids_of(app) == folded
+        assert rows.cursor_id == f"{task.split('_')[0]}[]"
+
+
+async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_words() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=(120, 20)) as pilot:
+        await settled(pilot)
+        assert rows_of(app).move_to("57")
+        await press(pilot, "enter")
+        await settled(pilot)
+        first = screen_text(app).splitlines()[1]
+        assert "57 dinov2-export" in first
+        assert "waits for another job it depends on" in first
+        assert "JobState" not in screen_text(app)
+        await press(pilot, "d")
+        assert "JobState" in screen_text(app)
+        await press(pilot, "d")
+        assert "57 dinov2-export" in screen_text(app).splitlines()[1]
+
+
+async def test_many_events_at_once_are_one_message() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        ended = [JobEvent(0.0, str(number), "sweep", "running", "completed") for number in range(40)]
+        app.main._store_changed(app.sessions[0], Changed(Kind.MINE, tuple(ended)))
+        await pilot.pause()
+        assert [notification.message for notification in app._notifications] == ["40 of your jobs: 40 completed"]

@@ -478,3 +478,17 @@ def test_a_bar_is_empty_only_for_nothing_and_full_only_for_all() -> None:
     assert drawn(1) == "  1/100 ━────"
     assert drawn(99) == " 99/100 ━━━━─"
     assert drawn(100) == "100/100 ━━━━━"
+
+
+async def test_the_titles_count_the_columns_that_did_not_fit() -> None:
+    why = Column("name", "WHY", 9, "left", 0, cells.text_cell, flexible=True)
+    async with TableApp().run_test(size=(48, 10)) as pilot:
+        rows = pilot.app.query_one(RowsTable)
+        rows.show(jobs(range(5)), (*COLUMNS, why))
+        await pilot.pause()
+        hidden = len(COLUMNS) + 1 - len(rows.shown_columns)
+        assert hidden > 0
+        assert lines(rows)[0].rstrip().endswith(f" +{hidden}")
+        await pilot.resize_terminal(220, 10)
+        await pilot.pause()
+        assert "+" not in lines(rows)[0]

@@ -76,7 +76,7 @@ def failure(answer: Answer) -> CommandError:
         return error(
             AccountingUnavailable,
             "Slurm's accounting database does not answer",
-            "History comes back with it; jobs and nodes are not affected. Asked again by itself.",
+            "History comes back with it; jobs and nodes are not affected.",
         )
     if has(_CONFIGURATION_WORDS):
         return error(
@@ -88,7 +88,7 @@ def failure(answer: Answer) -> CommandError:
         return error(
             ControllerDown,
             "Slurm's controller (slurmctld) does not answer",
-            "Running jobs go on without it. Asked again by itself; `scontrol ping` tells its state.",
+            "Running jobs go on without it; `scontrol ping` tells its state.",
         )
     if has(_AUTHENTICATION_WORDS):
         return error(

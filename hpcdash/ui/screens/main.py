@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rich.text import Text
@@ -12,30 +13,28 @@ from textual.containers import Container
 from textual.screen import Screen
 
 from hpcdash.domain import query
-from hpcdash.domain.units import format_age
-from hpcdash.errors import CommandError, HpcdashError, QueryError
+from hpcdash.domain.states import ENDED_BADLY
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.words import state_word
+from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.departures import JobEvent
 from hpcdash.ui.actions import Action, available, key_sign
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.surroundings import meanwhile_words, shown_error, shown_snapshot, status_parts
 from hpcdash.ui.views import clusters, history, job, jobs, node, nodes, queues
 from hpcdash.ui.views.base import View, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine, StatusPart
+from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 SPECS: dict[str, ViewSpec] = {
     spec.name: spec for spec in (jobs.VIEW, nodes.VIEW, queues.VIEW, history.VIEW, clusters.VIEW, job.VIEW, node.VIEW)
 }
-_LINE_WORDS = {
-    "idle": "not connected",
-    "connecting": "connecting …",
-    "asking": "waiting for your answer",
-    "connected": "connected",
-    "lost": "line lost",
-    "failed": "no connection",
-}
+# More events than these at once are told in one line.
+_ANNOUNCED_ONE_BY_ONE = 4
+_NAME_CELLS = 40
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -145,7 +144,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._around()
 
     async def switch(self, position: int) -> None:
-        """Another cluster, where one left it."""
+        """Another cluster, where one left it; of the one left behind only one's own jobs are asked for."""
+        self.session.poller.show(())
         self._at = position % len(self.sessions)
         self.session.poller.start()
         if self.stack:
@@ -165,21 +165,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return
         if session is self.session and self.stack:
             self.view.store_changed(changed)
-        for event in changed.events:
-            self._announce(session, event.job_id, event.name, event.after)
+        self._announce(session, changed.events)
         self._around()
 
-    def _announce(self, session: ClusterSession, job_id: str, name: str, state: str) -> None:
-        from hpcdash.domain.states import ENDED_BADLY
-        from hpcdash.domain.text import clip, visible
-        from hpcdash.ui.widgets.cells import state_word
-
+    def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
+        """Say what happened to one's own jobs; many at once (a long absence, an array) in one line."""
         where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
-        self.notify(
-            f"{job_id} {clip(visible(name), 40)} {state_word(state)}{where}",
-            severity="warning" if state in ENDED_BADLY else "information",
-            markup=False,
-        )
+        if len(events) > _ANNOUNCED_ONE_BY_ONE:
+            counts = Counter(state_word(event.after) for event in events)
+            words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
+            self.notify(f"{len(events)} of your jobs{where}: {words}", markup=False)
+            return
+        for event in events:
+            name = clip(visible(event.name), _NAME_CELLS)
+            bad = event.after in ENDED_BADLY
+            self.notify(
+                f"{event.job_id} {name} {state_word(event.after)}{where}",
+                severity="warning" if bad else "information",
+                markup=False,
+            )
 
     def _tick(self) -> None:
         if self.stack:
@@ -214,75 +218,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
     @property
     def error(self) -> HpcdashError | None:
         """What is wrong with what is shown."""
-        store = self.session.store
-        view = self.view
-        if view.own_error is not None:
-            return view.own_error
-        if view.main_kind is None:
-            return None
-        return store.connection_error or store.errors.get(view.main_kind)
+        return shown_error(self.session, self.view)
 
     def _banner(self) -> None:
         banner = self.query_one(Banner)
         error = self.error
-        kind = self.view.main_kind
-        snapshot = self.session.store.snapshots.get(kind) if kind else None
-        if error is None:
-            rejected = len(snapshot.rejected) if snapshot else 0
-            if rejected:
-                left_out = "1 row" if rejected == 1 else f"{rejected} rows"
-                banner.notice(f"{left_out} of the answer could not be read and left out; ! shows what came")
-            else:
-                banner.show(None)
-            return
-        poller = self.session.poller
-        meanwhile = ""
-        if snapshot is not None:
-            meanwhile = f"what was known {format_age(self._age(snapshot.taken_at))} ago is shown"
-        if poller.waiting_for_person is not None:
-            meanwhile = "; ".join(part for part in (meanwhile, "ctrl+r tries again") if part)
-        elif kind is not None and (wait := poller.next_in_seconds(kind)) > 0:
-            meanwhile = "; ".join(part for part in (meanwhile, f"asked again in {wait:.0f} s, or with ctrl+r") if part)
-        banner.show(error, meanwhile)
-
-    def _age(self, taken_at: float) -> float:
-        return max(0.0, self.session.store.clock.now() - taken_at)
+        snapshot = shown_snapshot(self.session, self.view)
+        if error is not None:
+            banner.show(error, meanwhile_words(self.session, self.view.main_kind, snapshot))
+        elif snapshot is not None and snapshot.rejected:
+            count = len(snapshot.rejected)
+            left_out = "1 row" if count == 1 else f"{count} rows"
+            banner.notice(f"{left_out} of the answer could not be read and left out; ! shows what came")
+        else:
+            banner.show(None)
 
     def _status(self) -> None:
-        self.query_one(StatusLine).show(self._status_parts())
+        self.query_one(StatusLine).show(status_parts(self.session, self.view, read_only=self.read_only))
         if self.error is not None:
             self._banner()
-
-    def _status_parts(self) -> list[StatusPart]:
-        store = self.session.store
-        health = store.transport.health
-        who = f"{store.user}@{store.title}" if store.user else store.title
-        taken_at = self.view.taken_at()
-        kind = self.view.main_kind
-        snapshot = store.snapshots.get(kind) if kind else None
-        age = "" if taken_at is None else f"{format_age(self._age(taken_at))} old"
-        cached = snapshot is not None and snapshot.cached
-        line = _LINE_WORDS.get(health.state, health.state)
-        if store.connection_error is not None:
-            line = _LINE_WORDS["failed"] if health.state != "lost" else _LINE_WORDS["lost"]
-        healthy = health.state == "connected" and store.connection_error is None
-        budget = store.budget
-        answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
-        poller = self.session.poller
-        slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
-        long_counts, short_counts = self.view.counts()
-        return [
-            StatusPart(who, "bold", f"{store.user}@{store.name}" if store.user else store.name),
-            StatusPart("read-only" if self.read_only else "", "bold"),
-            StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
-            StatusPart(long_counts, "", short_counts),
-            StatusPart(line, "" if healthy else "bold", "" if not healthy else "ok"),
-            StatusPart(
-                f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
-                "",
-                f"{budget.per_minute}/min{', no focus' if slower else ''} {answer}",
-            ),
-        ]
 
     def actions(self) -> list[Action]:
         """What a person can do in the view they are in."""
@@ -311,7 +265,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     @on(CommandBar.Typed)
     def _typed(self, event: CommandBar.Typed) -> None:
         if event.mode == "/" and isinstance(self.view, TableView):
-            error = self.view.try_filter(event.value)
+            error = self.view.preview_filter(event.value)
             self.query_one(CommandBar).complain(error.short if error else "")
 
     @on(CommandBar.Entered)
@@ -444,8 +398,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def do_explain(self) -> None:
         error = self.error
-        kind: Kind | None = self.view.main_kind
-        snapshot = self.session.store.snapshots.get(kind) if kind else None
+        snapshot = shown_snapshot(self.session, self.view)
         if error is not None:
             evidence = error.evidence if isinstance(error, CommandError) else ""
             words = "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
@@ -462,6 +415,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         for action in self.actions():
             words.append(f"  {key_sign(action.key):<12}", "bold")
             words.append(f"{action.words}\n")
+        if isinstance(self.view, TableView):
+            words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
         words.append("\n  ↑ ↓ j k     move      pgup pgdn home end   further\n")
         if isinstance(self.view, TableView):
             words.append("\nfilters\n", "bold")
@@ -471,9 +426,4 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
 
 def _visible_lines(words: str) -> Text:
-    from hpcdash.domain.text import visible
-
     return Text("\n".join(visible(line) for line in words.split("\n")))
-
-
-__all__ = ["SPECS", "MainScreen", "QueryError"]

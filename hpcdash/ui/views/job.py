@@ -19,6 +19,7 @@ from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View, ViewSpec
+from hpcdash.ui.views.jobs import job_hint
 from hpcdash.ui.widgets import cells
 
 _LABEL_CELLS = 16
@@ -43,7 +44,7 @@ class JobView(View):
         self.detail: JobDetail | None = None
         self._error: HpcdashError | None = None
         self._taken_at: float | None = None
-        self._state = ""
+        self._own_words_line = 0
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
@@ -66,6 +67,11 @@ class JobView(View):
         """Ask again only when the job's own row changed: a detail is a question of its own."""
         if changed.kind is Kind.MINE and any(event.job_id == self.job_id for event in changed.events):
             self.run_worker(self._fetch(), exclusive=True, group="detail")
+
+    def do_detail(self) -> None:
+        """To the scheduler's own words, and back to the top."""
+        page = self.query_one(VerticalScroll)
+        page.scroll_to(y=0 if page.scroll_offset.y else self._own_words_line, animate=False)
 
     def do_ask_now(self) -> None:
         self.run_worker(self._fetch(), exclusive=True, group="detail")
@@ -99,10 +105,7 @@ class JobView(View):
         return ("job", self.job_id)
 
     def hint(self) -> str:
-        if self.detail is None:
-            return ""
-        row = self.detail.job.to_pylist()[0]
-        return self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
+        return "" if self.detail is None else "d goes to the scheduler's own words, and back"
 
     def do_copy(self) -> None:
         """The log's path where it is known, else the id."""
@@ -114,10 +117,12 @@ class JobView(View):
         row: dict[str, Any] = detail.job.to_pylist()[0]
         hint = self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
         text = Text()
+        text.append(f"{visible(job_hint(self.session, row, self.now()))}\n\n", "bold")
         sign = cells.signs().states.get(str(row["state"]), "")
         for title, pairs in grouped(row, self.now(), hint, sign=sign, zone=self.session.zone):
             text.append(f"{title}\n", "bold")
             _append(text, pairs)
+        self._own_words_line = text.plain.count("\n") + 1
         text.append("\nin the scheduler's words\n", "bold")
         _append(text, list(detail.native.items()))
         return text

@@ -109,7 +109,7 @@ class JobsView(TableView):
             "cpus": Column("cpus", "CPU", 5, "right", 6, count),
             "gpus": Column("gpus", "GPU", 4, "right", 5, zero_is_blank),
             "memory": Column("memory_bytes", "MEM", 7, "right", 8, cells.memory_cell),
-            "where": Column("node_list", "NODES / REASON", 14, "left", 2, where_cell, flexible=True),
+            "where": Column("node_list", "NODES / WHY", 14, "left", 2, where_cell, flexible=True),
             "reason": Column("reason", "REASON", 18, "left", 6, text),
             "priority": Column("priority", "PRIO", 8, "right", 8, count),
             "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
@@ -170,18 +170,13 @@ class JobsView(TableView):
         self.reload()
 
     def do_fold(self) -> None:
-        """Fold or unfold all arrays, or the one under the cursor when it is one."""
+        """Fold or unfold all arrays; enter does it for one. The cursor of a task that folds goes to its array."""
         row = self.rows.cursor_row
-        if row is not None and row.get("_fold") in (FOLDED, UNFOLDED, CHILD):
-            array_id = str(row["array_id"])
-            closing = row["_fold"] == CHILD
-            self._toggle(array_id)
-            if closing:
-                self.rows.move_to(f"{array_id}[]")
-        else:
-            self._fold_all = not self._fold_all
-            self._exceptions = frozenset()
-            self.reload()
+        self._fold_all = bool(self._exceptions) or not self._fold_all
+        self._exceptions = frozenset()
+        self.reload()
+        if self._fold_all and row is not None and row.get("_fold") == CHILD:
+            self.rows.move_to(f"{row['array_id']}[]")
 
     def do_mine(self) -> None:
         self.everyone = not self.everyone

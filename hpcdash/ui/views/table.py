@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,6 +28,8 @@ from hpcdash.ui.widgets.rows_table import RowsTable
 
 # Up to here filtering and sorting take less than a frame and are done at once.
 _AT_ONCE_ROWS = 4000
+# A last word without an operator, after a blank or at the beginning.
+_HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
@@ -231,7 +235,7 @@ class TableView(View):
     def set_filter(self, text: str) -> None:
         """Filter from now on; raises QueryError and keeps the old one where it cannot be read."""
         text = text.strip()
-        self._filter = query.parse(text, self.schema) if text else None
+        self._filter = query.parse(text, self.schema, self.zone) if text else None
         self.filter_text = text
         self.reload()
 
@@ -242,6 +246,28 @@ class TableView(View):
         except QueryError as error:
             return error
         return None
+
+    def preview_filter(self, text: str) -> QueryError | None:
+        """The filter while it is typed: a last word that matches nothing may be a key, its operator still to come."""
+        if (half := _HALF_KEY.search(text)) is not None and self._matches_none(text):
+            return self.try_filter(text[: half.start()])
+        return self.try_filter(text)
+
+    def _matches_none(self, text: str) -> bool:
+        word = text.split()[-1].lower()
+        if not any(key.startswith(word) for key in query.keys_of(self.schema)):
+            return False
+        table = self.source()
+        try:
+            wanted = query.parse(text, self.schema, self.zone)
+        except QueryError:
+            return False
+        return table is not None and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0
+
+    @property
+    def zone(self) -> tzinfo:
+        """Where times are that one types: the zone that times are shown in."""
+        return self.session.zone or datetime.now().astimezone().tzinfo or UTC
 
     def sort_by(self, key: str | None, descending: bool) -> None:
         self.sort_key = key

@@ -479,7 +479,19 @@ class RowsTable(ScrollView, can_focus=True):
                 cached = self._row_strip(row, names)
                 self._strips.set(key, cached)
             strip = cached
-        return strip.crop_extend(left, left + width, self._style(*names))
+        strip = strip.crop_extend(left, left + width, self._style(*names))
+        return self._with_hidden_count(strip) if y == 0 else strip
+
+    def _with_hidden_count(self, titles: Strip) -> Strip:
+        """The titles with `+3` at their end, where there is room, for three columns that did not fit."""
+        hidden = len(self._columns) - len(self._placed)
+        mark = f" +{hidden}"
+        end = min(self.size.width, self.scrollable_size.width)
+        start = end - len(mark)
+        if hidden == 0 or start < 0 or titles.text[start:end].strip():
+            return titles
+        count = Strip([Segment(mark, self._style("header"))], len(mark))
+        return Strip.join([titles.crop(0, start), count, titles.crop(end)])
 
     def _placeholder_line(self, width: int) -> Strip:
         text = shortened(visible(self.placeholder), width)

@@ -1,0 +1,94 @@
+"""What the lines around a view say of a cluster: what is wrong, how old it is, how the line is. Draws nothing."""
+
+from __future__ import annotations
+
+from hpcdash.domain.units import format_age
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.snapshots import Kind, Snapshot
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import View
+from hpcdash.ui.widgets.lines import StatusPart
+
+_LINE_WORDS = {
+    "idle": "not connected",
+    "connecting": "connecting …",
+    "asking": "waiting for your answer",
+    "connected": "connected",
+    "lost": "line lost",
+    "failed": "no connection",
+}
+
+
+def shown_error(session: ClusterSession, view: View) -> HpcdashError | None:
+    """What is wrong with what is shown."""
+    if view.own_error is not None:
+        return view.own_error
+    if view.main_kind is None:
+        return None
+    return session.store.connection_error or session.store.errors.get(view.main_kind)
+
+
+def shown_snapshot(session: ClusterSession, view: View) -> Snapshot | None:
+    """The table a view stands on."""
+    kind = view.main_kind
+    return session.store.snapshots.get(kind) if kind is not None else None
+
+
+def age_words(session: ClusterSession, taken_at: float) -> str:
+    return format_age(max(0.0, session.store.clock.now() - taken_at))
+
+
+def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapshot | None) -> str:
+    """What is shown while something is wrong, and when it is tried again."""
+    poller = session.poller
+    parts = []
+    if snapshot is not None:
+        parts.append(f"what was known {age_words(session, snapshot.taken_at)} ago is shown")
+    if poller.waiting_for_person is not None:
+        parts.append("ctrl+r tries again")
+    elif kind is not None and (wait := poller.next_in_seconds(kind)) >= 1:
+        parts.append(f"asked again in {wait:.0f} s, or with ctrl+r")
+    return "; ".join(parts)
+
+
+def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPart:
+    store = session.store
+    state = store.transport.health.state
+    if store.connection_error is not None and state != "lost":
+        state = "failed"
+    words = _LINE_WORDS.get(state, state)
+    if state != "connected":
+        return StatusPart(words, "bold")
+    if error is not None:
+        # The login node is there; what was asked of it failed.
+        return StatusPart("connected, last answer failed", "bold", "failing")
+    return StatusPart(words, "", "ok")
+
+
+def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
+    """Who and where, age, counts, connection, commands a minute and the last answer's time."""
+    store = session.store
+    budget, poller = store.budget, session.poller
+    snapshot = shown_snapshot(session, view)
+    taken_at = view.taken_at()
+    age = "" if taken_at is None else f"{age_words(session, taken_at)} old"
+    cached = snapshot is not None and snapshot.cached
+    answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
+    slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
+    long_counts, short_counts = view.counts()
+    return [
+        StatusPart(
+            f"{store.user}@{store.title}" if store.user else store.title,
+            "bold",
+            f"{store.user}@{store.name}" if store.user else store.name,
+        ),
+        StatusPart("read-only" if read_only else "", "bold"),
+        StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
+        StatusPart(long_counts, "", short_counts),
+        _line_part(session, shown_error(session, view)),
+        StatusPart(
+            f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
+            "",
+            f"{budget.per_minute}/min{', no focus' if slower else ''} {answer}",
+        ),
+    ]
