@@ -11,10 +11,10 @@ from textual.app import App, SystemCommand
 from textual.command import Provider
 from textual.screen import Screen
 
-from hpcdash.ui.actions import ACTIONS, Action, textual_keys
+from hpcdash.ui.actions import ACTIONS, Action
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
-from hpcdash.ui.screens.main import MainScreen
+from hpcdash.ui.screens.main import main_screen_with
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 
@@ -57,7 +57,7 @@ class HpcdashApp(App[None]):
         self._sort = dict(sort or {})
         self._fold_arrays = fold_arrays
         self._prompter = prompter
-        self.main = MainScreen(
+        self.main = main_screen_with(actions)(
             self.sessions,
             actions,
             read_only=read_only,
@@ -65,8 +65,6 @@ class HpcdashApp(App[None]):
             aliases=aliases,
             view_arguments=self._view_arguments,
         )
-        for action in actions:
-            self.bind(textual_keys(action.key), f"act({action.name!r})", description=action.words, show=False)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(default_variables(self.current_theme.dark))
@@ -89,11 +87,6 @@ class HpcdashApp(App[None]):
             self._prompter.attach(self)
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
-
-    async def action_act(self, name: str) -> None:
-        """A key of the registry."""
-        if self.screen is self.main:
-            await self.main.act(name)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for command in super().get_system_commands(screen):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
@@ -425,3 +426,17 @@ async def test_many_events_at_once_are_one_message() -> None:
         app.main._store_changed(app.sessions[0], Changed(Kind.MINE, tuple(ended)))
         await pilot.pause()
         assert [notification.message for notification in app._notifications] == ["40 of your jobs: 40 completed"]
+
+
+async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        # Queued before the app has turned to the first of them.
+        for key, character in (("m", "m"), ("slash", "/"), *((letter, letter) for letter in "gpu"), ("enter", "\r")):
+            app.post_message(Key(key, character))
+        await settled(pilot)
+        view = app.main.view
+        assert (app.main.view_name, view.crumbs()[-1]) == ("jobs", "/gpu")
+        assert not app.main.query_one(CommandBar).is_open
+        assert rows_of(app).marked == frozenset()

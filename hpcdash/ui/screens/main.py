@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
+from textual.widgets import Input
 
 from hpcdash.domain import query
 from hpcdash.domain.states import ENDED_BADLY
@@ -19,7 +22,7 @@ from hpcdash.domain.words import state_word
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
-from hpcdash.ui.actions import Action, available, key_sign
+from hpcdash.ui.actions import Action, available, key_sign, textual_keys
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.surroundings import meanwhile_words, shown_error, shown_snapshot, status_parts
@@ -318,6 +321,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
         else:
             await self.push(event.view, **event.arguments)
 
+    async def action_act(self, name: str) -> None:
+        """A key of the registry."""
+        await self.act(name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the registry are a field's while one types in it, but for escape; else those of the view one is in."""
+        if action != "act":
+            return super().check_action(action, parameters)
+        if isinstance(self.focused, Input):
+            return parameters[0] == "escape"
+        return bool(self.stack) and any(one.name == parameters[0] for one in self.actions())
+
     async def act(self, name: str) -> None:
         """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
         if name not in {action.name for action in self.actions()}:
@@ -427,3 +442,19 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
 def _visible_lines(words: str) -> Text:
     return Text("\n".join(visible(line) for line in words.split("\n")))
+
+
+def main_screen_with(actions: tuple[Action, ...]) -> type[MainScreen]:
+    """The main screen with these actions' keys, which come before those of what has the focus.
+
+    A key is then obeyed when it arrives and not after a way through the widgets: what is typed ahead, in one burst or
+    over a slow line, does what it would have done one key at a time.
+    """
+
+    class MainScreenWithKeys(MainScreen, inherit_bindings=False):
+        BINDINGS: ClassVar[list[BindingType]] = [
+            Binding(textual_keys(action.key), f"act({action.name!r})", action.words, show=False, priority=True)
+            for action in actions
+        ]
+
+    return MainScreenWithKeys

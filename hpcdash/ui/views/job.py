@@ -34,8 +34,8 @@ class JobView(View):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "scroll(1)", "down", show=False),
-        Binding("up,k", "scroll(-1)", "up", show=False),
+        Binding("down,j", "scroll(1)", "down", show=False, priority=True),
+        Binding("up,k", "scroll(-1)", "up", show=False, priority=True),
     ]
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
@@ -57,7 +57,7 @@ class JobView(View):
         self.shown()
 
     def take_focus(self) -> None:
-        self.query_one(VerticalScroll).focus()
+        self.screen.set_focus(self.query_one(VerticalScroll))
 
     def shown(self) -> None:
         self.take_focus()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, ClassVar
 
@@ -33,10 +34,10 @@ _HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
-    """The table with its keys to move; all that acts is in the registry, where it can be remapped."""
+    """The table with its keys to move, in their turn with those of the registry; all that acts is there, remappable."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        binding
+        replace(binding, priority=True)
         for binding in RowsTable.BINDINGS
         if isinstance(binding, Binding) and binding.action not in ("open_row", "toggle_mark")
     ]
@@ -121,7 +122,7 @@ class TableView(View):
         self.reload()
 
     def take_focus(self) -> None:
-        self.rows.focus()
+        self.screen.set_focus(self.rows)
 
     def shown(self) -> None:
         self.take_focus()

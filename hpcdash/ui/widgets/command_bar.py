@@ -99,7 +99,8 @@ class CommandBar(Horizontal):
         with self.prevent(Input.Changed):
             field.value = value
         field.cursor_position = len(value)
-        field.focus()
+        # At once: what is typed ahead of the screen belongs to the bar.
+        self.screen.set_focus(field)
 
     def shut(self) -> None:
         self.display = False

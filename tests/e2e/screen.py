@@ -1,0 +1,112 @@
+"""The dashboard in a terminal of its own: keys go in, the screen is read as text. Knows no test."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pyte
+
+from tests.e2e.program import Program
+
+_CHUNK_BYTES = 1 << 16
+# What pyte would print as text: private sequences of newer terminals (keyboard protocols, queries, cursor shapes).
+_UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\")
+
+
+class Screen:
+    """A pseudo-terminal with the dashboard on it; `text` is what a person sees."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int, columns: int, lines: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+        self._unfinished = b""
+        self._changed = asyncio.Event()
+        self.raw = b""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def read(self) -> None:
+        """Take what the program has written."""
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+        self.raw += chunk
+        whole = self._unfinished + chunk
+        # A sequence may be cut between two reads.
+        start = whole.rfind(b"\x1b")
+        is_cut = (
+            start >= 0 and len(whole) - start < 40 and not re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[_P^])", whole[start:])
+        )
+        whole, self._unfinished = (whole[:start], whole[start:]) if is_cut and chunk else (whole, b"")
+        self._stream.feed(_UNKNOWN_SEQUENCES.sub(b"", whole))
+        self._changed.set()
+
+    def type(self, keys: str) -> None:
+        """Press keys; '\\r' is enter, '\\x1b' escape."""
+        os.write(self._descriptor, keys.encode())
+
+    async def until(self, what: Callable[[str], bool] | str, seconds: float = 20.0) -> str:
+        """Wait until the screen holds a text, or something is true of it; fails with the screen."""
+        holds = what if callable(what) else lambda text: what in text
+        deadline = time.monotonic() + seconds
+        while not holds(self.text):
+            left = deadline - time.monotonic()
+            assert self.process.poll() is None, f"it ended before {what!r}; the screen:\n{self.text}"
+            assert left > 0, f"waited {seconds:g} s in vain for {what!r}; the screen:\n{self.text}"
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(left, 1.0))
+            except TimeoutError:
+                continue
+        return self.text
+
+    async def ended(self, seconds: float = 10.0) -> int:
+        """The exit status, once the program has ended by itself."""
+        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), seconds)
+
+
+@asynccontextmanager
+async def dashboard(program: Program, *words: str, columns: int = 130, lines: int = 36) -> AsyncIterator[Screen]:
+    """Start the program on a terminal of this size; whatever happens it is ended afterwards."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = subprocess.Popen(  # noqa: ASYNC220
+        program.argv(*words),
+        env=program.environment,
+        cwd=program.home,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    screen = Screen(process, ours, columns, lines)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(ours, screen.read)
+    try:
+        yield screen
+    finally:
+        loop.remove_reader(ours)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.to_thread(process.wait)
+        os.close(ours)
