@@ -10,6 +10,7 @@ from tests.support.sshd import Sshd
 
 
 def make_program(folder: Path, words: str) -> None:
+    folder.chmod(0o755)
     program = folder / "hpcdash-path-probe"
     program.write_text(f"#!/bin/sh\necho {words}\n")
     program.chmod(0o755)
@@ -33,7 +34,6 @@ async def test_a_local_program_is_found_in_the_configured_path(tmp_path: Path) -
 async def test_a_login_node_looks_in_the_configured_path_first(sshd: Sshd, user: str, tmp_path: Path) -> None:
     # The one who logs in may not enter pytest's own folders.
     with tempfile.TemporaryDirectory(prefix="with a 'quote ") as folder:
-        Path(folder).chmod(0o755)
         make_program(Path(folder), "from there")
         config = tmp_path / "config"
         config.write_text(f"Host *\n  IdentityFile {sshd.key}\n  IdentitiesOnly yes\n")

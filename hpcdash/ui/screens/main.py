@@ -326,7 +326,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         await self.act(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the registry are a field's while one types in it, but for escape; else those of the view one is in."""
+        """While one types in a field its keys are the field's, but for escape; else they are those of the view."""
         if action != "act":
             return super().check_action(action, parameters)
         if isinstance(self.focused, Input):
