@@ -8,7 +8,6 @@ import stat
 import string
 import tempfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from hpcdash.config import (
 )
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.errors import ConfigError
+from tests.support.somebody import as_somebody_else
 
 FILE = Path("config.toml")
 FULL = """\
@@ -179,23 +179,6 @@ def test_a_file_that_cannot_be_read_is_said_in_words(tmp_path: Path) -> None:
         load_settings(Path("a\0b"))
     with pytest.raises(ConfigError, match="larger than 256 KiB"):
         load_settings(Path("/dev/zero"))
-
-
-# Debian's user without rights.
-NOBODY = 65534
-
-
-@contextlib.contextmanager
-def as_somebody_else() -> Iterator[None]:
-    """Root may read everything: for a while it is nobody."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_a_file_without_permission_is_said_in_words() -> None:

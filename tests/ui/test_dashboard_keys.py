@@ -435,8 +435,10 @@ async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> 
         # Queued before the app has turned to the first of them.
         for key, character in (("m", "m"), ("slash", "/"), *((letter, letter) for letter in "gpu"), ("enter", "\r")):
             app.post_message(Key(key, character))
+        app.post_message(Key("2", "2"))
         await settled(pilot)
-        view = app.main.view
-        assert (app.main.view_name, view.crumbs()[-1]) == ("jobs", "/gpu")
+        jobs_view, nodes_view = app.main.stack
+        assert (app.main.view_name, app.main.view) == ("nodes", nodes_view)
+        assert jobs_view.crumbs()[-1] == "/gpu"
         assert not app.main.query_one(CommandBar).is_open
         assert rows_of(app).marked == frozenset()

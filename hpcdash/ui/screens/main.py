@@ -93,7 +93,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         yield Banner()
         yield Container(id="views")
         yield Hint()
-        yield CommandBar(self._completions)
+        yield CommandBar(self._completions, self._entered, self._left)
         yield StatusLine()
         yield KeyLine()
 
@@ -267,20 +267,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     @on(CommandBar.Typed)
     def _typed(self, event: CommandBar.Typed) -> None:
-        if event.mode == "/" and isinstance(self.view, TableView):
-            error = self.view.preview_filter(event.value)
-            self.query_one(CommandBar).complain(error.short if error else "")
-
-    @on(CommandBar.Entered)
-    async def _entered(self, event: CommandBar.Entered) -> None:
         bar = self.query_one(CommandBar)
-        if event.mode == "/":
-            if isinstance(self.view, TableView) and (error := self.view.try_filter(event.value)) is not None:
+        if bar.is_open and event.mode == "/" and isinstance(self.view, TableView):
+            error = self.view.preview_filter(event.value)
+            bar.complain(error.short if error else "")
+
+    async def _entered(self, mode: str, value: str) -> None:
+        bar = self.query_one(CommandBar)
+        if mode == "/":
+            if isinstance(self.view, TableView) and (error := self.view.try_filter(value)) is not None:
                 bar.complain(error.short)
                 return
-        elif (complaint := await self._obey(event.value.strip())) is not None:
+        elif (complaint := await self._obey(value.strip())) is not None:
             bar.complain(complaint)
             return
+        self._leave_bar()
+
+    async def _left(self, mode: str) -> None:
+        if mode == "/" and isinstance(self.view, TableView):
+            self.view.set_filter("")
         self._leave_bar()
 
     async def _obey(self, line: str) -> str | None:
@@ -326,36 +331,29 @@ class MainScreen(Screen[None], inherit_bindings=False):
         await self.act(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While one types in a field its keys are the field's, but for escape; else they are those of the view."""
+        """While one types in a field every key is the field's; else they are those of the view."""
         if action != "act":
             return super().check_action(action, parameters)
         if isinstance(self.focused, Input):
-            return parameters[0] == "escape"
+            return False
         return bool(self.stack) and any(one.name == parameters[0] for one in self.actions())
 
     async def act(self, name: str) -> None:
         """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
         if name not in {action.name for action in self.actions()}:
             return
-        if name != "escape":
-            for owner in (self.view, self):
-                handler = getattr(owner, f"do_{name}", None)
-                if handler is not None:
-                    result = handler()
-                    if hasattr(result, "__await__"):
-                        await result
+        for owner in (self.view, self):
+            handler = getattr(owner, f"do_{name}", None)
+            if handler is not None:
+                result = handler()
+                if hasattr(result, "__await__"):
+                    result = await result
+                # A view that had nothing to clear leaves escape to the screen.
+                if result is not False:
                     return
-        else:
-            await self._escape()
 
-    async def _escape(self) -> None:
-        bar = self.query_one(CommandBar)
-        if bar.is_open:
-            if bar.mode == "/" and isinstance(self.view, TableView):
-                self.view.set_filter("")
-            self._leave_bar()
-        elif not self.view.do_escape():
-            await self.pop()
+    async def do_escape(self) -> None:
+        await self.pop()
 
     async def do_back(self) -> None:
         if not await self.pop():

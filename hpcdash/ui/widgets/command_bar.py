@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import Key
 from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
@@ -17,6 +18,9 @@ from textual.widgets import Input, Static
 from hpcdash.domain.text import visible
 
 _HISTORY = 50
+# Mode, then text.
+Enter = Callable[[str, str], Awaitable[None]]
+Leave = Callable[[str], Awaitable[None]]
 
 
 class _Completions(Suggester):
@@ -29,6 +33,25 @@ class _Completions(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         return next(iter(self._complete(self._mode(), value)), None)
+
+
+class _Field(Input):
+    """The text; it ends the typing itself, in its turn among the keys, and gives back those that were for others."""
+
+    async def on_key(self, event: Key) -> None:
+        bar = self.parent
+        assert isinstance(bar, CommandBar)
+        if not bar.is_open:
+            # Came here while the bar was open, and is read after it was shut.
+            self.app.post_message(Key(event.key, event.character))
+        elif event.key == "enter":
+            await bar.enter()
+        elif event.key == "escape":
+            await bar.leave()
+        else:
+            return
+        event.stop()
+        event.prevent_default()
 
 
 class CommandBar(Horizontal):
@@ -56,32 +79,21 @@ class CommandBar(Horizontal):
             self.mode = mode
             self.value = value
 
-    class Entered(Message):
-        """What stood in the bar at enter."""
-
-        def __init__(self, mode: str, value: str) -> None:
-            super().__init__()
-            self.mode = mode
-            self.value = value
-
-    class Left(Message):
-        """Escape, with what stood there."""
-
-        def __init__(self, mode: str, value: str) -> None:
-            super().__init__()
-            self.mode = mode
-            self.value = value
-
-    def __init__(self, complete: Callable[[str, str], list[str]], *, id: str | None = None) -> None:
+    def __init__(
+        self, complete: Callable[[str, str], list[str]], enter: Enter, leave: Leave, *, id: str | None = None
+    ) -> None:
+        """`complete` gives what a mode and a text may become; `enter` and `leave` are awaited at those keys."""
         super().__init__(id=id)
         self.mode = "/"
         self._complete = complete
+        self._enter = enter
+        self._leave = leave
         self._past: dict[str, list[str]] = {"/": [], ":": []}
         self._recalled = 0
 
     def compose(self) -> ComposeResult:
         yield Static("/", id="sign", markup=False)
-        yield Input(suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False)
+        yield _Field(suggester=_Completions(self._complete, lambda: self.mode), select_on_focus=False)
         yield Static("", id="complaint", markup=False)
 
     @property
@@ -125,11 +137,15 @@ class CommandBar(Horizontal):
         if self.is_open:
             self.post_message(self.Typed(self.mode, event.value))
 
-    @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.remember(self.mode, event.value)
-        self.post_message(self.Entered(self.mode, event.value))
+    async def enter(self) -> None:
+        """Enter, with what stands there."""
+        value = self.query_one(Input).value
+        self.remember(self.mode, value)
+        await self._enter(self.mode, value)
+
+    async def leave(self) -> None:
+        """Escape."""
+        await self._leave(self.mode)
 
     def action_recall(self, step: int) -> None:
         past = self._past[self.mode]
