@@ -8,13 +8,14 @@ figure stands its ratio to `python -c 'import textual.app'` in the same run: mac
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.stand_in import make_stand_in
@@ -23,6 +24,7 @@ from benchmarks.terminal import Terminal
 DEFAULT_JOBS = (1_000, 10_000, 30_000, 100_000)
 _RUNS = 5
 _KEYS_SECONDS = 12.0
+_ROWS_DOWN = 60
 # As quick as the configuration allows, so that refreshes come while keys are pressed.
 _CONFIGURATION = "[poll]\nmine_seconds = 3\neveryone_seconds = 3\ncontroller_share = 0.1\ncommands_per_minute = 120\n"
 
@@ -40,8 +42,14 @@ def import_seconds() -> float:
 HEADING = "   jobs  first table, cached   everyone's on the screen   key: median, 95 %, worst     memory"
 
 
-def measure_dashboard(jobs: int, folder: Path, settings: Mapping[str, str], unit_seconds: float) -> str:
-    """One line of figures of `hpcdash --local` with these environment variables, its cache and settings in `folder`."""
+def measure_dashboard(
+    jobs: int,
+    folder: Path,
+    settings: Mapping[str, str],
+    unit_seconds: float,
+    where: Sequence[str] = ("--local",),
+) -> str:
+    """One line of figures of the dashboard with these environment variables, its cache and settings in `folder`."""
     configuration = folder / "config.toml"
     configuration.write_text(_CONFIGURATION)
     settings = {
@@ -51,7 +59,7 @@ def measure_dashboard(jobs: int, folder: Path, settings: Mapping[str, str], unit
         "HPCDASH_CONFIG": str(configuration),
         **settings,
     }
-    argv = [sys.executable, "-m", "hpcdash", "--local"]
+    argv = [sys.executable, "-m", "hpcdash", *where]
     first: list[float] = []
     # The first start has no cache and is not counted.
     for run in range(_RUNS + 1):
@@ -73,12 +81,12 @@ def measure_dashboard(jobs: int, folder: Path, settings: Mapping[str, str], unit
         shown = time.perf_counter() - asked
         terminal.settle()
         took: list[float] = []
+        # Down a page of rows and up again, so that no key meets the end of a short table.
+        keys = itertools.cycle(["down"] * _ROWS_DOWN + ["up"] * _ROWS_DOWN)
         end = time.perf_counter() + _KEYS_SECONDS
         while time.perf_counter() < end:
-            seconds_or_none = terminal.press("pagedown" if len(took) % 7 == 6 else "down", 1.0)
-            if seconds_or_none is None:
-                terminal.press("up", 1.0)
-            else:
+            seconds_or_none = terminal.press(next(keys), 1.0)
+            if seconds_or_none is not None:
                 took.append(seconds_or_none)
             terminal.pump(0.02)
         peak = terminal.peak_bytes

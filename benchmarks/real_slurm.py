@@ -1,4 +1,4 @@
-"""The dashboard's figures on a real Slurm, with as many pending jobs as asked for; root and Debian's packages needed.
+"""The dashboard's figures on a real Slurm over ssh, with as many pending jobs as asked for; root and Debian's packages needed.
 
     python -m benchmarks.real_slurm [JOBS]
 
@@ -8,6 +8,7 @@ Loading 100 000 jobs takes about a minute and a half.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -30,11 +31,12 @@ def main(jobs: int) -> None:
         try:
             began = time.perf_counter()
             bulk_jobs(lab, "bob", jobs - _MINE)
-            bulk_jobs(lab, "root", _MINE)
+            bulk_jobs(lab, "alice", _MINE)
             print(f"{jobs} jobs loaded in {time.perf_counter() - began:.0f} s")
             print(HEADING)
-            settings = {**lab.env, "PATH": os.environ["PATH"]}
-            print(measure_dashboard(jobs, folder, settings, unit_seconds))
+            shutil.copytree(lab.ssh_config.parent, folder / ".ssh")
+            settings = {"PATH": os.environ["PATH"]}
+            print(measure_dashboard(jobs, folder, settings, unit_seconds, where=("--ssh", "lab-alice")))
         finally:
             lab.stop(wipe=True)
 
