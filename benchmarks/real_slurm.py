@@ -1,4 +1,4 @@
-"""The dashboard's figures on a real Slurm over ssh, with as many pending jobs as asked for; root and Debian's packages needed.
+"""The dashboard's figures on a real Slurm over ssh, with as many pending jobs as asked for; needs root and Debian.
 
     python -m benchmarks.real_slurm [JOBS]
 

@@ -13,6 +13,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, load_settings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
@@ -25,8 +26,8 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [build_session(cluster, pool, zone=zone) for cluster in chosen_clusters(common, settings)]
-    for session in sessions[:1]:
-        session.store.load_cached()
+    # Before the screen is there: what the last run knew is part of the first paint.
+    sessions[0].store.load_cached((Kind.MINE,))
     _run(common, settings, sessions, prompter)
 
 

@@ -95,8 +95,10 @@ def parse_tasks(text: str) -> ArrayTasks:
     return ArrayTasks(_distinct(ranges), int(throttle[1]) or None if throttle else None, is_incomplete)
 
 
-def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.Table:
+def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: pa.Array | None = None) -> pa.Table:
     """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as one summary.
+
+    `order` holds the row numbers in the order wanted, as of columns.sort_order; None: as they are.
 
     The summary stands where the first of its rows stood; with its `array_id` in `unfolded` (None: every one) its rows
     follow it. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED, FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary
@@ -108,17 +110,20 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.T
     table = table.unify_dictionaries().combine_chunks()
     array_ids = as_array(table["array_id"])
     if array_ids.null_count == len(array_ids):
-        return _plain(table)
+        return _plain(table if order is None else table.take(order))
     encoded = array_ids.dictionary_encode()
     groups = encoded.indices
     counts = pc.value_counts(groups.drop_null())
     folded_groups = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(folded_groups) == 0:
-        return _plain(table)
+        return _plain(table if order is None else table.take(order))
     is_grouped = pc.fill_null(pc.is_in(groups, value_set=folded_groups), False)
-    places = row_numbers(table.num_rows)
+    numbers = row_numbers(table.num_rows)
+    # Where each row stands: the inverse of the order.
+    places = numbers if order is None else pc.array_sort_indices(order).cast(numbers.type)
     rows = table.filter(is_grouped)
     row_groups = groups.filter(is_grouped)
+    row_numbers_grouped = numbers.filter(is_grouped)
     row_places = places.filter(is_grouped)
     summaries, summary_groups, summary_places = _summaries(rows, row_groups, row_places)
     summary_ids = encoded.dictionary.take(summary_groups)
@@ -131,7 +136,7 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.T
     is_plain = pc.invert(is_grouped)
     plain_places = places.filter(is_plain)
     parts = [
-        _Part(plain_places, plain_places, pa.repeat(_ZERO, len(plain_places)), FOLD_PLAIN),
+        _Part(numbers.filter(is_plain), plain_places, pa.repeat(_ZERO, len(plain_places)), FOLD_PLAIN),
         _Part(
             pc.add(row_numbers(len(summary_ids)), table.num_rows),
             summary_places,
@@ -141,10 +146,10 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.T
     ]
     if pc.any(is_open).as_py():
         is_child = pc.is_in(row_groups, value_set=summary_groups.filter(is_open))
-        child_places = row_places.filter(is_child)
         parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
-        parts.append(_Part(child_places, summary_places.take(parents), pc.add(child_places, 1), FOLD_CHILD))
-    order = pc.sort_indices(
+        below = pc.add(row_places.filter(is_child), 1)
+        parts.append(_Part(row_numbers_grouped.filter(is_child), summary_places.take(parents), below, FOLD_CHILD))
+    by_place = pc.sort_indices(
         pa.table(
             {
                 "anchor": pa.concat_arrays([part.anchors for part in parts]),
@@ -153,19 +158,19 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset()) -> pa.T
         ),
         sort_keys=[("anchor", "ascending"), ("depth", "ascending")],
     )
-    positions = pa.concat_arrays([part.positions for part in parts]).take(order)
+    positions = pa.concat_arrays([part.positions for part in parts]).take(by_place)
     kinds = pa.concat_arrays([pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts])
     taken = pa.concat_tables([table, summaries]).unify_dictionaries().take(positions).combine_chunks()
-    kinds = kinds.take(order)
+    kinds = kinds.take(by_place)
     # Which summary a row is, null for a row that is none.
-    numbers = pc.subtract(positions, table.num_rows)
-    numbers = pc.if_else(pc.equal(kinds, FOLD_FOLDED), numbers, pa.scalar(None, numbers.type))
-    opened = pc.fill_null(is_open.take(numbers), False)
-    row_ids = pc.coalesce(pc.binary_join_element_wise(summary_ids, "[]", "").take(numbers), as_array(taken["id"]))
+    of_summary = pc.subtract(positions, table.num_rows)
+    of_summary = pc.if_else(pc.equal(kinds, FOLD_FOLDED), of_summary, pa.scalar(None, of_summary.type))
+    opened = pc.fill_null(is_open.take(of_summary), False)
+    row_ids = pc.coalesce(pc.binary_join_element_wise(summary_ids, "[]", "").take(of_summary), as_array(taken["id"]))
     return _with_fold(
         taken,
         pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
-        _state_words(rows, row_groups, summary_groups).take(numbers),
+        _state_words(rows, row_groups, summary_groups).take(of_summary),
         row_ids,
     )
 

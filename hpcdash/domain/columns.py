@@ -94,7 +94,12 @@ def evaluate_words(column: Column, predicate: Callable[[pa.Array], pa.Array]) ->
 
 
 def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
-    """The rows in the order of a column, stable, nulls last either way.
+    """The rows in the order of a column; see sort_order."""
+    return table.take(sort_order(table, key, descending))
+
+
+def sort_order(table: pa.Table, key: str, descending: bool = False) -> pa.Array:
+    """The row numbers in the order of a column, stable, nulls last either way.
 
     `id` goes by number and task, states from running to ended, text without regard to case and, while there are no
     more than MAX_NATURAL_NAMES distinct values, with its numbers as numbers (`n9` before `n10`).
@@ -102,12 +107,10 @@ def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
     """
     if key not in table.column_names:
         raise KeyError(key)
-    if table.num_rows < 2:
-        return table
     order = "descending" if descending else "ascending"
     if key == "id" and all(name in table.column_names for name in _NUMBER_ORDER):
         numbers = table.select(_NUMBER_ORDER)
-        return table.take(pc.sort_indices(numbers, sort_keys=[(name, order) for name in _NUMBER_ORDER]))
+        return pc.sort_indices(numbers, sort_keys=[(name, order) for name in _NUMBER_ORDER])
     column = as_array(table[key])
     if pa.types.is_list(column.type):
         column = text_of(column)
@@ -116,7 +119,7 @@ def sort_rows(table: pa.Table, key: str, descending: bool = False) -> pa.Table:
     if pa.types.is_dictionary(column.type):
         words = column.dictionary
         column = (state_ranks(words) if key == "state" else _text_ranks(words)).take(column.indices)
-    return table.take(pc.array_sort_indices(column, order=order, null_placement="at_end"))
+    return pc.array_sort_indices(column, order=order, null_placement="at_end")
 
 
 def state_ranks(states: pa.Array) -> pa.Array:

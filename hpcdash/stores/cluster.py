@@ -66,6 +66,7 @@ class ClusterStore:
         self.connection_error: HpcdashError | None = None
         self._backends = tuple(backends)
         self._cache = cache
+        self._cache_read: set[Kind] = set()
         self._user = user
         self._listeners: list[Listener] = []
         self._cache_written: dict[Kind, float] = {}
@@ -109,15 +110,22 @@ class ClusterStore:
     # -- the last run's tables
 
     def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
-        """Show what the last run knew, until something newer is there."""
+        """Show what the last run knew, until something newer is there; a kind's file is read once at most."""
         if self._cache is None:
             return
         for kind in kinds:
-            if kind not in self.snapshots and (snapshot := self._cache.load(kind)) is not None:
+            if kind in self._cache_read or kind in self.snapshots:
+                continue
+            self._cache_read.add(kind)
+            if (snapshot := self._cache.load(kind)) is not None:
                 self.snapshots[kind] = snapshot
 
     def table(self, kind: Kind) -> pa.Table | None:
-        """What to show of a kind; one's own jobs include those that left the queue a short while ago."""
+        """What to show of a kind; one's own jobs include those that left the queue a short while ago.
+
+        Where nothing is known yet, what the last run knew: a file is read when its table is first wanted.
+        """
+        self.load_cached((kind,))
         snapshot = self.snapshots.get(kind)
         if snapshot is None:
             return None

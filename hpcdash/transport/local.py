@@ -153,8 +153,9 @@ async def run_process(
     return Completed(
         argv=shown,
         status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
-        stdout=b"".join(gatherer.chunks[1]),
-        stderr=b"".join(gatherer.chunks[2]),
+        # Taken out: the pipes refer to the gatherer until the garbage is collected.
+        stdout=b"".join(gatherer.chunks.pop(1)),
+        stderr=b"".join(gatherer.chunks.pop(2)),
         seconds=time.monotonic() - started,
         truncated=gatherer.truncated,
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -185,3 +186,15 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
                 expected += [str(place) for place, other in enumerate(arrays) if other == array]
     assert [row_id for (row_id,) in folded(table, "_row_id", unfolded=frozenset(unfolded))] == expected
     assert sum(tasks for tasks, kind in folded(table, "_tasks", "_fold") if kind != FOLD_CHILD) == len(rows)
+
+
+@given(ROWS, st.sets(st.sampled_from(["1", "2", "3", "9"])), st.randoms(use_true_random=False))
+def test_folding_in_an_order_is_folding_what_was_put_in_order(
+    shapes: list[tuple[str | None, str | None]], unfolded: set[str], chance: random.Random
+) -> None:
+    table = queue(*(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)))
+    numbers = list(range(table.num_rows))
+    chance.shuffle(numbers)
+    order = pa.array(numbers, pa.uint64())
+    for opened in (frozenset(unfolded), None):
+        assert fold(table, opened, order).to_pylist() == fold(table.take(order), opened).to_pylist()

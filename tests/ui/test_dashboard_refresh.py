@@ -136,10 +136,10 @@ async def test_answers_are_read_and_arranged_beside_the_event_loop(
             threads["prepare"].add(threading.current_thread())
         return prepared(view, table)
 
-    def spied_shaped(view: JobsView, table: Any) -> Any:
+    def spied_shaped(view: JobsView, table: Any, order: Any = None) -> Any:
         if table.num_rows > 1000:
             threads["shape"].add(threading.current_thread())
-        return shaped(view, table)
+        return shaped(view, table, order)
 
     monkeypatch.setattr(TableView, "_prepared", spied_prepared)
     monkeypatch.setattr(JobsView, "shaped", spied_shaped)

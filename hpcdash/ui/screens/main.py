@@ -22,6 +22,7 @@ from hpcdash.domain.words import state_word
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import Action, available, key_sign, textual_keys
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.session import ClusterSession
@@ -154,7 +155,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if self.stack:
             await self._show_stack(self.stack)
         else:
-            self.session.store.load_cached()
+            # Read before the first answer is there, which is compared with it.
+            self.session.store.load_cached((Kind.MINE,))
             await self.go("jobs")
 
     # -- what is around the view

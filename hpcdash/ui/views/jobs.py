@@ -142,13 +142,13 @@ class JobsView(TableView):
         longest = max(folded.longest, fitted(column, table, extra=2).longest)
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
-    def shaped(self, table: pa.Table) -> pa.Table:
+    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
         if self._fold_all:
-            return arrays.fold(table, self._exceptions)
+            return arrays.fold(table, self._exceptions, order)
         if not self._exceptions:
-            return arrays.fold(table, None)
+            return arrays.fold(table, None, order)
         known = frozenset(name for name in table["array_id"].unique().to_pylist() if name is not None)
-        return arrays.fold(table, known - self._exceptions)
+        return arrays.fold(table, known - self._exceptions, order)
 
     def placeholder(self) -> str:
         return "no jobs in the queue" if self.everyone else "no jobs of yours in the queue; m shows everyone's"

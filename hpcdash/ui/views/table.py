@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
-from hpcdash.domain.columns import STATE_ORDER, sort_rows
+from hpcdash.domain.columns import STATE_ORDER, sort_order
 from hpcdash.domain.words import state_word
 from hpcdash.errors import QueryError
 from hpcdash.stores.cluster import Changed
@@ -89,9 +89,12 @@ class TableView(View):
     def placeholder(self) -> str:
         return "nothing here"
 
-    def shaped(self, table: pa.Table) -> pa.Table:
-        """What is shown of a filtered, sorted table, with its identity column; runs in a thread for large ones."""
-        return table
+    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
+        """What is shown of a filtered table in an order of its rows, with its identity column.
+
+        Runs in a thread for large tables.
+        """
+        return table if order is None else table.take(order)
 
     # -- the pieces of every table view
 
@@ -176,11 +179,12 @@ class TableView(View):
         if self._filter is not None:
             matched = query.apply(table, self._filter, self.session.store.clock.now())
         counts = count_words(matched, table.num_rows)
+        order = None
         if self.sort_key is not None and self.sort_key in matched.column_names:
-            matched = sort_rows(matched, self.sort_key, self.sort_descending)
+            order = sort_order(matched, self.sort_key, self.sort_descending)
         # Widths come from all rows, so that they stay while one types a filter.
         columns = [self.fitted(column, table) for column in self.columns()]
-        return self.shaped(matched), columns, counts
+        return self.shaped(matched, order), columns, counts
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         """The column as wide as the values of a table want it."""
