@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
@@ -78,13 +79,14 @@ class TableView(View):
 
     # -- what subclasses say
 
+    @abstractmethod
     def catalogue(self) -> Mapping[str, Column]:
         """Every column there is, by name, in the order of the chooser."""
-        raise NotImplementedError  # pragma: no cover
 
     @property
+    @abstractmethod
     def kind(self) -> Kind:
-        raise NotImplementedError  # pragma: no cover
+        """The table of the store it shows."""
 
     def placeholder(self) -> str:
         return "nothing here"
