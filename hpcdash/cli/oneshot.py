@@ -106,6 +106,18 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
         write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
+        if not table.num_rows and sys.stderr.isatty():
+            print(_nothing_words(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+
+
+def _nothing_words(name: OutputKind, *, mine: bool, all_rows: int) -> str:
+    """What a person who sees a title line and no rows may want to know."""
+    if all_rows:
+        return f"none of {all_rows} rows matches the filter"
+    if name in ("jobs", "history") and mine:
+        where = "in the queue" if name == "jobs" else "ended in the last 7 days"
+        return f"no job of yours {where}; --all shows everyone's"
+    return "nothing"
 
 
 def run_show(common: CommonOptions, job: str, form: str) -> None:
