@@ -10,12 +10,16 @@ from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration, format_memory
 
 Pair = tuple[str, str]
-_SHORT = {JobState.OUT_OF_MEMORY: "out of mem", JobState.NODE_FAILED: "node fail", JobState.TIMEOUT: "timed out"}
+_SHORT: dict[str, str] = {
+    JobState.OUT_OF_MEMORY: "out of mem",
+    JobState.NODE_FAILED: "node fail",
+    JobState.TIMEOUT: "timed out",
+}
 
 
 def state_word(state: str) -> str:
     """A state in at most ten letters: `out_of_memory` is `out of mem`."""
-    return _SHORT.get(JobState(state), state) if state in _SHORT else state.replace("_", " ")
+    return _SHORT.get(state) or state.replace("_", " ")
 
 
 def ended_words(row: Mapping[str, Any]) -> str:

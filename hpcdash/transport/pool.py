@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from hpcdash.errors import ConfigError
@@ -28,17 +27,3 @@ class ConnectionPool:
         if place not in self._transports:
             self._transports[place] = self._builders[kind](destination, path)
         return self._transports[place]
-
-    @property
-    def transports(self) -> tuple[Transport, ...]:
-        """All that were asked for, in that order."""
-        return tuple(self._transports.values())
-
-    async def close_all(self) -> None:
-        """Close every transport at the same time; the first error is raised once all are closed."""
-        transports = self.transports
-        self._transports.clear()
-        results = await asyncio.gather(*(transport.close() for transport in transports), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.base import JobScope
-from hpcdash.backends.slurm.jobs import jobs_query, parse_jobs, queue_id, task_count
+from hpcdash.backends.slurm.jobs import jobs_query, parse_jobs, queue_id
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UnreadableOutput
@@ -92,7 +92,7 @@ def test_a_job_that_has_not_ended_has_no_exit_code() -> None:
     ],
 )
 def test_how_many_tasks_a_row_holds(text: str, count: int) -> None:
-    assert task_count(text) == count
+    assert read(jobarrayid=f"7_[{text}]", arrayjobid="7", arraytaskid=text)["_tasks"] == count
 
 
 def test_the_rest_of_an_array_is_one_row_for_eight_tasks() -> None:

@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.words import state_word
 from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import GUTTER, place_columns
@@ -428,7 +429,7 @@ def test_every_state_has_a_sign_of_one_cell_in_both_alphabets_and_a_short_word()
     for state in (*JobState, *NodeState):
         for alphabet in (cells.UNICODE_SIGNS, cells.ASCII_SIGNS):
             assert cell_len(alphabet.states[state]) == 1
-        assert len(cells.state_word(state)) + 2 <= cells.STATE_WIDTH
+        assert len(state_word(state)) + 2 <= cells.STATE_WIDTH
     assert all(sign.isascii() for sign in cells.ASCII_SIGNS.states.values())
 
 

@@ -16,6 +16,7 @@ from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.domain import schema
+from hpcdash.domain.arrays import parse_tasks
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
@@ -49,7 +50,6 @@ _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
 # '5', '3-10' or '0-100:10'
-_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 # Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
 ID_PATTERN = r"^[0-9]"
 # What a person may ask for: 11, 11_2, 65+1.
@@ -145,27 +145,19 @@ def states(native: pa.Array, reason: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(codes, pa.array(names))
 
 
-def task_count(text: str) -> int:
-    """How many tasks '3-10%1', '1,5-7' or '0-100:10' hold; a list that Slurm cut off counts what it shows."""
-    total = 0
-    for part in text.split("%")[0].split(","):
-        found = _SPAN.fullmatch(part)
-        if found is not None:
-            first = int(found.group(1))
-            last = int(found.group(2) or first)
-            total += max(0, last - first) // max(1, int(found.group(3) or 1)) + 1
-    return max(1, total)
-
-
-def _first_task(text: str) -> int | None:
-    return values.digits(text.split("%")[0].split(",")[0].split("-")[0].split(":")[0])
+def _held_tasks(text: str) -> tuple[int | None, int]:
+    """(first task, how many) of '3-10%1' or '1,5-7'; what is no list of tasks stands for one job."""
+    try:
+        tasks = parse_tasks(text)
+    except ValueError:
+        return None, 1
+    return tasks.first, max(1, tasks.count)
 
 
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(exit codes, signals) of the jobs that ended; null for the others."""
     null = pa.scalar(None, pa.int64())
-    codes = values.per_distinct(texts, lambda text: (values.wait_status(text) or (None, None))[0], pa.int64())
-    signals = values.per_distinct(texts, lambda text: (values.wait_status(text) or (None, None))[1], pa.int64())
+    codes, signals = values.pairs_per_distinct(texts, lambda text: values.wait_status(text) or (None, None))
     return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
 
 
@@ -174,12 +166,13 @@ def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.Ch
     null = pa.scalar(None, pa.string())
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
+    first, count = values.pairs_per_distinct(tasks, _held_tasks)
     return {
         "array_id": pc.if_else(is_array, array_ids, null),
         "array_task": tasks,
         "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
-        "_task": values.per_distinct(tasks, _first_task, pa.int64()),
-        "_tasks": pc.fill_null(values.per_distinct(tasks, task_count, pa.int64()), 1),
+        "_task": first,
+        "_tasks": pc.fill_null(count, 1),
     }
 
 

@@ -35,6 +35,17 @@ def per_distinct(column: pa.ChunkedArray, read: Callable[[str], Any], kind: pa.D
     return values.take(encoded.indices)
 
 
+def pairs_per_distinct(
+    column: pa.ChunkedArray | pa.Array, read: Callable[[str], tuple[int | None, int | None]]
+) -> tuple[pa.Array, pa.Array]:
+    """As per_distinct, for two whole numbers of each text."""
+    encoded = words(column)
+    pairs = [(None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()]
+    firsts = pa.array([first for first, _ in pairs], pa.int64())
+    seconds = pa.array([second for _, second in pairs], pa.int64())
+    return firsts.take(encoded.indices), seconds.take(encoded.indices)
+
+
 def words(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
     """A text column of few distinct values, dictionary-encoded."""
     if isinstance(column, pa.ChunkedArray):
@@ -125,11 +136,7 @@ def _memory_bytes(text: str) -> int | None:
 
 def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     """(GPUs, memory in bytes) of a TRES column."""
-    encoded = words(column)
-    pairs = [(None, None) if text is None else tres(text) for text in encoded.dictionary.to_pylist()]
-    gpus = pa.array([pair[0] for pair in pairs], pa.int64())
-    memory = pa.array([pair[1] for pair in pairs], pa.int64())
-    return gpus.take(encoded.indices), memory.take(encoded.indices)
+    return pairs_per_distinct(column, tres)
 
 
 def wait_status(text: str) -> tuple[int, int] | None:

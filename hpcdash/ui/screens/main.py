@@ -322,8 +322,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     async def _wanted(self, event: View.Wanted) -> None:
         event.stop()
         if event.view == "cluster":
-            titles = [session.store.title for session in self.sessions]
-            await self.switch(titles.index(str(event.arguments["title"])))
+            names = [session.name for session in self.sessions]
+            await self.switch(names.index(str(event.arguments["name"])))
             await self.go("jobs")
         else:
             await self.push(event.view, **event.arguments)

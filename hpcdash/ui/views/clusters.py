@@ -21,6 +21,7 @@ from hpcdash.ui.widgets.rows_layout import Column
 SCHEMA = pa.schema(
     [
         ("name", pa.string()),
+        ("title", pa.string()),
         ("state", pa.string()),
         ("user", pa.string()),
         ("version", pa.string()),
@@ -47,7 +48,8 @@ def session_row(session: ClusterSession, now: float) -> dict[str, Any]:
     error: HpcdashError | None = store.connection_error or next(iter(store.errors.values()), None)
     mine = store.snapshots.get(Kind.MINE)
     return {
-        "name": store.title,
+        "name": store.name,
+        "title": store.title,
         "state": health.state,
         "user": store.user,
         "version": store.probe.version if store.probe else "",
@@ -80,7 +82,7 @@ class ClustersView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         text = cells.text_cell
         return {
-            "name": Column("name", "CLUSTER", 10, "left", 0, text, flexible=True),
+            "name": Column("title", "CLUSTER", 10, "left", 0, text, flexible=True),
             "state": Column("state", "LINE", 10, "left", 0, connection_cell),
             "user": Column("user", "USER", 9, "left", 4, text),
             "version": Column("version", "SCHEDULER", 17, "left", 6, text),
@@ -129,7 +131,7 @@ class ClustersView(TableView):
         return ("clusters",)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        session = next((one for one in self.app.sessions if one.store.title == row["name"]), None)  # type: ignore[attr-defined]
+        session = next((one for one in self.app.sessions if one.name == row["name"]), None)  # type: ignore[attr-defined]
         if session is None:
             return ""
         error = session.store.connection_error or next(iter(session.store.errors.values()), None)
@@ -137,10 +139,13 @@ class ClustersView(TableView):
             return str(error.next_step)
         health = session.store.transport.health
         hops = " → ".join(health.hops)
-        return "  ·  ".join(part for part in (hops, health.detail, session.origin, "enter goes there") if part)
+        since = ""
+        if health.connected_at is not None:
+            since = f"connected for {format_age(max(0.0, session.store.clock.now() - health.connected_at))}"
+        return "  ·  ".join(part for part in (hops, since, health.detail, session.origin, "enter goes there") if part)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        self.post_message(self.Wanted("cluster", title=row_id))
+        self.post_message(self.Wanted("cluster", name=row_id))
 
 
 VIEW = ViewSpec("clusters", "clusters", ClustersView)

@@ -92,6 +92,10 @@ class JobsView(TableView):
 
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
+        return self.make_catalogue()
+
+    def make_catalogue(self) -> dict[str, Column]:
+        """Every column of a job, by name."""
         instant = cells.instant_cell(self.now, self.session.zone)
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {

@@ -18,6 +18,7 @@ from rich.text import Text
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_count, format_duration, format_memory
+from hpcdash.domain.words import state_word
 from hpcdash.ui.themes import STATE_STYLES, style_name
 
 RowContext: TypeAlias = Mapping[str, Any]
@@ -31,12 +32,6 @@ CELL_STYLES: tuple[str, ...] = (*STATE_STYLES, MUTED, STRONG, GOOD, WARNING, BAD
 
 # A sign, a space and the longest word.
 STATE_WIDTH = 12
-
-_WORDS: dict[str, str] = {
-    JobState.OUT_OF_MEMORY: "out of mem",
-    JobState.NODE_FAILED: "node fail",
-    JobState.TIMEOUT: "timed out",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +129,11 @@ def signs() -> Signs:
     return UNICODE_SIGNS if codeset.upper().replace("-", "") == "UTF8" else ASCII_SIGNS
 
 
-def state_word(state: str) -> str:
-    """A state in at most ten letters: `out_of_memory` is `out of mem`."""
-    return _WORDS.get(state) or visible(state).replace("_", " ")
-
-
 def state_cell(value: str | None, row: RowContext) -> Cell:
     """A job's or node's state: sign, word, colour."""
     state = value or JobState.UNKNOWN
     sign = signs().states.get(state, "?")
-    return f"{sign} {state_word(state)}", style_name(state)
+    return f"{sign} {visible(state_word(state))}", style_name(state)
 
 
 def text_cell(value: object, row: RowContext) -> Cell:
