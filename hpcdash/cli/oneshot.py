@@ -74,19 +74,14 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
 def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
     """jobs, nodes, queues or history as a table, JSON or CSV on stdout."""
     kind = _kind(name, mine)
-    wanted = query.parse(expression, SCHEMAS[kind])
+    # Times that one types are this machine's, as in the dashboard.
+    wanted = query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
 
-    async def work(session: ClusterSession) -> tuple[Snapshot, str]:
+    async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
         snapshot = await _fetch(session.store, kind)
-        return snapshot, session.store.backend.name
+        return snapshot, session.name, session.store.backend.name
 
-    title: list[str] = []
-
-    async def named(session: ClusterSession) -> tuple[Snapshot, str]:
-        title.append(session.name)
-        return await work(session)
-
-    snapshot, backend = with_session(common, named)
+    snapshot, cluster, backend = with_session(common, work)
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
@@ -96,7 +91,7 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
             name,
             table,
             out,
-            cluster=title[0],
+            cluster=cluster,
             backend=backend,
             taken_at=snapshot.taken_at,
             rejected_rows=len(snapshot.rejected),
