@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +33,33 @@ class Capability(StrEnum):
     HISTORY = "history"
     DETAIL = "detail"
     EXPECTED_START = "expected_start"
+    LOGS = "logs"
+    SCRIPT = "script"
+    CANCEL = "cancel"
+    HOLD = "hold"
+    REQUEUE = "requeue"
+    SUSPEND = "suspend"
+    SIGNAL = "signal"
+    ALTER = "alter"
+    SUBMIT = "submit"
+
+
+class Verb(StrEnum):
+    """What can be done to jobs; the journal and the command line use these words."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    REQUEUE = "requeue"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    SIGNAL = "signal"
+    ALTER = "alter"
+    SUBMIT = "submit"
+
+
+# What can be changed of a job, by the names of `hpcdash alter`.
+ALTERABLE = ("time", "queue", "qos", "nice", "throttle")
 
 
 class Answer(Protocol):
@@ -107,6 +134,80 @@ class JobScope:
     job_ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
+
+    `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
+    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER.
+    """
+
+    verb: Verb
+    job_ids: tuple[str, ...]
+    signal: str = ""
+    recipient: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went for one job: `done` None is unknown; `words` are the scheduler's own."""
+
+    job_id: str
+    done: bool | None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCommand:
+    """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing."""
+
+    argv: tuple[str, ...]
+    job_ids: tuple[str, ...]
+    read: Callable[[Answer], tuple[Outcome, ...]]
+    stdin: bytes | None = None
+    limit_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A batch script as it was submitted; `source` says in words where this text comes from."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """Where a job's output is. `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
+
+    `note` says in words what is not certain about the paths, '' where the scheduler itself gave them.
+    """
+
+    stdout: str | None
+    stderr: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
+
+    cpu_seconds: float | None = None
+    cpus: int | None = None
+    elapsed_seconds: int | None = None
+    # The largest sum over a node's tasks that was sampled.
+    memory_peak_bytes: int | None = None
+    memory_asked_bytes: int | None = None
+    gpus: int | None = None
+    gpu_percent: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    disk_read_bytes: int | None = None
+    disk_written_bytes: int | None = None
+    # What is not certain about these, in words.
+    note: str = ""
+
+
 class Backend(Protocol):
     """A scheduler. All methods build or read; nothing runs here."""
 
@@ -143,4 +244,42 @@ class Backend(Protocol):
 
     def reason_hint(self, state: str, reason: str | None) -> str:
         """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
+        ...
+
+    def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        """Where a job writes; `script` is asked for only where the detail does not say it (`needs_script_for_logs`)."""
+        ...
+
+    def needs_script_for_logs(self, detail: JobDetail) -> bool:
+        """Whether only the batch script's own directives can tell the paths."""
+        ...
+
+    def script_query(self, job_id: str) -> Query[Script]:
+        """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused."""
+        ...
+
+    def history_script_query(self, job_id: str) -> Query[Script]:
+        """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it
+        keeps none."""
+        ...
+
+    def explain_directive(self, line: str) -> str:
+        """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
+        ...
+
+    def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        """What a job of domain.schema.JOBS uses (running) or used (ended); None for one that has not started."""
+        ...
+
+    def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told."""
+        ...
+
+    def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
+        """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
+        ...
+
+    def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
+        none, a change there is no such thing as), naming it."""
         ...

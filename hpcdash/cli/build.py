@@ -16,10 +16,12 @@ from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, Settings, did_you_mean, parse_ssh_destination
 from hpcdash.errors import UsageError
+from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import FrozenClock, SystemClock
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.journal import Journal
 from hpcdash.stores.poller import Pace, Poller
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Prompter, Transport
@@ -35,6 +37,17 @@ def cache_root() -> Path:
     """Where snapshots are kept between runs; HPCDASH_CACHE sets another place."""
     named = os.environ.get("HPCDASH_CACHE")
     return Path(named) if named else platformdirs.user_cache_path("hpcdash")
+
+
+def state_root() -> Path:
+    """Where the journal and kept scripts are; HPCDASH_STATE sets another place."""
+    named = os.environ.get("HPCDASH_STATE")
+    return Path(named) if named else platformdirs.user_state_path("hpcdash")
+
+
+def journal() -> Journal:
+    """What was done from here, on whichever cluster."""
+    return Journal(state_root() / "journal.jsonl")
 
 
 def found_here() -> list[str]:
@@ -129,7 +142,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         user=cluster.user or "",
         title=cluster.title,
     )
-    return ClusterSession(store, Poller(store, pace_of(cluster)), _origin(cluster), zone)
+    return ClusterSession(store, Poller(store, pace_of(cluster)), Actions(store, journal()), _origin(cluster), zone)
 
 
 def _origin(cluster: ClusterSettings) -> str:
@@ -153,4 +166,5 @@ def build_replay(case_directory: Path) -> ClusterSession:
         user=transport.user,
         title=f"{transport.name} (recorded)",
     )
-    return ClusterSession(store, Poller(store, pace_of(ClusterSettings("replay", "replay"))), str(case_directory), UTC)
+    poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
+    return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC)

@@ -10,6 +10,7 @@ import platformdirs
 
 from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.outside import run_outside
 from hpcdash.config import Settings, load_settings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
@@ -58,4 +59,5 @@ def _run(
         prompter=prompter,
         first_view=view,
         aliases=settings.aliases,
+        run_outside=run_outside,
     ).run()

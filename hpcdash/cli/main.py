@@ -95,6 +95,91 @@ def show(common: CommonOptions, job: str, form: str) -> None:
 
 
 @cli.command()
+@click.argument("job")
+@click.option("--err", is_flag=True, help="stderr's file.")
+@click.option("-n", "lines", type=click.IntRange(min=0), default=100, show_default=True, help="How many last lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the file grows, until interrupted.")
+@click.option("--path", "path_only", is_flag=True, help="Print where the log is, and nothing else.")
+@common_options
+def log(common: CommonOptions, **given: Any) -> None:
+    """The last lines of a job's log, as they are in the file."""
+    from hpcdash.cli.log import run_log
+
+    run_log(common, **given)
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--diff", metavar="JOB", help="How it differs from another job's script.")
+@click.option("--explain", is_flag=True, help="Beside each directive, what it asks for.")
+@common_options
+def script(common: CommonOptions, **given: Any) -> None:
+    """The batch script of a job, as the scheduler has it."""
+    from hpcdash.cli.script import run_script
+
+    run_script(common, **given)
+
+
+def _acting_command(verb: str, words: str) -> None:
+    @cli.command(verb, help=words)
+    @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @common_options
+    def command(common: CommonOptions, jobs: tuple[str, ...], form: str) -> None:
+        from hpcdash.cli.acting import run_action
+
+        run_action(common, verb, jobs, form=form)
+
+
+_acting_command("cancel", "End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]")
+_acting_command("hold", "Keep waiting jobs from starting.")
+_acting_command("release", "Let held jobs start again.")
+_acting_command("requeue", "End running jobs and put them back into the queue.")
+_acting_command("suspend", "Stop running jobs where they are (often for operators alone).")
+_acting_command("resume", "Let suspended jobs go on.")
+
+
+@cli.command("signal")
+@click.argument("signal")
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--to", "recipient", metavar="WHOM", default="", help="batch, full, or a step's number; else the steps.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def signal_jobs(common: CommonOptions, signal: str, jobs: tuple[str, ...], recipient: str, form: str) -> None:
+    """Send a signal to running jobs: hpcdash signal USR1 41 --to batch"""
+    from hpcdash.cli.acting import run_action
+
+    run_action(common, "signal", jobs, signal=signal, recipient=recipient, form=form)
+
+
+@cli.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
+@click.option("--queue", metavar="NAME", help="Queue (partition).")
+@click.option("--qos", metavar="NAME")
+@click.option("--nice", metavar="N", help="0 and above; higher waits longer.")
+@click.option("--throttle", metavar="N", help="How many tasks of an array may run at once; 0: all.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def alter(common: CommonOptions, jobs: tuple[str, ...], form: str, **changes: str | None) -> None:
+    """Change waiting jobs (a running one's time limit, where the site allows it)."""
+    from hpcdash.cli.acting import run_action
+
+    run_action(common, "alter", jobs, changes={key: value for key, value in changes.items() if value}, form=form)
+
+
+@cli.command()
+@click.option("-n", "newest", type=click.IntRange(min=1), default=50, show_default=True, help="How many actions.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def journal(common: CommonOptions, newest: int, form: str) -> None:
+    """What was done from here, and how it ended."""
+    from hpcdash.cli.journal import run_journal
+
+    run_journal(common, newest, form)
+
+
+@cli.command()
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node"})
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
+# Where one job is pointed at, or shown; and where something is done to it.
+OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage"}
+LOG = frozenset({"log"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,39 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("mark", "space", "mark", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
+    Action("log", "l", "log: stdout", OF_A_JOB, Capability.LOGS, shown=3, short="log"),
+    Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
+    Action("script", "b", "batch script", OF_A_JOB, Capability.SCRIPT, shown=6, short="script"),
+    Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
+    Action("cancel", "x", "cancel (asks)", OF_A_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
+    Action("hold", "h", "hold, or release what is held", OF_A_JOB, Capability.HOLD, acts=True, shown=7, short="hold"),
+    Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
+    Action("suspend", "p", "suspend, or resume what is suspended", OF_A_JOB, Capability.SUSPEND, acts=True),
+    Action("signal", "z", "send a signal", OF_A_JOB, Capability.SIGNAL, acts=True),
+    Action("alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_JOB, Capability.ALTER, acts=True),
+    Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
+    Action("mark_failed", "f", "mark the failed", frozenset({"triage"}), shown=1, short="mark failed"),
+    Action("search", "slash", "search", LOG | {"script"}, shown=1),
+    Action("next_match", "n", "next match", LOG | {"script"}),
+    Action("previous_match", "N", "previous match", LOG | {"script"}),
+    Action("follow", "f", "follow the end, or stay", LOG, shown=2, short="follow"),
+    Action("wrap", "w", "wrap long lines", LOG | {"script"}, shown=5, short="wrap"),
+    Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
+    Action("to_time", "at", "jump to a time", LOG),
+    Action("line_number", "number_sign", "count which line of the file this is", LOG),
+    Action("other_stream", "tab", "the other stream", LOG, shown=3, short="other stream"),
+    Action("side_by_side", "s", "both streams side by side", LOG),
+    Action("previous_task", "left_square_bracket", "the previous array task", LOG),
+    Action("next_task", "right_square_bracket", "the next array task", LOG),
+    Action("diff", "D", "how the script differs from another job's", frozenset({"job", "script"}), Capability.SCRIPT),
+    Action("open_outside", "E", "open in $PAGER, $EDITOR", LOG | {"script"}, shown=8, short="$PAGER"),
+    Action("journal", "J", "journal: what was done from here"),
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
     Action("reverse", "O", "reverse the order", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
     Action("copy", "y", "copy the id, or a log's path", shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now"),
-    Action("next_cluster", "tab", "next cluster"),
+    Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),
     Action("explain", "exclamation_mark", "the whole error: command, status, its own words"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
@@ -84,6 +114,8 @@ _KEY_SIGNS = {
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "percent_sign": "%",
+    "number_sign": "#",
+    "at": "@",
     "plus": "+",
     "minus": "-",
 }

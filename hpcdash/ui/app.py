@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.command import Provider
 from textual.screen import Screen
 
@@ -45,7 +45,9 @@ class HpcdashApp(App[None]):
         prompter: UiPrompter | None = None,
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
+        run_outside: Callable[[str, Path], str] | None = None,
     ) -> None:
+        """`run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well."""
         self._palettes = load_themes(theme_folders)
         super().__init__()
         for palette in self._palettes.values():
@@ -57,6 +59,7 @@ class HpcdashApp(App[None]):
         self._sort = dict(sort or {})
         self._fold_arrays = fold_arrays
         self._prompter = prompter
+        self._run_outside = run_outside
         self.main = main_screen_with(actions)(
             self.sessions,
             actions,
@@ -78,6 +81,19 @@ class HpcdashApp(App[None]):
         if view in ("jobs", "history"):
             arguments["fold"] = self._fold_arrays
         return arguments
+
+    def open_outside(self, program: str, file: Path) -> None:
+        """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
+        if self._run_outside is None:
+            self.notify("nothing can be opened from here", severity="warning")
+            return
+        try:
+            with self.suspend():
+                complaint = self._run_outside(program, file)
+        except SuspendNotSupported:
+            complaint = "this terminal cannot be left to another program"
+        if complaint:
+            self.notify(complaint, severity="warning", markup=False)
 
     def get_default_screen(self) -> Screen[None]:
         return self.main

@@ -1,10 +1,11 @@
-"""One cluster as the screen has it: its store, and the poller that keeps the store fresh."""
+"""One cluster as the screen has it: its store, the poller that keeps the store fresh, and what acts on its jobs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
 
+from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.poller import Poller
 
@@ -18,6 +19,7 @@ class ClusterSession:
 
     store: ClusterStore
     poller: Poller
+    actions: Actions
     origin: str = ""
     zone: tzinfo | None = None
 

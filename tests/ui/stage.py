@@ -15,10 +15,11 @@ from textual.pilot import Pilot
 
 from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm import BACKEND
-from hpcdash.cli.build import build_replay, pace_of
+from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import token_of
+from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock
 from hpcdash.stores.cluster import ClusterStore
@@ -91,7 +92,8 @@ def answering(transport: AnsweringTransport, *, name: str = "big", ages: bool = 
     """A cluster behind an AnsweringTransport; with `ages` its poller lives in real time."""
     store = ClusterStore(name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="user000")
     pace = pace_of(ClusterSettings(name, name))
-    return ClusterSession(store, Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0), "", UTC)
+    poller = Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0)
+    return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 15.0) -> None:

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Capability, JobDetail, JobScope, ParsedTable, Probe, Query
-from hpcdash.backends.slurm import detail, history, jobs, nodes, probe, queues, reasons
+from hpcdash.backends.base import (
+    ActionCommand,
+    ActionRequest,
+    Capability,
+    JobDetail,
+    JobScope,
+    LogFiles,
+    ParsedTable,
+    Probe,
+    Query,
+    Script,
+    Usage,
+)
+from hpcdash.backends.slurm import (
+    actions,
+    detail,
+    directives,
+    history,
+    jobs,
+    log_files,
+    nodes,
+    probe,
+    queues,
+    reasons,
+    script,
+    usage,
+)
 
 
 class SlurmBackend:
@@ -43,3 +69,30 @@ class SlurmBackend:
 
     def reason_hint(self, state: str, reason: str | None) -> str:
         return reasons.reason_hint(state, reason)
+
+    def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        return log_files.log_files(detail, script)
+
+    def needs_script_for_logs(self, detail: JobDetail) -> bool:
+        return log_files.needs_script(detail)
+
+    def script_query(self, job_id: str) -> Query[Script]:
+        return script.script_query(job_id)
+
+    def history_script_query(self, job_id: str) -> Query[Script]:
+        return script.history_script_query(job_id)
+
+    def explain_directive(self, line: str) -> str:
+        return directives.explain(line)
+
+    def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        return usage.usage_query(row)
+
+    def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return usage.priority_query(job_id)
+
+    def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
+        return usage.qos_query(qos)
+
+    def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        return actions.action_commands(request)

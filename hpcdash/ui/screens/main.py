@@ -25,23 +25,37 @@ from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import Action, available, key_sign, textual_keys
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
+from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.surroundings import meanwhile_words, shown_error, shown_snapshot, status_parts
-from hpcdash.ui.views import clusters, history, job, jobs, node, nodes, queues
+from hpcdash.ui.views import clusters, history, job, jobs, journal, log, node, nodes, queues, script, triage
 from hpcdash.ui.views.base import View, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 SPECS: dict[str, ViewSpec] = {
-    spec.name: spec for spec in (jobs.VIEW, nodes.VIEW, queues.VIEW, history.VIEW, clusters.VIEW, job.VIEW, node.VIEW)
+    spec.name: spec
+    for spec in (
+        jobs.VIEW,
+        nodes.VIEW,
+        queues.VIEW,
+        history.VIEW,
+        clusters.VIEW,
+        job.VIEW,
+        node.VIEW,
+        log.VIEW,
+        script.VIEW,
+        triage.VIEW,
+        journal.VIEW,
+    )
 }
 # More events than these at once are told in one line.
 _ANNOUNCED_ONE_BY_ONE = 4
 _NAME_CELLS = 40
 
 
-class MainScreen(Screen[None], inherit_bindings=False):
+class MainScreen(JobActions, Screen[None], inherit_bindings=False):
     """Keeps a stack of views for each cluster, and what is around them up to date."""
 
     DEFAULT_CSS = """

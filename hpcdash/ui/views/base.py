@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from textual.message import Message
 from textual.widget import Widget
@@ -14,6 +15,18 @@ from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and the rows they are.
+
+    `rows` are of domain.schema.JOBS. `missing` are marked ids that no list has any more.
+    """
+
+    job_ids: tuple[str, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 class View(Widget):
@@ -75,6 +88,14 @@ class View(Widget):
     def counts(self) -> tuple[str, str]:
         """Counts by state of what is shown, of all: in words, and in signs."""
         return "", ""
+
+    def pointed_job(self) -> str | None:
+        """The id of the job one points at or looks into (an array's number for a whole one), if any."""
+        return None
+
+    def targets(self) -> Targets:
+        """What an action is for: the marked, else what is pointed at."""
+        return Targets()
 
     def marks(self) -> int:
         return 0

@@ -19,7 +19,7 @@ from hpcdash.domain.words import ended_words, state_word
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.base import Targets, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column, fitted
@@ -188,10 +188,41 @@ class JobsView(TableView):
         self.post_message(self.CrumbsChanged())
 
     def do_detail(self) -> None:
+        if (job_id := self.pointed_job()) is not None:
+            self.post_message(self.Wanted("job", job_id=job_id))
+
+    def pointed_job(self) -> str | None:
         row = self.rows.cursor_row
-        if row is not None:
-            job_id = row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"]
-            self.post_message(self.Wanted("job", job_id=str(job_id)))
+        if row is None:
+            return None
+        return str(row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"])
+
+    def targets(self) -> Targets:
+        """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""
+        table = self.source()
+        wanted = sorted(self.rows.marked) or [row_id for row_id in (self.rows.cursor_id,) if row_id is not None]
+        if table is None or not wanted:
+            return Targets()
+        shown = self.matched(table)
+        ids: list[str] = []
+        rows: list[dict[str, Any]] = []
+        missing: list[str] = []
+        for row_id in wanted:
+            array_id = row_id.removesuffix("[]")
+            column = "id" if array_id == row_id else "array_id"
+            found = table.filter(pc.equal(table[column], array_id)).to_pylist()
+            if column == "array_id":
+                of_shown = shown.filter(pc.equal(shown[column], array_id)).to_pylist()
+                is_whole = len(of_shown) == len(found)
+                found = of_shown
+                ids += [array_id] if is_whole and found else [row["id"] for row in found]
+            else:
+                ids += [row["id"] for row in found]
+            rows += found
+            if not found:
+                missing.append(row_id)
+        by_id = {row["id"]: row for row in rows}
+        return Targets(tuple(dict.fromkeys(ids)), tuple(by_id.values()), tuple(missing))
 
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, self.kind, Kind.MINE):

@@ -177,9 +177,7 @@ class TableView(View):
                 return
 
     def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
-        matched = table
-        if self._filter is not None:
-            matched = query.apply(table, self._filter, self.session.store.clock.now())
+        matched = self.matched(table)
         counts = count_words(matched, table.num_rows)
         order = None
         if self.sort_key is not None and self.sort_key in matched.column_names:
@@ -187,6 +185,10 @@ class TableView(View):
         # Widths come from all rows, so that they stay while one types a filter.
         columns = [self.fitted(column, table) for column in self.columns()]
         return self.shaped(matched, order), columns, counts
+
+    def matched(self, table: pa.Table) -> pa.Table:
+        """The rows of a table that the filter leaves."""
+        return table if self._filter is None else query.apply(table, self._filter, self.session.store.clock.now())
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         """The column as wide as the values of a table want it."""
