@@ -171,7 +171,10 @@ class ActionCommand:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A batch script as it was submitted; `source` says in words where this text comes from."""
+    """A batch script as it was submitted; `source` says in words where this text comes from.
+
+    Bytes that are no UTF-8 are lone surrogates: `text.encode("utf-8", "surrogateescape")` gives back what was there.
+    """
 
     text: str
     source: str
@@ -263,6 +266,10 @@ class Backend(Protocol):
         keeps none."""
         ...
 
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        """The file on the login node that a job's script was read from when it was submitted, where that is told."""
+        ...
+
     def explain_directive(self, line: str) -> str:
         """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
         ...
@@ -277,6 +284,10 @@ class Backend(Protocol):
 
     def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
         """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
+        ...
+
+    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
+        """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
         ...
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:

@@ -71,7 +71,8 @@ def test_the_paths_join_the_row() -> None:
 
 
 def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
-    job = job_detail(row(), native(stdout="/home/alice/slurm-88_4294967294.out")).job.to_pylist()[0]
+    array = row(jobarrayid="88_[3-9]", arraytaskid="3-9")
+    job = job_detail(array, native(stdout="/home/alice/slurm-88_4294967294.out")).job.to_pylist()[0]
     assert job["stdout_path"] == "/home/alice/slurm-88_%a.out"
 
 

@@ -28,9 +28,11 @@ from hpcdash.backends.slurm import (
     jobs,
     log_files,
     nodes,
+    priority,
     probe,
     queues,
     reasons,
+    rules,
     script,
     usage,
 )
@@ -82,6 +84,9 @@ class SlurmBackend:
     def history_script_query(self, job_id: str) -> Query[Script]:
         return script.history_script_query(job_id)
 
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        return log_files.submitted_file(detail)
+
     def explain_directive(self, line: str) -> str:
         return directives.explain(line)
 
@@ -89,10 +94,13 @@ class SlurmBackend:
         return usage.usage_query(row)
 
     def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        return usage.priority_query(job_id)
+        return priority.priority_query(job_id)
 
     def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
-        return usage.qos_query(qos)
+        return rules.qos_query(qos)
+
+    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
+        return rules.queue_rules_query(queue)
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(request)

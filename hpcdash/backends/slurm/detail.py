@@ -14,6 +14,7 @@ import pyarrow as pa
 from hpcdash.backends.base import Answer, JobDetail, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.log_files import shown_files
 from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.errors import NoSuchJob
 
@@ -30,7 +31,6 @@ _NEXT_RECORD = re.compile(r"\n\s*\n(?=JobId=[0-9].*?\n   UserId=)", re.DOTALL)
 _AFTER_THE_NAME = "\n   NumNodes="
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
-_MANY_TASKS = "4294967294"
 
 
 def scontrol_id(job_id: str) -> str:
@@ -96,16 +96,15 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the paths scontrol tells; a pending array's keep %a for the task that is not known yet.
+    """The row with the files scontrol tells; a pending array's keep %a for the task that is not known yet.
 
     The texts that a person chose are the row's: in `native` lines of theirs that look like scontrol's own are dropped.
     """
     native = _without_forgeries(row, native)
-    for column, key in (("stdout_path", "StdOut"), ("stderr_path", "StdErr")):
-        path = _last(native, key)
-        if path and path != "(null)":
+    for column, path in zip(("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True):
+        if path:
             position = row.schema.get_field_index(column)
-            row = row.set_column(position, row.schema.field(position), pa.array([path.replace(_MANY_TASKS, "%a")]))
+            row = row.set_column(position, row.schema.field(position), pa.array([path]))
     return JobDetail(row, native)
 
 
@@ -122,13 +121,3 @@ def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, st
         at = keys.index(key)
         pairs[at : at + 1 + forged] = [(key, text)]
     return _numbered(pairs)
-
-
-def _last(native: Mapping[str, str], key: str) -> str | None:
-    """The last value of a key: scontrol prints the paths after every text a person may have chosen."""
-    value = native.get(key)
-    number = 2
-    while (following := native.get(f"{key} {number}")) is not None:
-        value = following
-        number += 1
-    return value

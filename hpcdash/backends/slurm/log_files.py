@@ -1,17 +1,225 @@
-"""Where a Slurm job's output is: what scontrol says, or the patterns of its script and command line, filled in."""
+"""Where a Slurm job's output is: what scontrol shows of it, finished, or the patterns of its command line and script.
+
+Knows what a pattern's fields stand for from a job's details; reads no file and no script itself.
+"""
 
 from __future__ import annotations
 
+import os.path
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.domain import nodelist
+from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
+from hpcdash.logs.paths import (
+    PathFacts,
+    default_pattern,
+    finish_shown,
+    output_path,
+    path_as_shown,
+    shown_is_doubtful,
+)
+
+_NULL = "(null)"
+_INTERACTIVE = frozenset({"srun", "salloc"})
+_WRAPPED = "# This script was created by sbatch --wrap.\n"
+_INTERACTIVE_NOTE = "a job of srun or salloc: its output went to the terminal that it was started in"
+# Stands for a blank inside a word of a submit line, which keeps no quotes.
+_BLANK = "\x00"
+
+Native = Mapping[str, str]
+Row = Mapping[str, Any]
+
+
+def last_told(native: Native, key: str) -> str | None:
+    """The last value of a key: scontrol prints the paths after every text a person may have chosen."""
+    value = native.get(key)
+    number = 2
+    while (following := native.get(f"{key} {number}")) is not None:
+        value = following
+        number += 1
+    return None if value in (None, "", _NULL) else value
+
+
+def path_facts(row: Row, native: Native) -> PathFacts:
+    """What a pattern's fields stand for, of a row of domain.schema.JOBS and its answer of scontrol or sacct."""
+    array_id, task = row["array_id"], str(row["array_task"] or "")
+    is_array = array_id is not None
+    task = task if task.isdigit() else ""
+    number = native.get("JobId") or native.get("JobIDRaw") or ""
+    # Tasks that wait share one record; each gets a number of its own when it starts.
+    shares_record = is_array and (not task or not native.get("ArrayTaskId", task).isdigit())
+    return PathFacts(
+        job_number="" if shares_record else number,
+        work_dir=row["work_dir"] or "",
+        user=row["user"] or "",
+        name=row["name"],
+        node=_first_node(native.get("BatchHost") or row["node_list"] or ""),
+        array_id=array_id or "",
+        task=task,
+        is_array=is_array,
+    )
+
+
+def _first_node(nodes: str) -> str:
+    try:
+        return next(iter(nodelist.expand(nodes)), "").partition(".")[0]
+    except ValueError:
+        return ""
+
+
+def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
+    """stdout's and stderr's file as scontrol tells them, finished; None where it does not."""
+    if "JobId" not in native:
+        return None, None
+    facts = path_facts(row, native)
+    stdout, stderr = (last_told(native, key) for key in ("StdOut", "StdErr"))
+    return (finish_shown(stdout, facts) if stdout else None, finish_shown(stderr, facts) if stderr else None)
 
 
 def needs_script(detail: JobDetail) -> bool:
-    """True for a job only the accounting database knows."""
-    return detail.job["stdout_path"][0].as_py() is None
+    """True where scontrol's path may stand for several patterns, and for jobs that only the accounting knows."""
+    native = detail.native
+    row = detail.job.to_pylist()[0]
+    if _is_interactive(native):
+        return False
+    if "JobId" in native:
+        facts = path_facts(row, native)
+        shown = [last_told(native, key) for key in ("StdOut", "StdErr")]
+        return any(path and shown_is_doubtful(path, facts) for path in shown)
+    if last_told(native, "StdOut"):
+        return False
+    given, _ = _submit_options(row, native, None)
+    return last_value(given, "output") is None or last_value(given, "error") is None
 
 
 def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     """The paths of a job."""
     row = detail.job.to_pylist()[0]
-    stdout, stderr = row["stdout_path"], row["stderr_path"]
-    return LogFiles(stdout, None if stderr == stdout else stderr)
+    native = detail.native
+    if _is_interactive(native):
+        return LogFiles(None, None, _INTERACTIVE_NOTE)
+    facts = path_facts(row, native)
+    if "JobId" in native:
+        return _files_shown(row, native, facts, script)
+    if told := last_told(native, "StdOut"):
+        error = last_told(native, "StdErr")
+        stdout = output_path(told, facts, with_modulo=True)
+        stderr = output_path(error, facts, with_modulo=True) if error else None
+        return LogFiles(stdout, None if stderr == stdout else stderr)
+    return _files_of_the_past(row, native, facts, script)
+
+
+def submitted_file(detail: JobDetail) -> str | None:
+    """The file that a job's script was read from when it was submitted; None where that is not told."""
+    native = detail.native
+    row = detail.job.to_pylist()[0]
+    if "JobId" in native:
+        # The script's own arguments follow it.
+        command = (last_told(native, "Command") or "").partition(" ")[0]
+        return command if command.startswith("/") and native.get("BatchFlag") != "0" else None
+    given, rest = _submit_options(row, native, None)
+    names = {one.name for one in given}
+    if not rest or "wrap" in names or _is_interactive(native):
+        return None
+    if rest[0].startswith("/"):
+        return rest[0]
+    # Relative to where sbatch was called, which is the job's folder unless that was chosen.
+    return None if "chdir" in names or not row["work_dir"] else f"{row['work_dir']}/{rest[0]}"
+
+
+def _is_interactive(native: Native) -> bool:
+    if "JobId" in native:
+        return native.get("BatchFlag") == "0"
+    return os.path.basename(native.get("SubmitLine", "").partition(" ")[0]) in _INTERACTIVE
+
+
+def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | None) -> LogFiles:
+    stdout, stderr = shown_files(row, native)
+    notes: list[str] = []
+    if script is not None:
+        asked = read_directives(script.text).options
+        patterns = [value for name in ("output", "error") if (value := last_value(asked, name))]
+        stdout = _settled(last_told(native, "StdOut"), stdout, patterns, facts, notes)
+        stderr = _settled(last_told(native, "StdErr"), stderr, patterns, facts, notes)
+    if stdout is not None and facts.is_array and not facts.job_number and "%a" not in stdout and not facts.task:
+        notes.append("if its pattern has %j, each task writes to another file, named when it starts")
+    return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))
+
+
+def _settled(
+    shown: str | None, finished: str | None, patterns: list[str], facts: PathFacts, notes: list[str]
+) -> str | None:
+    """A path that may stand for several patterns, by the script's own where one of them is shown like it."""
+    if shown is None or not shown_is_doubtful(shown, facts):
+        return finished
+    for pattern in patterns:
+        if path_as_shown(pattern, facts) == shown:
+            return output_path(pattern, facts)
+    if "\\" in shown:
+        notes.append("a pattern with a backslash stays as it is, and Slurm shows it filled in: this is a guess")
+        return output_path(shown, facts)
+    return finished
+
+
+def _files_of_the_past(row: Row, native: Native, facts: PathFacts, script: Script | None) -> LogFiles:
+    on_line, _ = _submit_options(row, native, script)
+    in_script = read_directives(script.text).options if script else ()
+    output, output_from = _chosen("output", on_line, in_script)
+    error, error_from = _chosen("error", on_line, in_script)
+    stdout = output_path(output or default_pattern(facts), facts)
+    stderr = output_path(error, facts) if error else None
+    note = _note(native, script, {output_from, error_from if error else output_from})
+    return LogFiles(stdout, None if stderr == stdout else stderr, note)
+
+
+def _chosen(name: str, on_line: Sequence[Option], in_script: Sequence[Option]) -> tuple[str | None, str]:
+    for given, source in ((on_line, "line"), (in_script, "script")):
+        if (value := last_value(given, name)) is not None:
+            return value, source
+    return None, "default"
+
+
+def _note(native: Native, script: Script | None, sources: set[str]) -> str:
+    parts = []
+    if "line" in sources:
+        parts.append("from the command line it was submitted with, which Slurm keeps without its quotes")
+    if "script" in sources and script is not None:
+        parts.append(f"from the #SBATCH lines of its script ({script.source})")
+    if "default" in sources:
+        silent = f", as its script ({script.source}) gives none" if script is not None else ""
+        parts.append(f"Slurm's own name for it{silent}")
+    note = ", ".join(parts)
+    missing = [
+        words
+        for words, is_missing in (
+            ("its script", script is None),
+            ("its command line", not native.get("SubmitLine")),
+        )
+        if is_missing
+    ]
+    if missing and sources != {"line"}:
+        return f"{note}; {' and '.join(missing)}, which may name another, {'is' if len(missing) == 1 else 'are'} gone"
+    return note if sources == {"line"} else f"{note}; unless SBATCH_OUTPUT was set"
+
+
+def _submit_options(row: Row, native: Native, script: Script | None) -> tuple[Sequence[Option], Sequence[str]]:
+    """The options of the command line that sbatch was called with, and the words from the script's name on.
+
+    SubmitLine joins the words with blanks and drops the quotes: texts known to hold blanks are put together again.
+    """
+    line = native.get("SubmitLine", "")
+    for text in (row["name"], row["comment"], row["work_dir"], _wrapped(script)):
+        if text and " " in text:
+            line = line.replace(text, text.replace(" ", _BLANK), 1)
+    words = [word.replace(_BLANK, " ") for word in line.split(" ")]
+    read = read_command_line(words[1:])
+    return read.options, read.script
+
+
+def _wrapped(script: Script | None) -> str | None:
+    """What --wrap was given, of a script that sbatch made of it."""
+    if script is None or _WRAPPED not in script.text:
+        return None
+    return script.text.partition(_WRAPPED)[2].strip("\n")

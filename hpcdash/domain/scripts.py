@@ -1,0 +1,123 @@
+"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts differ.
+
+Knows no scheduler (who asks says what a directive means) and no widget.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hpcdash.domain.text import visible
+
+TAB_CELLS = 8
+MOST_LETTERS_A_LINE = 10_000
+# Directives are looked for only this far: what comes later is a program's own text.
+_MOST_EXPLAINED_LINES = 2000
+NOT_READ = "not read: a command comes before it"
+# Of larger scripts difflib would take seconds.
+MOST_DIFFED_LINES = 5000
+
+
+class LineKind(StrEnum):
+    """What a line is in a script, or in a difference of two."""
+
+    PLAIN = "plain"
+    DIRECTIVE = "directive"
+    ADDED = "added"
+    REMOVED = "removed"
+    PLACE = "place"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptLine:
+    """One line, safe to show: `number` is its place in the script (None in a difference), `note` what it asks for."""
+
+    text: str
+    number: int | None = None
+    kind: LineKind = LineKind.PLAIN
+    note: str = ""
+
+
+def script_lines(text: str, explain: Callable[[str], str]) -> list[ScriptLine]:
+    """The lines of a script; of one that ends in a newline nothing follows it."""
+    lines: list[ScriptLine] = []
+    reads_directives = True
+    for number, line in enumerate(_split(text), start=1):
+        note = explain(line) if number <= _MOST_EXPLAINED_LINES else ""
+        if note and not reads_directives:
+            note = NOT_READ
+        if line.strip() and not line.lstrip().startswith("#"):
+            reads_directives = False
+        kind = LineKind.DIRECTIVE if note and note != NOT_READ else LineKind.PLAIN
+        lines.append(ScriptLine(shown(line), number, kind, visible(note)))
+    return lines
+
+
+def shown(line: str) -> str:
+    """A line with its tabs as blanks, without the end of a line of DOS, and nothing in it that a terminal obeys.
+
+    Of a very long one the first MOST_LETTERS_A_LINE letters.
+    """
+    text = line.removesuffix("\r").expandtabs(TAB_CELLS)
+    more = len(text) - MOST_LETTERS_A_LINE
+    return visible(text) if more <= 0 else f"{visible(text[:MOST_LETTERS_A_LINE])}… ({more} more)"
+
+
+def line_ends(text: str) -> str:
+    """What is odd about the ends of a script's lines, in words; '' where nothing is."""
+    dos = text.count("\r\n")
+    if not dos:
+        return ""
+    return "lines end in CRLF" if dos == text.count("\n") else f"{dos} of its lines end in CRLF"
+
+
+def unified(before: str, after: str, names: tuple[str, str]) -> list[str]:
+    """A unified difference, without line ends; [] where there is none. The lines are hostile still.
+
+    Scripts of more than MOST_DIFFED_LINES lines are compared line by line in order alone.
+    """
+    old, new = _split(before), _split(after)
+    if max(len(old), len(new)) > MOST_DIFFED_LINES:
+        return _plain_difference(old, new, names)
+    return list(difflib.unified_diff(old, new, *names, lineterm=""))
+
+
+def _plain_difference(old: Sequence[str], new: Sequence[str], names: tuple[str, str]) -> list[str]:
+    """All that stands between what both begin and what both end with."""
+    if list(old) == list(new):
+        return []
+    first = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    shared = min(len(old), len(new)) - first
+    last = next((at for at in range(shared) if old[-1 - at] != new[-1 - at]), shared)
+    removed, added = old[first : len(old) - last], new[first : len(new) - last]
+    # A side without lines is placed behind the line before.
+    starts = (first + bool(removed), first + bool(added))
+    place = f"@@ -{starts[0]},{len(removed)} +{starts[1]},{len(added)} @@"
+    head = [f"--- {names[0]}", f"+++ {names[1]}", place]
+    return [*head, *(f"-{line}" for line in removed), *(f"+{line}" for line in added)]
+
+
+def difference_lines(difference: Sequence[str]) -> list[ScriptLine]:
+    """The lines of a unified difference, each by what it is."""
+    lines = []
+    for at, line in enumerate(difference):
+        kind = _kind(line) if at > 1 else LineKind.FILE
+        note = "line ends in CR" if line.endswith("\r") and kind in (LineKind.ADDED, LineKind.REMOVED) else ""
+        lines.append(ScriptLine(line[:1] + shown(line[1:]), None, kind, note))
+    return lines
+
+
+def _kind(line: str) -> LineKind:
+    kinds = {"+": LineKind.ADDED, "-": LineKind.REMOVED, "@": LineKind.PLACE}
+    return kinds.get(line[:1], LineKind.PLAIN)
+
+
+def _split(text: str) -> list[str]:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines

@@ -1,0 +1,58 @@
+"""Finds where a job's output is: asks for its details, and for its script where these alone do not tell.
+
+Knows no screen and no scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.scripts import fetch_script
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a job writes: its details, its row of domain.schema.JOBS, and the files.
+
+    A single task that waits in its array's record has a row of its own: the array's, with the task's id and number.
+    """
+
+    job_id: str
+    detail: JobDetail
+    row: Mapping[str, Any]
+    files: LogFiles
+
+
+async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
+    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering."""
+    detail = _of_the_task(await store.fetch_detail(job_id), job_id)
+    script: Script | None = None
+    if store.backend.needs_script_for_logs(detail):
+        try:
+            script = await fetch_script(store, job_id, detail=detail)
+        except UnreachableError:
+            raise
+        except HpcdashError:
+            # The note beside the files says that its directives are not known.
+            script = None
+    return LogPlace(job_id, detail, detail.job.to_pylist()[0], store.backend.log_files(detail, script))
+
+
+def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
+    """The details with the row of the one task that was asked for, where the row holds others too."""
+    array_id, _, task = job_id.partition("_")
+    row = detail.job
+    held = row["array_task"][0].as_py()
+    if not task.isdigit() or held == task or row["array_id"][0].as_py() != array_id:
+        return detail
+    for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
+        position = row.schema.get_field_index(name)
+        row = row.set_column(position, row.schema.field(position), pa.array([value], row.schema.field(position).type))
+    return replace(detail, job=row)

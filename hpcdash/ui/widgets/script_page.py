@@ -1,0 +1,245 @@
+"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched for. Knows no job."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from hpcdash.domain.scripts import LineKind, ScriptLine
+from hpcdash.domain.text import width_of
+from hpcdash.ui.widgets.script_colours import PARTS, Part
+from hpcdash.ui.widgets.script_layout import NOTE_SIGN, PageLayout, Placed, lay_out
+
+_SIDEWAYS_CELLS = 8
+# Line, and the letters of its text.
+Match = tuple[int, int, int]
+
+
+class ScriptPage(ScrollView, can_focus=True):
+    """Lines that can be read, scrolled, wrapped and searched."""
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"script-page--{name}" for name in (*PARTS, *LineKind, "gutter", "note", "match", "current")),
+    }
+    DEFAULT_CSS = """
+    ScriptPage {
+        height: 1fr; width: 1fr; background: $background; color: $foreground;
+        scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1;
+        & > .script-page--gutter { color: $table-dim; }
+        & > .script-page--note { color: $table-dim; text-style: italic; }
+        & > .script-page--plain { color: $foreground; }
+        & > .script-page--directive { color: $accent; }
+        & > .script-page--comment { color: $table-dim; }
+        & > .script-page--string { color: $success; }
+        & > .script-page--keyword { color: $primary; }
+        & > .script-page--number { color: $warning; }
+        & > .script-page--variable { color: $secondary; text-style: bold; }
+        & > .script-page--added { color: $success; background: $success 10%; }
+        & > .script-page--removed { color: $error; background: $error 10%; }
+        & > .script-page--place { color: $primary; }
+        & > .script-page--file { text-style: bold; }
+        & > .script-page--match { background: $warning 40%; color: $foreground; text-style: underline; }
+        & > .script-page--current { background: $warning; color: $background; text-style: bold; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "by_lines(1)", "down", show=False, priority=True),
+        Binding("up,k", "by_lines(-1)", "up", show=False, priority=True),
+        Binding("pagedown", "by_pages(1)", "page down", show=False, priority=True),
+        Binding("pageup", "by_pages(-1)", "page up", show=False, priority=True),
+        Binding("home", "to_line(0)", "first line", show=False, priority=True),
+        Binding("end", "to_line(-1)", "last line", show=False, priority=True),
+        Binding("left", "sideways(-1)", "left", show=False, priority=True),
+        Binding("right", "sideways(1)", "right", show=False, priority=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: Sequence[ScriptLine] = ()
+        self.wrap = False
+        self.matches: list[Match] = []
+        self.current = -1
+        self._colours: Sequence[Sequence[Part]] = ()
+        self._layout = PageLayout((), 1, 0)
+        self._laid_out_for = (-1, False)
+
+    # -- what is shown
+
+    def show(self, lines: Sequence[ScriptLine], *, stay: bool = False) -> None:
+        """Other lines, from their top, or from where one was in the ones before."""
+        self.lines = lines
+        self._colours = ()
+        self.clear_search()
+        self._lay_out()
+        if not stay:
+            self.scroll_to(0, 0, animate=False)
+
+    def colour(self, parts: Sequence[Sequence[Part]]) -> None:
+        """Which parts of the lines are what."""
+        self._colours = parts
+        self.refresh()
+
+    def set_wrap(self, wrap: bool) -> None:
+        """Wrap long lines, or not; the line at the top stays there."""
+        top = self._top_line()
+        self.wrap = wrap
+        self._lay_out()
+        self.scroll_to(x=0, y=self._row_of(top), animate=False, immediate=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        top = self._top_line()
+        self._lay_out()
+        self.scroll_to(y=self._row_of(top), animate=False, immediate=True)
+
+    def _lay_out(self) -> None:
+        width = self.scrollable_content_region.width or self.size.width
+        self._layout = lay_out(self.lines, width, wrap=self.wrap)
+        cells = self._layout.gutter + self._layout.cells
+        self.virtual_size = Size(min(cells, width) if self.wrap else cells, len(self._layout.rows))
+        self.refresh()
+
+    def _top_line(self) -> int:
+        rows = self._layout.rows
+        return rows[min(self.scroll_offset.y, len(rows) - 1)].line if rows else 0
+
+    def _row_of(self, line: int) -> int:
+        return bisect_left(self._layout.rows, line, key=lambda placed: placed.line)
+
+    # -- moving
+
+    def action_by_lines(self, lines: int) -> None:
+        self.scroll_relative(y=lines, animate=False)
+
+    def action_by_pages(self, pages: int) -> None:
+        self.scroll_relative(y=pages * max(1, self.scrollable_content_region.height - 1), animate=False)
+
+    def action_to_line(self, row: int) -> None:
+        self.scroll_to(y=row if row >= 0 else self.max_scroll_y, animate=False)
+
+    def action_sideways(self, steps: int) -> None:
+        self.scroll_relative(x=steps * _SIDEWAYS_CELLS, animate=False)
+
+    # -- searching
+
+    def search(self, wanted: str) -> int:
+        """Mark where `wanted` stands and go to the first place from the top of the page on; how many there are.
+
+        Upper and lower case differ only where `wanted` has an upper-case letter.
+        """
+        folds = wanted == wanted.lower()
+        needle = wanted.lower() if folds else wanted
+        self.matches = []
+        for at, line in enumerate(self.lines):
+            text = line.text.lower() if folds else line.text
+            # A letter whose lower case is two would move the places.
+            text = text if len(text) == len(line.text) else line.text
+            start = text.find(needle)
+            while start >= 0:
+                self.matches.append((at, start, start + len(needle)))
+                start = text.find(needle, start + len(needle))
+        top = self._top_line()
+        self.current = next((at for at, match in enumerate(self.matches) if match[0] >= top), 0)
+        self._show_current()
+        return len(self.matches)
+
+    def step(self, places: int) -> None:
+        """To the next match, or back; round at the ends."""
+        if self.matches:
+            self.current = (self.current + places) % len(self.matches)
+            self._show_current()
+
+    def clear_search(self) -> None:
+        self.matches = []
+        self.current = -1
+        self.refresh()
+
+    def _show_current(self) -> None:
+        self.refresh()
+        if not self.matches:
+            return
+        line, start, _ = self.matches[self.current]
+        row = self._row_of(line)
+        rows = self._layout.rows
+        while row + 1 < len(rows) and rows[row + 1].line == line and start >= rows[row].last:
+            row += 1
+        height = max(1, self.scrollable_content_region.height)
+        if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
+            self.scroll_to(y=max(0, row - height // 3), animate=False)
+        room = self.scrollable_content_region.width - self._layout.gutter
+        column = width_of(self.lines[line].text[rows[row].first : start])
+        if not self.wrap and not self.scroll_offset.x <= column < self.scroll_offset.x + room:
+            self.scroll_to(x=max(0, column - room // 2), animate=False)
+
+    # -- drawing
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"script-page--{name}")
+
+    def render_line(self, y: int) -> Strip:
+        left, top = self.scroll_offset
+        width = self.size.width
+        background = self.rich_style
+        if top + y >= len(self._layout.rows):
+            return Strip.blank(width, background)
+        placed = self._layout.rows[top + y]
+        line = self.lines[placed.line]
+        # A difference's colours reach to the edge of the page.
+        base = self._style(LineKind.PLAIN if line.kind is LineKind.DIRECTIVE else line.kind)
+        gutter = Segment(self._gutter(line, placed), background + self._style("gutter"))
+        room = width - self._layout.gutter
+        if not self.wrap and not placed.note and not placed.is_note and line.text.isascii():
+            # Of a very long line only what is on the screen is put together.
+            placed = placed._replace(first=min(left, placed.last), last=min(left + room, placed.last))
+            left = 0
+        body = Strip(self._body(line, placed, base))
+        if not self.wrap:
+            body = body.crop(left, left + room)
+        body = body.extend_cell_length(room, base).crop(0, room)
+        return Strip.join([Strip([gutter]), body])
+
+    def _gutter(self, line: ScriptLine, placed: Placed) -> str:
+        cells = self._layout.gutter
+        if line.number is None or placed.is_note or placed.first:
+            return " " * cells
+        return f"{line.number:>{cells - 1}} "
+
+    def _body(self, line: ScriptLine, placed: Placed, base: Style) -> list[Segment]:
+        note_style = base + self._style("note")
+        if placed.is_note:
+            sign = NOTE_SIGN if placed.first == 0 else " " * len(NOTE_SIGN)
+            return [Segment(sign + line.note[placed.first : placed.last], note_style)]
+        segments = self._coloured(line, placed, base)
+        if placed.note:
+            cells = width_of(line.text[placed.first : placed.last])
+            segments.append(Segment(" " * (placed.note_column - cells) + placed.note, note_style))
+        return segments
+
+    def _coloured(self, line: ScriptLine, placed: Placed, base: Style) -> list[Segment]:
+        parts = [(start, end, self._style(name)) for start, end, name in self._parts(line, placed.line)]
+        at = bisect_left(self.matches, (placed.line, 0, 0))
+        while at < len(self.matches) and self.matches[at][0] == placed.line:
+            _, start, end = self.matches[at]
+            parts.append((start, end, self._style("current" if at == self.current else "match")))
+            at += 1
+        text = Text(line.text[placed.first : placed.last], base, end="")
+        for start, end, style in parts:
+            if start < placed.last and end > placed.first:
+                text.stylize(style, max(0, start - placed.first), end - placed.first)
+        # Rich leaves out the style of a text that has no parts.
+        return list(text.render(self.app.console)) if text.spans else [Segment(text.plain, base)]
+
+    def _parts(self, line: ScriptLine, at: int) -> Sequence[Part]:
+        if line.kind is LineKind.DIRECTIVE:
+            return ((0, len(line.text), LineKind.DIRECTIVE),)
+        return self._colours[at] if at < len(self._colours) else ()
