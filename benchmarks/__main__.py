@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import dashboard, parse
+from benchmarks import dashboard, logs, parse
 
 parse.main()
+logs.main()
 dashboard.main(list(dashboard.DEFAULT_JOBS))

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from hpcdash.transport.base import Transport
+from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, excerpt
+from hpcdash.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
+from hpcdash.stores.log_scripts import COUNT_SCRIPT, FIND_SCRIPT, READ_SCRIPT
+from hpcdash.transport.base import Completed, Transport
+
+READ_LIMIT_SECONDS = 60.0
+FIND_LIMIT_SECONDS = 120.0
+# How often a followed file is looked at: while it grows, and at the slowest.
+SHORTEST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 3.0
+# A file that was quiet for so long is looked at the least.
+_QUIET_SECONDS = 60.0
+# grep holds a line whole, so it gets no more than this at once.
+_FIND_WINDOW_BYTES = 16 << 20
+_SCAN_BYTES = 4 << 20
+# Of the words of READ_SCRIPT.
+_MISSING = frozenset({b"missing", b"no-folder", b"not-a-folder", b"dangling"})
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
 
-    `problem` is '' or says in words why it cannot be read (it is not there, no permission, a folder); `path` is the
-    file's.
+    `problem` is '' or says in words why it cannot be read (it is not there, no permission, a folder); `is_missing` is
+    true only where there surely is nothing under its name.
     """
 
     identity: str = ""
     size: int = 0
     modified_at: float = 0.0
     problem: str = ""
+    is_missing: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -27,7 +49,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of a file from `offset` on, and what the file was when they were read."""
+    """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
 
     look: Look
     offset: int
@@ -37,9 +59,62 @@ class Chunk:
     def end(self) -> int:
         return self.offset + len(self.content)
 
+    @property
+    def ends_the_file(self) -> bool:
+        return self.end >= self.look.size
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Whole pieces of a file, and the bytes of exactly these."""
+
+    chunk: Chunk
+    pieces: Pieces
+
+    def piece(self, index: int) -> bytes:
+        """The bytes of one piece."""
+        start, end, _ = self.pieces[index]
+        return self.chunk.content[start - self.chunk.offset : end - self.chunk.offset]
+
+
+class FileChange(StrEnum):
+    """What became of a file from one look to the next."""
+
+    UNCHANGED = "unchanged"
+    GREW = "grew"
+    # The same file, shorter: what was read of it is no more.
+    TRUNCATED = "truncated"
+    # Another file under the same name: rotated, or deleted and written anew.
+    REPLACED = "replaced"
+    GONE = "gone"
+    APPEARED = "appeared"
+
+
+def change(before: Look, after: Look) -> FileChange:
+    """What happened between two looks; a file deleted and made anew may get its old inode, and then seems truncated."""
+    if before.is_there and after.is_there:
+        if before.identity != after.identity:
+            return FileChange.REPLACED
+        if after.size < before.size:
+            return FileChange.TRUNCATED
+        return FileChange.GREW if after.size > before.size else FileChange.UNCHANGED
+    if before.is_there:
+        return FileChange.GONE
+    return FileChange.APPEARED if after.is_there else FileChange.UNCHANGED
+
+
+def next_look_seconds(quiet_seconds: float) -> float:
+    """How long to wait before the next look at a file that last changed so long ago."""
+    share = min(max(quiet_seconds, 0.0) / _QUIET_SECONDS, 1.0)
+    return SHORTEST_PAUSE_SECONDS + share * (LONGEST_PAUSE_SECONDS - SHORTEST_PAUSE_SECONDS)
+
 
 class LogFile:
-    """One file. Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else."""
+    """One file. Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
+
+    A relative path is one from the home folder of the person there; `path` may carry bytes that are no UTF-8 as
+    os.fsdecode does.
+    """
 
     def __init__(self, transport: Transport, path: str) -> None:
         self.transport = transport
@@ -47,24 +122,202 @@ class LogFile:
 
     async def look(self) -> Look:
         """What the file is now."""
-        raise NotImplementedError
+        return (await self.read(0, 0)).look
 
     async def read(self, offset: int, length: int) -> Chunk:
         """At most `length` bytes from `offset` on (fewer at the end), with a look, in one command."""
-        raise NotImplementedError
+        return await self._read(str(max(offset, 0)), max(length, 0))
 
     async def read_end(self, length: int) -> Chunk:
         """The last `length` bytes, with a look, in one command."""
-        raise NotImplementedError
+        return await self._read("end", max(length, 0))
+
+    async def read_pieces(self, offset: int, length: int) -> Page:
+        """The whole pieces that hold any of `length` bytes from `offset` on, in one command."""
+        begin = read_from(offset)
+        chunk = await self.read(begin, offset - begin + length + LONGEST_PIECE + BLOCK)
+        return _page(chunk, offset, offset + max(length, 1))
+
+    async def read_last_pieces(self, length: int) -> Page:
+        """The whole pieces that hold any of the last `length` bytes, in one command."""
+        chunk = await self.read_end(length + LONGEST_PIECE + BLOCK)
+        return _page(chunk, max(0, chunk.end - length), chunk.end)
 
     async def find(self, wanted: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28) -> int | None:
-        """The offset of the line with the next match at or after `offset` (the last before it, backwards).
+        """Where the piece begins that holds the next match at or after `offset` (the last that ends before, backwards).
 
-        Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case differ only where
-        `wanted` has an upper-case letter.
+        Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case (of ASCII letters)
+        differ only where `wanted` has an upper-case letter. A match does not go over the end of a line.
         """
-        raise NotImplementedError
+        needle = wanted.encode("utf-8", "surrogateescape" if _is_encodable(wanted) else "replace")
+        if not needle or b"\n" in needle or b"\0" in needle or len(needle) > BLOCK or self._refusal():
+            return None
+        low, high = (max(0, offset - span_bytes), offset) if backwards else (max(0, offset), offset + span_bytes)
+        match = await self._grep(wanted, low, high, backwards=backwards, folds_case=wanted == wanted.lower())
+        if match is None:
+            return None
+        page = await self.read_pieces(match, 1)
+        return page.pieces.start if len(page.pieces) else match
 
     async def count_lines(self, offset: int, *, limit_seconds: float = 20.0) -> int:
-        """How many newlines come before `offset`; raises CommandTimedOut where counting takes longer."""
-        raise NotImplementedError
+        """How many newlines come before `offset`; raises CommandTimedOut where counting takes longer.
+
+        0 for a file that cannot be read.
+        """
+        if offset <= 0 or self._refusal():
+            return 0
+        answer = await self._run(COUNT_SCRIPT, (self._safe_path, str(offset)), limit_seconds)
+        words = answer.stdout.split() if answer is not None else ()
+        return int(words[-1]) if words and words[-1].isdigit() else 0
+
+    @property
+    def _safe_path(self) -> str:
+        """The path as no command takes it for an option."""
+        return f"./{self.path}" if self.path.startswith("-") else self.path
+
+    def _refusal(self) -> str:
+        """Why no command can be given this path, or ''."""
+        if not self.path:
+            return "it is not known where the file is"
+        if "\0" in self.path or not _is_encodable(self.path):
+            return "no file can have this path"
+        return ""
+
+    async def _run(self, script: str, arguments: tuple[str, ...], limit_seconds: float) -> Completed | None:
+        """Run a script; None where the transport cannot carry it (a path of more than 100 000 letters)."""
+        argv = ("sh", "-c", script, "sh", *arguments)
+        try:
+            return await self.transport.run(argv, limit_seconds=limit_seconds)
+        except (UnreachableError, CommandTimedOut):
+            raise
+        except HpcdashError:
+            return None
+
+    async def _read(self, begin: str, length: int) -> Chunk:
+        offset = 0 if begin == "end" else int(begin)
+        if refusal := self._refusal():
+            return Chunk(Look(problem=refusal), offset, b"")
+        token = secrets.token_hex(8)
+        block = _block_size(length)
+        arguments = (token, self._safe_path, begin, str(length), str(block))
+        answer = await self._run(READ_SCRIPT, arguments, READ_LIMIT_SECONDS)
+        if answer is None:
+            return Chunk(Look(problem="it cannot be asked for here"), offset, b"")
+        _, found, rest = answer.stdout.partition(token.encode() + b" ")
+        header, newline, content = rest.partition(b"\n")
+        if not (found and newline):
+            return Chunk(Look(problem=_own_words(answer)), offset, b"")
+        kind, *words = header.split()
+        if len(words) != 4:
+            problem = _problem(kind.decode(), content, self.path)
+            return Chunk(Look(problem=problem, is_missing=kind in _MISSING), offset, b"")
+        identity, size, modified_at, start = words
+        return _cut(
+            Look(identity.decode(), int(size), float(modified_at)),
+            int(start),
+            length,
+            block,
+            content,
+            _own_words(answer),
+        )
+
+    async def _grep(self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool) -> int | None:
+        """The offset of the first match in these bytes (the last one, backwards)."""
+        arguments = (
+            self._safe_path,
+            wanted,
+            str(low),
+            str(high),
+            str(_FIND_WINDOW_BYTES),
+            "backwards" if backwards else "forwards",
+            "-i" if folds_case else "",
+        )
+        answer = await self._run(FIND_SCRIPT, arguments, FIND_LIMIT_SECONDS)
+        words = answer.stdout.split() if answer is not None else []
+        if words and words[-1].isdigit():
+            return int(words[-1])
+        if words[-1:] == [b"cannot"]:
+            return await self._scan(wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case)
+        return None
+
+    async def _scan(self, needle: bytes, low: int, high: int, backwards: bool, folds_case: bool) -> int | None:
+        """The same where no grep there tells offsets: the bytes are read and looked through here."""
+        if folds_case:
+            needle = needle.lower()
+        shared = len(needle) - 1
+        begins: Iterable[int] = range(low, high, _SCAN_BYTES)
+        if backwards:
+            size = (await self.look()).size
+            begins = reversed(range(low, min(high, size), _SCAN_BYTES))
+        for begin in begins:
+            chunk = await self.read(begin, min(_SCAN_BYTES + shared, high - begin))
+            content = chunk.content.lower() if folds_case else chunk.content
+            found = content.rfind(needle) if backwards else content.find(needle)
+            if found >= 0:
+                return begin + found
+            if not backwards and chunk.ends_the_file:
+                return None
+        return None
+
+
+def _page(chunk: Chunk, first: int, last: int) -> Page:
+    """The pieces of a chunk that hold any byte from `first` to before `last`."""
+    cut = pieces(chunk.content, chunk.offset, at_end=chunk.ends_the_file)
+    if not len(cut):
+        return Page(Chunk(chunk.look, cut.start, b""), cut)
+    begin, end = cut.index_at(first), cut.index_at(last - 1) + 1
+    cuts = cut.cuts[begin : end + 1]
+    hidden = frozenset(start for start in cut.overwritten if cuts[0] <= start < cuts[-1])
+    kept = chunk.content[cuts[0] - chunk.offset : cuts[-1] - chunk.offset]
+    shown = Pieces(cuts, hidden, cut.is_open and cuts[-1] == cut.end)
+    return Page(Chunk(chunk.look, cuts[0], kept), shown)
+
+
+def _cut(look: Look, start: int, length: int, block: int, content: bytes, complaint: str) -> Chunk:
+    """What was asked for of the whole blocks that dd gave; a file grows between stat and dd, and /proc has no sizes."""
+    first = start % block
+    asked = content[first : first + length]
+    if complaint and not asked and length and start < look.size:
+        look = replace(look, problem=complaint)
+    return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
+
+
+def _block_size(length: int) -> int:
+    """A power of two for dd: few calls for many bytes, few bytes too many for a few."""
+    blocks = max(length // 64, 1)
+    return min(max(1 << math.ceil(math.log2(blocks)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _own_words(answer: Completed) -> str:
+    """What went wrong, in the words of the program that said it; '' where nothing did."""
+    if answer.status == 0 and answer.stdout:
+        return ""
+    lines = [line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()]
+    return lines[-1] if lines else f"reading it ended with status {answer.status}"
+
+
+def _problem(kind: str, where: bytes, path: str) -> str:
+    """Words for what the script found in place of a file; `where` is the folder that is why, or b''."""
+    folder = where.decode("utf-8", "surrogateescape")
+    words = {
+        "folder": "this is a folder",
+        "missing": "there is no such file",
+        "no-folder": f"there is no folder {folder}",
+        "not-a-folder": f"{folder} is no folder",
+        "closed-folder": f"no permission to enter {folder}",
+        "closed": "no permission to read it",
+        "dangling": f"it is a link to {folder}, which is not there",
+        "special": "it is no regular file",
+        "no-stat": "this machine has no stat command to look at it with",
+    }
+    if kind == "special" and path == "/dev/null":
+        return "it goes to /dev/null: nothing is kept"
+    return words.get(kind, kind)

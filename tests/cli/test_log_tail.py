@@ -1,0 +1,225 @@
+"""How a log gets to stdout: the last lines, what comes, and what is said when the file or the line fails."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.color import ColorSystem
+
+from hpcdash.cli import log_tail
+from hpcdash.cli.log_output import RawOutput, TerminalOutput, colours_of
+from hpcdash.cli.log_tail import LogTail
+from hpcdash.errors import AuthenticationFailed, ConnectionFailed
+from hpcdash.stores.log_file import LogFile
+from hpcdash.transport.base import Completed
+from hpcdash.transport.local import LocalTransport
+
+
+class Gathered(io.BytesIO):
+    """A stdout of no file."""
+
+    def fileno(self) -> int:
+        return 1
+
+
+class FailingTransport(LocalTransport):
+    """Raises what is in `failure`."""
+
+    failure: Exception | None = None
+    asked = 0
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return await super().run(argv, **limits)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_tail, "next_look_seconds", lambda quiet_seconds: 0.01)
+    monkeypatch.setattr(log_tail, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(log_tail, "_QUIET_SECONDS", 0.05)
+
+
+async def never() -> bool:
+    return False
+
+
+async def last_lines(path: Path, lines: int) -> bytes:
+    out = Gathered()
+    file = LogFile(LocalTransport(), str(path))
+    await LogTail(file, RawOutput(out)).show_last(await file.read_end(log_tail.SMALL_BYTES), lines)
+    return out.getvalue()
+
+
+@asynccontextmanager
+async def followed(path: Path, transport: LocalTransport | None = None) -> AsyncIterator[Gathered]:
+    out = Gathered()
+    tail = LogTail(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
+    tail.begin(await tail.file.look())
+    task = asyncio.create_task(tail.follow(0, never))
+    try:
+        yield out
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_the_last_lines_of_any_file_are_those_tail_prints(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for content in (b"", b"\n", b"a", b"a\n", b"a\nb", b"\n\n\n", b"x" * 200_000, b"a\n" + b"y" * 200_000 + b"\nb\n"):
+        path.write_bytes(content)
+        for lines in (0, 1, 2, 3, 10):
+            tail = subprocess.run(["tail", "-n", str(lines), path], capture_output=True, check=True).stdout  # noqa: ASYNC221
+            assert await last_lines(path, lines) == tail
+
+
+async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log_tail, "_LOOK_BACK_BYTES", 1 << 20)
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"the end\n")
+    shown = await last_lines(path, 3)
+    assert shown.endswith(b"\0the end\n")
+    assert 1 << 20 <= len(shown) <= 6 << 20
+    assert capsys.readouterr().err == "hpcdash: 3 lines are more than 1 MiB here: the beginning is left out\n"
+
+
+async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_inode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, aside = tmp_path / "log", tmp_path / "aside"
+    path.write_bytes(b"one\n")
+    async with followed(path) as out:
+        await until(lambda: out.getvalue() == b"one\n")
+        path.rename(aside)
+        said = ""
+
+        def is_said() -> bool:
+            nonlocal said
+            said += capsys.readouterr().err
+            return "is gone: there is no such file" in said
+
+        await until(is_said)
+        aside.write_bytes(b"two, and longer\n")
+        aside.rename(path)
+        await until(lambda: out.getvalue() == b"one\ntwo, and longer\n")
+    assert "is another file now; from its start:" in capsys.readouterr().err
+
+
+async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n")
+    transport = FailingTransport()
+    async with followed(path, transport) as out:
+        await until(lambda: out.getvalue() == b"one\n")
+        transport.failure = ConnectionFailed("The line was lost.")
+        asked = transport.asked
+        await until(lambda: transport.asked > asked + 3)
+        path.write_bytes(b"one\ntwo\n")
+        transport.failure = None
+        await until(lambda: out.getvalue() == b"one\ntwo\n")
+    assert capsys.readouterr().err == (
+        "hpcdash: The line was lost. Trying again.\nhpcdash: the cluster answers again\n"
+    )
+
+
+async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n")
+    transport = FailingTransport()
+    tail = LogTail(LogFile(transport, str(path)), RawOutput(Gathered()))
+    tail.begin(await tail.file.look())
+    transport.failure = AuthenticationFailed("Who are you?")
+    with pytest.raises(AuthenticationFailed):
+        await tail.follow(0, never)
+
+
+async def test_a_quiet_file_of_a_job_that_is_over_ends_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n")
+    tail = LogTail(LogFile(LocalTransport(), str(path)), RawOutput(out := Gathered()))
+    tail.begin(await tail.file.look())
+    answers = iter((False, False, True))
+
+    async def is_over() -> bool:
+        return next(answers)
+
+    await tail.follow(0, is_over)
+    assert out.getvalue() == b"one\n"
+
+
+def on_a_terminal(*parts: bytes, colours: ColorSystem | None = ColorSystem.STANDARD) -> str:
+    """What a terminal gets of parts that come one after the other."""
+    output = TerminalOutput(out := Gathered(), colours, "utf-8")
+    offset = 0
+    for part in parts:
+        output.write(part, offset)
+        output.pause()
+        offset += len(part)
+    output.end_line()
+    return out.getvalue().decode()
+
+
+def test_a_progress_bar_moves_in_place() -> None:
+    shown = on_a_terminal(b"start\n", b" 10%|#  ", b"\r 20%|## ", b"\r100%|###\ndone\n")
+    assert shown == "start\n 10%|#  \r\x1b[K 20%|## \r\x1b[K100%|###\ndone\n"
+
+
+def test_a_sequence_torn_between_two_reads_is_whole_again() -> None:
+    assert on_a_terminal(b"\x1b[3", b"1mred\x1b[", b"0m\n").endswith("\r\x1b[K\x1b[31mred\x1b[0m\n")
+    assert on_a_terminal(b"\x1b]0;ti", b"tle\x07words\n").endswith("\r\x1b[Kwords\n")
+
+
+def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
+    output = TerminalOutput(out := Gathered(), None, "ascii")
+    output.write("é\x1b[2J\x07\n".encode(), 0)
+    assert out.getvalue() == b"??\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "colours"),
+    [
+        ({"TERM": "xterm-256color"}, ColorSystem.EIGHT_BIT),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, ColorSystem.TRUECOLOR),
+        ({"TERM": "linux"}, ColorSystem.STANDARD),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, None),
+        ({"TERM": "dumb"}, None),
+        ({}, None),
+    ],
+)
+def test_as_many_colours_as_the_terminal_has(variables: dict[str, str], colours: ColorSystem | None) -> None:
+    assert colours_of(variables) is colours
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who writes that nobody reads")
+def test_a_pipe_nobody_reads_is_noticed_without_writing() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as stream:
+        output = RawOutput(stream)
+        output.pause()
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            output.pause()

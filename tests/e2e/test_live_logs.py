@@ -1,0 +1,212 @@
+"""`hpcdash log` of jobs on a real Slurm, over ssh and on the spot: the last lines, and those that come."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program, program_over_ssh
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.daemons import wait_until
+
+SECONDS = 20.0
+WRITES = """#!/bin/sh
+for step in 1 2 3 4 5 6; do echo "step $step"; sleep 0.2; done
+echo "no such thing" >&2
+exit 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A job of alice's and the file of its stdout, which a test may write to."""
+
+    job_id: str
+    path: Path
+
+    def append(self, content: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(content)
+
+
+@pytest.fixture(scope="module")
+def lab(slurm_lab: SlurmLab) -> Iterator[SlurmLab]:
+    yield slurm_lab
+    slurm_lab.reset()
+
+
+@pytest.fixture(scope="module")
+def sleeper(lab: SlurmLab) -> Written:
+    """A job that runs and writes nothing itself."""
+    job_id = lab.submit("alice", "-J", "sleeper", "-o", "sleeper-%j.out")
+    lab.wait_state(job_id, "RUNNING")
+    path = lab.work_dir("alice") / f"sleeper-{job_id}.out"
+    # It is cut to nothing when the job opens it.
+    wait_until("the job's file", path.exists, SECONDS)
+    return Written(job_id, path)
+
+
+class Following:
+    """A running `hpcdash log -f`, its stdout read as it comes."""
+
+    def __init__(self, program: Program, words: tuple[str, ...]) -> None:
+        self.process = subprocess.Popen(
+            program.argv("log", *words),
+            env=program.environment,
+            cwd=program.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.read = {"stdout": b"", "stderr": b""}
+
+    def until(self, stream: str, wanted: bytes) -> None:
+        """Read until this has come."""
+        pipe = getattr(self.process, stream)
+        deadline = time.monotonic() + SECONDS
+        while wanted not in self.read[stream]:
+            assert select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0], (wanted, self.read)
+            got = os.read(pipe.fileno(), 1 << 16)
+            assert got, (wanted, self.read, self.process.wait())
+            self.read[stream] += got
+
+    def ended(self) -> tuple[int, bytes, str]:
+        """Wait for its end: status, all of stdout, all of stderr."""
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, self.read["stdout"] + out, (self.read["stderr"] + err).decode()
+
+
+@contextmanager
+def following(program: Program, *words: str) -> Iterator[Following]:
+    run = Following(program, words)
+    try:
+        yield run
+    finally:
+        run.process.kill()
+        run.process.communicate()
+
+
+@pytest.mark.parametrize("fixture", ["over_ssh", "locally"])
+def test_the_last_lines_are_those_of_the_file(sleeper: Written, request: pytest.FixtureRequest, fixture: str) -> None:
+    program: Program = request.getfixturevalue(fixture)
+    lines = [b"step %d \x1b[2J\xff\r\n" % step for step in range(30_000)]
+    sleeper.path.write_bytes(b"".join(lines) + b"open")
+    for count in (1, 2, 20_000, 30_001):
+        run = program("log", sleeper.job_id, "-n", str(count))
+        assert (run.status, run.stderr) == (0, "")
+        assert run.stdout == b"".join([*lines, b"open"][-count:])
+    assert program("log", sleeper.job_id).stdout == b"".join([*lines, b"open"][-100:])
+    assert program("log", sleeper.job_id, "-n", "0").stdout == b""
+    assert program("log", sleeper.job_id, "--path").stdout == os.fsencode(sleeper.path) + b"\n"
+
+
+def test_what_is_added_cut_off_and_replaced_is_followed(over_ssh: Program, sleeper: Written) -> None:
+    sleeper.path.write_bytes(b"old 1\nold 2\n")
+    much = b"".join(b"much %d\n" % number for number in range(1_000_000))
+    with following(over_ssh, sleeper.job_id, "-f", "-n", "1") as run:
+        run.until("stdout", b"old 2\n")
+        sleeper.append(b"new 1\nha")
+        run.until("stdout", b"new 1\nha")
+        sleeper.append(b"lf\n" + much)
+        run.until("stdout", much[-20:])
+        sleeper.path.write_bytes(b"again\n")
+        run.until("stdout", b"again\n")
+        sleeper.path.rename(sleeper.path.with_suffix(".1"))
+        run.until("stderr", b"is gone: there is no such file")
+        sleeper.path.write_bytes(b"another file\n")
+        run.until("stdout", b"another file\n")
+        run.process.send_signal(signal.SIGINT)
+        status, out, err = run.ended()
+    assert status == 130
+    assert out == b"old 2\nnew 1\nhalf\n" + much + b"again\nanother file\n"
+    assert "was cut from" in err
+    assert "Traceback" not in err
+
+
+def test_following_ends_with_the_job_and_says_how_it_ended(lab: SlurmLab, over_ssh: Program) -> None:
+    job_id = lab.submit("alice", "-J", "writes", "-o", "w-%j.out", "-e", "w-%j.err", script=WRITES)
+    with following(over_ssh, job_id, "-f") as run:
+        status, out, err = run.ended()
+    assert (status, out) == (0, b"".join(b"step %d\n" % step for step in range(1, 7)))
+    assert f"job {job_id} failed: exit 3" in err
+    again = over_ssh("log", job_id, "--err", "-f")
+    assert (again.status, again.stdout) == (0, b"no such thing\n")
+    assert f"job {job_id} failed: exit 3" in again.stderr
+
+
+def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(lab: SlurmLab, over_ssh: Program) -> None:
+    job_id = lab.submit("alice", "-J", "held", "--hold", "-o", "held-%j.out", script="#!/bin/sh\necho done\n")
+    path = lab.work_dir("alice") / f"held-{job_id}.out"
+    words = over_ssh("log", job_id).refused(1)
+    assert f"{path}: there is no such file." in words
+    assert f"Job {job_id} is held" in words
+    assert over_ssh("log", job_id, "--path").text == f"{path}\n"
+    with following(over_ssh, job_id, "-f") as run:
+        run.until("stderr", f"stdout will be in {path}: the job is held; waiting for it".encode())
+        lab.as_user("alice", "scontrol", "release", job_id)
+        status, out, err = run.ended()
+    assert (status, out) == (0, b"done\n")
+    assert f"job {job_id} completed" in err
+
+
+def test_a_terminal_gets_no_sequence_but_colours(locally: Program, sleeper: Written) -> None:
+    sleeper.path.write_bytes(b"\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m \x07\n 10%\r 20%\r\nopen \x1b[1A")
+
+    def seen(**variables: str) -> bytes:
+        keyboard, screen = pty.openpty()
+        argv = locally.argv("log", sleeper.job_id)
+        environment = {**locally.environment, **variables}
+        process = subprocess.Popen(argv, env=environment, stdin=screen, stdout=screen, stderr=screen, cwd=locally.home)
+        os.close(screen)
+        shown = b""
+        try:
+            while part := os.read(keyboard, 4096):
+                shown += part
+        except OSError:
+            # Linux says so when the last who had the terminal open is gone.
+            assert process.wait() == 0, shown
+        finally:
+            os.close(keyboard)
+        return shown
+
+    assert seen() == "\x1b[31mred\x1b[0m ␇\r\n 20%\r\nopen \r\n".encode()
+    assert seen(NO_COLOR="1") == "red ␇\r\n 20%\r\nopen \r\n".encode()
+
+
+def test_whoever_has_read_enough_ends_it_quietly(over_ssh: Program, sleeper: Written) -> None:
+    sleeper.path.write_bytes(b"line\n" * 2_000_000)
+    for words in (("-n", "2000000"), ("-f",)):
+        with following(over_ssh, sleeper.job_id, *words) as run:
+            run.until("stdout", b"line\n")
+            assert run.process.stdout is not None
+            run.process.stdout.close()
+            assert run.process.wait(SECONDS) == 0
+            assert run.process.stderr is not None
+            assert run.process.stderr.read() == b""
+
+
+def test_what_cannot_be_read_is_refused_with_words(lab: SlurmLab, over_ssh: Program) -> None:
+    assert "999999" in over_ssh("log", "999999").refused(1)
+    job_id = lab.submit("alice", "-J", "silent", "-o", "/dev/null")
+    assert "/dev/null: it goes to /dev/null: nothing is kept." in over_ssh("log", job_id).refused(1)
+    assert over_ssh("log", job_id, "-f").refused(1)
+
+
+def test_another_persons_closed_log_says_so(lab: SlurmLab, tmp_path: Path) -> None:
+    job_id = lab.submit("bob", "-J", "private", "-o", "private-%j.out")
+    lab.wait_state(job_id, "RUNNING")
+    path = lab.work_dir("bob") / f"private-{job_id}.out"
+    wait_until("the job's file", path.exists, SECONDS)
+    path.chmod(0o600)
+    words = program_over_ssh(lab, tmp_path / "alice")("log", job_id).refused(1)
+    assert "no permission to" in words
