@@ -65,6 +65,15 @@ def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
     run_replay(common, case_dir, view)
 
 
+@cli.command()
+@common_options
+def demo(common: CommonOptions) -> None:
+    """The dashboard on a throw-away queue of this machine, where sample trainings run for real."""
+    from hpcdash.cli.demo import run_demo
+
+    run_demo(common)
+
+
 def _table_command(name: Kind, words: str) -> None:
     @cli.command(name, help=words)
     @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")

@@ -23,9 +23,11 @@ from hpcdash.domain import query
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.text import visible
-from hpcdash.domain.words import Pair, grouped
+from hpcdash.domain.words import Pair
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.job_picture import JobPicture, Part
+from hpcdash.stores.job_words import job_groups
 from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.ui.session import ClusterSession
 
@@ -116,22 +118,24 @@ def _nothing_words(name: OutputKind, *, mine: bool, all_rows: int) -> str:
 
 
 def run_show(common: CommonOptions, job: str, form: str) -> None:
-    """One job with everything the scheduler said, as groups of lines or JSON."""
+    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON."""
 
-    async def work(session: ClusterSession) -> tuple[JobDetail, str, str, float, str]:
+    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
-        detail = await store.fetch_detail(job)
-        row = detail.job.to_pylist()[0]
-        hint = store.backend.reason_hint(str(row["state"]), row["reason"])
-        return detail, store.name, store.backend.name, store.clock.now(), hint
+        picture = JobPicture(store, job)
+        await picture.fetch()
+        if picture.detail is None:
+            raise picture.errors[Part.DETAIL]
+        return picture, picture.detail, store.backend.name, store.clock.now()
 
-    detail, cluster, backend, taken_at, hint = with_session(common, work)
+    picture, detail, backend, taken_at = with_session(common, work)
     if form == "json":
         shown = table_to_json_rows(detail.job, public_names(JOBS))[0]
         shown["native"] = dict(detail.native)
+        shown["usage"] = picture.usage
         answer = {
             "schema": 1,
-            "cluster": cluster,
+            "cluster": picture.store.name,
             "backend": backend,
             "taken_at": format_utc(taken_at),
             "rejected_rows": 0,
@@ -139,14 +143,14 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
         }
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         return
-    row = detail.job.to_pylist()[0]
-    for title, pairs in grouped(row, datetime.fromtimestamp(taken_at, UTC), hint):
-        _print_pairs(title, pairs)
+    for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
+        _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])
     _print_pairs("in the scheduler's words", list(detail.native.items()))
 
 
 def _print_pairs(title: str, pairs: list[Pair]) -> None:
-    print(title)
+    """Remarks, which have no label, stand at the indent."""
+    print(visible(title))
     width = max(12, *(len(label) for label, _ in pairs)) + 2
     for label, value in pairs:
-        print(f"  {visible(label):<{width}}{visible(value)}")
+        print(f"  {visible(label):<{width}}{visible(value)}" if label else f"  {visible(value)}")

@@ -47,7 +47,9 @@ def common_options(function: F) -> F:
         click.option("--cluster", metavar="NAME", help="A cluster of the configuration."),
         click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or its Host in ~/.ssh/config."),
         click.option("--local", is_flag=True, help="This machine's own scheduler."),
-        click.option("--backend", type=click.Choice(["slurm"]), help="The scheduler; found by itself when left out."),
+        click.option(
+            "--backend", type=click.Choice(["slurm", "local"]), help="The scheduler; found by itself when left out."
+        ),
         click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Another configuration."),
         click.option("--yes", is_flag=True, help="Ask no question."),
         click.option("--read-only", is_flag=True, help="Take every key away that changes something."),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
+from hpcdash.domain.exits import exit_words
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration, format_memory
 
@@ -54,13 +55,12 @@ def grouped(
         return " / ".join(str(part) for part in parts if part)
 
     native = known(row["native_state"])
-    said = "" if native.lower() == state else f"  ({native})"
+    end = exit_words(state, row["exit_code"], row["exit_signal"])
+    said = "" if native.lower() in ("", state) else f"  ({native})"
     elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
-    run = format_duration(elapsed) if elapsed is not None else ""
+    run = format_duration(elapsed) if elapsed is not None and (elapsed or state not in WAITING) else ""
     if run and limit:
         run += f" of {format_duration(limit)}  ({100 * elapsed // limit} %)"
-    elif limit:
-        run = f"limit {format_duration(limit)}"
     groups: list[tuple[str, list[Pair]]] = [
         (
             "job",
@@ -71,11 +71,10 @@ def grouped(
                 ("state", f"{sign} {state_word(state)}{said}".strip()),
                 ("reason", known(row["reason"])),
                 ("that is", hint),
-                ("ended with", ended_words(row) if state in ENDED else ""),
+                ("ended with", "" if end in (hint, state_word(state)) else end),
                 ("owner", joined(row["user"], row["account"])),
                 ("queue", joined(row["queue"], row["qos"])),
                 ("priority", known(row["priority"])),
-                ("depends on", known(row["dependency"])),
                 ("comment", known(row["comment"])),
             ],
         ),
@@ -88,6 +87,7 @@ def grouped(
                 ("started", when(row["started_at"])),
                 ("ended" if state in ENDED else "ends by", when(row["ends_at"])),
                 ("ran", run),
+                ("limit", format_duration(limit) if limit and not run else ""),
             ],
         ),
         (
@@ -95,7 +95,7 @@ def grouped(
             [
                 ("nodes", " ".join(part for part in (known(row["nodes"]), row["node_list"]) if part)),
                 ("CPUs", known(row["cpus"])),
-                ("GPUs", known(row["gpus"])),
+                ("GPUs", known(row["gpus"] or None)),
                 ("memory", "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"])),
             ],
         ),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Outcome
+from hpcdash.backends.base import ActionCommand, ActionRequest, JobScope, Outcome
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
+from hpcdash.stores.job_rows import rows_meant
+from hpcdash.stores.journal import Journal, JournalUnwritable
 
 Row = Mapping[str, Any]
+# More ids than this are looked for in the whole queue: each makes the command longer.
+_MOST_NAMED_IDS = 500
+ANSWER_LOST = "the answer was lost; look at the job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,128 @@ class Actions:
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
         """The commands; raises UsageError for what cannot be asked. Nothing runs."""
-        raise NotImplementedError
+        return Plan(request, tuple(rows), self.store.backend.action_commands(request))
 
     async def rows_of(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
-        """The rows of some jobs as the scheduler has them now; what it does not know is left out."""
-        raise NotImplementedError
+        """The rows that some ids mean, as the scheduler has them now, ended ones included; what it does not know is
+        left out.
+
+        An array's number means all of its rows. Of a record that holds many tasks, a row with those that are meant.
+        """
+        named = tuple(dict.fromkeys(job_ids))
+        scope = JobScope(job_ids=named) if len(named) <= _MOST_NAMED_IDS else JobScope(ended=True)
+        try:
+            parsed = await self.store.ask(self.store.backend.jobs_query(scope))
+        except NoSuchJob:
+            return ()
+        return await asyncio.to_thread(rows_meant, parsed.table, named)
 
     async def run(self, plan: Plan, told: Callable[[Outcome], None] = lambda outcome: None) -> Report:
         """Run the commands one after the other. Raises nothing for what the scheduler refuses or a line that fails:
 
-        each job has its outcome, None (unknown) where the answer was lost.
+        each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice, and nothing is sent
+        after a lost answer. Cancelled, it notes in the journal what is known so far.
         """
-        raise NotImplementedError
+        running = _Run(plan, self.store, told)
+        # Whatever fails before a command is sent has changed nothing.
+        await running.open()
+        noting = asyncio.ensure_future(asyncio.to_thread(self._note_before, plan))
+        try:
+            await asyncio.shield(noting)
+            await running.commands()
+        finally:
+            action_id, problem = await noting
+            if action_id:
+                after = asyncio.to_thread(self._note_after, action_id, running.outcomes())
+                problem = await asyncio.shield(asyncio.ensure_future(after))
+        return Report(plan, running.outcomes(), problem)
+
+    def _note_before(self, plan: Plan) -> tuple[str, str]:
+        """(action id, '') or ('', why it could not be noted)."""
+        request = plan.request
+        commands = [command.argv for command in plan.commands]
+        try:
+            action_id = self.journal.before(
+                cluster=self.store.name,
+                user=self.store.user,
+                verb=request.verb,
+                job_ids=request.job_ids,
+                commands=commands,
+            )
+        except JournalUnwritable as error:
+            return "", f"this is not in the journal: {error.message}"
+        return action_id, ""
+
+    def _note_after(self, action_id: str, outcomes: Sequence[Outcome]) -> str:
+        try:
+            self.journal.after(action_id, outcomes)
+        except JournalUnwritable as error:
+            return f"how it ended is not in the journal: {error.message}"
+        return ""
+
+
+class _Run:
+    """The commands of one plan as they run, and what is known of each job."""
+
+    def __init__(self, plan: Plan, store: ClusterStore, told: Callable[[Outcome], None]) -> None:
+        self._plan = plan
+        self._store = store
+        self._told = told
+        self._known: dict[str, Outcome] = {}
+        self._sent: ActionCommand | None = None
+        self._begun = 0
+        self._is_open = True
+
+    async def open(self) -> None:
+        """Open the line; where it does not, nothing is run."""
+        try:
+            await self._store.open(force=True)
+        except HpcdashError as error:
+            self._not_run(self._plan.commands, error.message)
+            self._is_open = False
+
+    async def commands(self) -> None:
+        """Run them; what keeps one from running, or its answer from coming, keeps those after it from running."""
+        if not self._is_open:
+            return
+        for position, command in enumerate(self._plan.commands):
+            self._sent = command
+            self._begun = position + 1
+            try:
+                answer = await self._store.act(command)
+            except (UnreachableError, CommandTimedOut) as error:
+                self._learn(Outcome(job_id, None, f"{ANSWER_LOST} ({error.message})") for job_id in command.job_ids)
+                self._sent = None
+                self._not_run(self._plan.commands[position + 1 :], "the one before it got no answer")
+                return
+            except HpcdashError as error:
+                self._sent = None
+                self._not_run(self._plan.commands[position:], error.message)
+                return
+            self._learn(await asyncio.to_thread(command.read, answer))
+            self._sent = None
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """One a job, in the order they were asked for."""
+        known = dict(self._known)
+        if self._sent is not None:
+            _unless_failed(known, (Outcome(job_id, None, ANSWER_LOST) for job_id in self._sent.job_ids))
+        for command in self._plan.commands[self._begun :]:
+            _unless_failed(known, (Outcome(job_id, False, "not run") for job_id in command.job_ids))
+        return tuple(known[job_id] for job_id in dict.fromkeys(self._plan.request.job_ids))
+
+    def _not_run(self, commands: Sequence[ActionCommand], why: str) -> None:
+        self._learn(Outcome(job_id, False, f"not run: {why}") for command in commands for job_id in command.job_ids)
+
+    def _learn(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            _unless_failed(self._known, (outcome,))
+            self._told(self._known[outcome.job_id])
+
+
+def _unless_failed(known: dict[str, Outcome], outcomes: Iterable[Outcome]) -> None:
+    """Note outcomes; a job that several commands change is done when all of them did it."""
+    for outcome in outcomes:
+        before = known.get(outcome.job_id)
+        if before is None or before.done is True:
+            known[outcome.job_id] = outcome

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Backend, JobDetail, JobScope, ParsedTable, Probe, Query
+from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.errors import CommandError, CommandMissing, HpcdashError, NoSuchJob, RateLimited, UnreachableError
 from hpcdash.stores.budget import CommandBudget
@@ -204,6 +204,16 @@ class ClusterStore:
         completed = await self.transport.run(query.argv, limit_seconds=query.limit_seconds)
         self.budget.answered(completed.seconds)
         return await asyncio.to_thread(query.parse, completed)
+
+    async def act(self, command: ActionCommand) -> Answer:
+        """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
+
+        Raises what the transport raises; the line has to be open (`open`).
+        """
+        self.budget.spend()
+        completed = await self.transport.run(command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds)
+        self.budget.answered(completed.seconds)
+        return completed
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""

@@ -240,7 +240,7 @@ def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(progra
     assert list(answer) == ["schema", "cluster", "backend", "taken_at", "rejected_rows", "job"]
     job = answer["job"]
     folder = scene.lab.work_dir("alice")
-    assert list(job) == [*JOB_KEYS, "native"]
+    assert list(job) == [*JOB_KEYS, "native", "usage"]
     assert (job["id"], job["state"]) == (f"{scene.array}_1", "running")
     assert job["stdout_path"] == str(folder / f"sweep_{scene.array}_1.out")
     assert job["stderr_path"] == str(folder / f"sweep_{scene.array}_1.err")

@@ -1,20 +1,263 @@
-"""What a Slurm job uses, what its priority is made of, and what its QoS allows."""
+"""What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from sacct.
+
+Both print fields of Slurm's own only, so their `|` is no field of anybody's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
-from hpcdash.backends.base import Query, Usage
+from hpcdash.backends.base import Answer, Query, Usage
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.history import sacct_id
+from hpcdash.backends.slurm.jobs import queue_id
+from hpcdash.backends.slurm.values import digits, duration_seconds, tres
+from hpcdash.domain import nodelist
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.units import parse_memory
+from hpcdash.errors import SchedulerRefused
+
+N = TypeVar("N", int, float)
+RUNNING_FIELDS = ("jobid", "ntasks", "nodelist", "tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss")
+ENDED_FIELDS = (
+    *("jobid", "ntasks", "nnodes", "start", "end", "elapsedraw", "ncpus", "alloctres", "totalcpu"),
+    *("tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss"),
+)
+# sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and component has of its own.
+# squeue, asked for a component, lists all of them.
+_SSTAT_BY_OWN_NUMBER = (
+    'known=$(squeue -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed -n "s/^$1 //p"); '
+    '[ -n "$id" ] || exit 0; exec sstat -a -n -P -j "$id" -o "$2"'
+)
+_NO_STEP = "No steps running for job"
+_REFUSED = ("Invalid user id", "Access/permission denied")
+_FRACTION = re.compile(r"\.[0-9]*$")
+RUNNING_NOTE = "counts the steps that run now"
+NO_STEP_NOTE = "no step of it runs just now"
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step: sums over its tasks, the largest of one task, and when it ran (None: not known, or to this day)."""
+
+    name: str
+    tasks: int
+    nodes: int
+    cpu_seconds: float | None
+    memory_bytes: int | None
+    gpu_percent: float | None
+    gpu_memory_bytes: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        """A step of srun's, not the batch shell's or those of the node's own."""
+        return self.name.isdigit()
 
 
 def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
-    raise NotImplementedError
+    """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for a whole array."""
+    job_id, state = str(row["id"]), row["state"]
+    if state in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+        return None
+    if state in ENDED:
+        argv = slurm("sacct", "-n", "-P", "-j", sacct_id(job_id), "-o", ",".join(ENDED_FIELDS))
+        return Query(argv, partial(parse_ended, gpus=row["gpus"]))
+    asked = Usage(
+        cpus=row["cpus"],
+        elapsed_seconds=row["elapsed_seconds"],
+        memory_asked_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
+        gpus=row["gpus"],
+    )
+    fields = ",".join(RUNNING_FIELDS)
+    number = queue_id(job_id)
+    if number.isdigit():
+        argv = slurm("sstat", "-a", "-n", "-P", "-j", number, "-o", fields)
+    else:
+        argv = slurm("sh", "-c", _SSTAT_BY_OWN_NUMBER, "sh", number, fields)
+    return Query(argv, partial(parse_running, asked=asked))
 
 
-def priority_query(job_id: str) -> Query[Mapping[str, str]]:
-    raise NotImplementedError
+def parse_running(answer: Answer, *, asked: Usage) -> Usage:
+    """`asked` with what the running steps use; raises SchedulerRefused for another person's job.
+
+    sstat exits 0 whatever went wrong; without a line on stdout its words tell.
+    """
+    require_success(answer)
+    words = answer.stderr.decode("utf-8", "replace")
+    steps = [_running_step(line) for line in _lines(answer, RUNNING_FIELDS)]
+    if not steps and any(phrase in words for phrase in _REFUSED):
+        raise SchedulerRefused(
+            "Slurm tells what a running job uses to its owner alone",
+            "Ask again once it ended: the accounting tells everybody, where the site lets it.",
+            argv=answer.argv,
+            status=answer.status,
+            words=words.strip(),
+        )
+    if not steps:
+        if words.strip() and _NO_STEP not in words:
+            raise failure(answer)
+        return replace(asked, note=NO_STEP_NOTE)
+    return replace(_summed(asked, steps, _sum_known(step.cpu_seconds for step in steps)), note=RUNNING_NOTE)
 
 
-def qos_query(qos: str) -> Query[Mapping[str, str]]:
-    raise NotImplementedError
+def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
+    """What the accounting kept of a job's steps; all None where it kept nothing."""
+    require_success(answer)
+    rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
+    whole = next((row for row in rows if "." not in row["jobid"]), None)
+    if whole is None:
+        return Usage(note="the accounting knows nothing of it")
+    steps = [_ended_step(row) for row in rows if "." in row["jobid"]]
+    allocated_gpus, memory_bytes = tres(whole["alloctres"])
+    asked = Usage(
+        cpus=digits(whole["ncpus"]),
+        elapsed_seconds=digits(whole["elapsedraw"]),
+        memory_asked_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
+        gpus=allocated_gpus or gpus,
+    )
+    cpu_seconds = clock_seconds(whole["totalcpu"])
+    if not cpu_seconds and all(step.memory_bytes is None for step in steps):
+        # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+        cpu_seconds = None
+    return _summed(asked, steps, cpu_seconds)
+
+
+def _lines(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
+    lines = answer.stdout.decode("utf-8", "replace").splitlines()
+    if answer.truncated:
+        lines = lines[:-1]
+    rows = [line.split("|") for line in lines if line.strip()]
+    if any(len(row) != len(fields) for row in rows):
+        raise unreadable(answer, "a job's steps")
+    return rows
+
+
+def _running_step(row: Sequence[str]) -> _Step:
+    values = dict(zip(RUNNING_FIELDS, row, strict=True))
+    return _step(values, _count_nodes(values["nodelist"]), _cpu_of(values["tresusageintot"]))
+
+
+def _count_nodes(expression: str) -> int:
+    try:
+        return max(1, nodelist.count(expression))
+    except ValueError:
+        return 1
+
+
+def _ended_step(values: Mapping[str, str]) -> _Step:
+    step = _step(values, digits(values["nnodes"]) or 1, clock_seconds(values["totalcpu"]))
+    return replace(step, start=digits(values["start"]), end=digits(values["end"]))
+
+
+def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _Step:
+    tasks = digits(values["ntasks"]) or 1
+    total, most = _amounts(values["tresusageintot"]), _amounts(values["tresusageinmax"])
+    written = _amounts(values["tresusageouttot"])
+    return _Step(
+        name=values["jobid"].rpartition(".")[2],
+        tasks=tasks,
+        nodes=nodes,
+        cpu_seconds=cpu_seconds,
+        memory_bytes=_memory_peak(total.get("mem"), _size(values["maxrss"]) or most.get("mem"), tasks, nodes),
+        gpu_percent=_largest(total.get("gres/gpuutil"), most.get("gres/gpuutil")),
+        gpu_memory_bytes=_largest(total.get("gres/gpumem"), most.get("gres/gpumem")),
+        read_bytes=_largest(total.get("fs/disk"), most.get("fs/disk")),
+        written_bytes=written.get("fs/disk"),
+    )
+
+
+def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int) -> int | None:
+    """What a node's tasks held together, at most: the largest task's peak times the tasks on a node.
+
+    Slurm's sum over all tasks is that of the last sample, so it may be less than the peak of one of them.
+    """
+    if largest is None:
+        return None if total is None else total // nodes
+    return max(largest * -(-tasks // nodes), (total or 0) // nodes)
+
+
+def _summed(asked: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> Usage:
+    gpu_percent = _largest(*(step.gpu_percent for step in steps))
+    return replace(
+        asked,
+        cpu_seconds=cpu_seconds,
+        memory_peak_bytes=_peak(steps),
+        gpu_percent=None if gpu_percent is None else min(100.0, gpu_percent / max(1, asked.gpus or 1)),
+        gpu_memory_peak_bytes=_largest(*(step.gpu_memory_bytes for step in steps)),
+        disk_read_bytes=_sum_known(step.read_bytes for step in steps),
+        disk_written_bytes=_sum_known(step.written_bytes for step in steps),
+    )
+
+
+def _peak(steps: Sequence[_Step]) -> int | None:
+    """The largest step, where srun's steps that ran at the same time count together."""
+    alone = [step.memory_bytes for step in steps if not step.is_numbered]
+    numbered = [step for step in steps if step.is_numbered]
+    together = [
+        _sum_known(other.memory_bytes for other in numbered if other is step or _runs_at(other, step))
+        for step in numbered
+    ]
+    return _largest(*alone, *together)
+
+
+def _runs_at(other: _Step, step: _Step) -> bool:
+    """Whether `other` ran when `step` began."""
+    if step.start is None or other.start is None:
+        return True
+    return other.start <= step.start and (other.end is None or other.end > step.start)
+
+
+def _sum_known(amounts: Iterable[N | None]) -> N | None:
+    """The sum of what is known; None where nothing is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
+
+
+def _largest(*amounts: N | None) -> N | None:
+    return max((amount for amount in amounts if amount is not None), default=None)
+
+
+def _amounts(text: str) -> dict[str, int]:
+    """Sizes and counts of 'cpu=00:00:27,fs/disk=48616,mem=367864K'; what is no number is left out."""
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        size = _size(value)
+        if size is not None:
+            found[name] = size
+    return found
+
+
+def _size(text: str) -> int | None:
+    """'367864K', '1.00M', '31936' in bytes; None for '' and what is none."""
+    try:
+        return parse_memory(text)
+    except ValueError:
+        return None
+
+
+def _cpu_of(text: str) -> float | None:
+    value = next((part[4:] for part in text.split(",") if part.startswith("cpu=")), "")
+    return clock_seconds(value)
+
+
+def clock_seconds(text: str) -> float | None:
+    """Seconds of '1-02:03:04', '00:10.909'; None for '' and what is no time."""
+    fraction = _FRACTION.search(text)
+    whole = duration_seconds(_FRACTION.sub("", text))
+    if whole is None:
+        return None
+    return whole + float(f"0{fraction.group()}" if fraction and len(fraction.group()) > 1 else 0)
+
+
+def _on_a_node(memory_bytes: int | None, nodes: int | None) -> int | None:
+    return None if memory_bytes is None else memory_bytes // max(1, nodes or 1)

@@ -1,37 +1,62 @@
-"""One job: everything the scheduler says of it, grouped for reading."""
+"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what happened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import pyarrow.compute as pc
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.events import Resize
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability, JobDetail
 from hpcdash.domain.text import visible
-from hpcdash.domain.words import Pair, grouped
+from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import Changed
+from hpcdash.stores.job_picture import JobPicture, Part
+from hpcdash.stores.job_words import Group, job_groups
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.base import View, ViewSpec
+from hpcdash.ui.themes import STATE_STYLES, style_name
+from hpcdash.ui.views.base import Targets, View, ViewSpec
 from hpcdash.ui.views.jobs import job_hint
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.entry_lines import entry_lines, in_columns, label_cells, pair_lines
 
-_LABEL_CELLS = 16
+# A terminal of 130, without what is around the page.
+_TWO_COLUMNS = 126
+_JOB_KINDS = frozenset({None, Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE})
+# An array is shown as one sign a task while that takes no more lines than this.
+_SIGN_LINES = 3
 
 
 class JobView(View):
-    """The details of one job; asked again with each change of the queue."""
+    """What is known of a job at once; the rest as it comes. Asked again when the job's state changes."""
 
-    DEFAULT_CSS = """
-    JobView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "job--label",
+        "job--bar",
+        "job--advice",
+        *(f"job--{name}" for name in STATE_STYLES),
+    }
+    DEFAULT_CSS = (
+        """
+    JobView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     JobView Static { width: 1fr; height: auto; }
+    JobView {
+        & > .job--label { color: $table-dim; }
+        & > .job--bar { color: $primary; }
+        & > .job--advice { color: $warning; }
     """
+        + "\n".join(f"& > .job--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
+        + "\n}"
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "scroll(1)", "down", show=False, priority=True),
@@ -41,10 +66,13 @@ class JobView(View):
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
         self.job_id = job_id
-        self.detail: JobDetail | None = None
-        self._error: HpcdashError | None = None
-        self._taken_at: float | None = None
+        self.picture = JobPicture(session.store, job_id, self._paint)
         self._own_words_line = 0
+        self._painted: Text | None = None
+
+    @property
+    def detail(self) -> JobDetail | None:
+        return self.picture.detail
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
@@ -54,85 +82,152 @@ class JobView(View):
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_mount(self) -> None:
+        self.picture.glance()
+        self._paint()
         self.shown()
+
+    def on_resize(self, event: Resize) -> None:
+        self._paint()
 
     def take_focus(self) -> None:
         self.screen.set_focus(self.query_one(VerticalScroll))
 
     def shown(self) -> None:
         self.take_focus()
-        self.run_worker(self._fetch(), exclusive=True, group="detail")
+        self._fetch()
+
+    def do_ask_now(self) -> None:
+        self._fetch()
+
+    def _fetch(self) -> None:
+        self.run_worker(self.picture.fetch(), exclusive=True, group="picture")
 
     def store_changed(self, changed: Changed) -> None:
-        """Ask again only when the job's own row changed: a detail is a question of its own."""
-        if changed.kind is Kind.MINE and any(event.job_id == self.job_id for event in changed.events):
-            self.run_worker(self._fetch(), exclusive=True, group="detail")
+        """Take what came; ask for more only where the job is in another state: its details are their own questions."""
+        if changed.kind in _JOB_KINDS:
+            self.run_worker(self._look(), exclusive=True, group="look")
+
+    async def _look(self) -> None:
+        if await self.picture.look():
+            self._fetch()
+        else:
+            self.run_worker(self.picture.keep_usage_fresh(), group="usage")
 
     def do_detail(self) -> None:
         """To the scheduler's own words, and back to the top."""
         page = self.query_one(VerticalScroll)
         page.scroll_to(y=0 if page.scroll_offset.y else self._own_words_line, animate=False)
 
-    def do_ask_now(self) -> None:
-        self.run_worker(self._fetch(), exclusive=True, group="detail")
-
-    async def _fetch(self) -> None:
-        store = self.session.store
-        try:
-            self.detail = await store.fetch_detail(self.job_id)
-            self._error = None
-            self._taken_at = store.clock.now()
-        except HpcdashError as error:
-            self._error = error
-        if self.detail is not None:
-            self.query_one(Static).update(self._words(self.detail))
-        elif self._error is not None:
-            self.query_one(Static).update(Text("nothing known of this job"))
-        self.post_message(self.CrumbsChanged())
-
     @property
     def own_error(self) -> HpcdashError | None:
-        return self._error
+        return self.picture.errors.get(Part.DETAIL)
 
     @property
     def main_kind(self) -> Kind | None:
         return None
 
     def taken_at(self) -> float | None:
-        return self._taken_at
+        return self.picture.taken_at
 
     def crumbs(self) -> Sequence[str]:
-        return ("job", self.job_id)
+        return ("array" if self.picture.is_whole_array else "job", self.job_id)
+
+    def way_crumb(self) -> str:
+        return " ".join(self.crumbs())
 
     def hint(self) -> str:
         return "" if self.detail is None else "d goes to the scheduler's own words, and back"
 
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def targets(self) -> Targets:
+        """This job; of a whole array the rows that the lists have of it."""
+        row = self.picture.row
+        if row is None:
+            return Targets(missing=(self.job_id,))
+        if not self.picture.is_whole_array:
+            return Targets((self.job_id,), (row,))
+        rows: dict[str, dict[str, object]] = {}
+        for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY):
+            if kind in self.session.store.snapshots and (table := self.session.store.table(kind)) is not None:
+                for known in table.filter(pc.equal(table["array_id"], self.job_id)).to_pylist():
+                    rows.setdefault(known["id"], known)
+        return Targets((self.job_id,), tuple(rows.values()) or (row,))
+
     def do_copy(self) -> None:
         """The log's path where it is known, else the id."""
-        path = self.detail.job["stdout_path"][0].as_py() if self.detail else None
+        row = self.picture.row
+        path = None if row is None or self.picture.is_whole_array else row["stdout_path"]
         self.app.copy_to_clipboard(path or self.job_id)
         self.notify(f"copied {visible(path or self.job_id)}", markup=False)
 
-    def _words(self, detail: JobDetail) -> Text:
-        row: dict[str, Any] = detail.job.to_pylist()[0]
-        hint = self.session.store.backend.reason_hint(str(row["state"]), row["reason"])
-        text = Text()
-        text.append(f"{visible(job_hint(self.session, row, self.now()))}\n\n", "bold")
-        sign = cells.signs().states.get(str(row["state"]), "")
-        for title, pairs in grouped(row, self.now(), hint, sign=sign, zone=self.session.zone):
-            text.append(f"{title}\n", "bold")
-            _append(text, pairs)
-        self._own_words_line = text.plain.count("\n") + 1
-        text.append("\nin the scheduler's words\n", "bold")
-        _append(text, list(detail.native.items()))
-        return text
+    # -- what is shown
 
+    def _paint(self) -> None:
+        """Everything anew; one stays where one has scrolled to."""
+        if not self.is_live:
+            return
+        text = self._words()
+        if self._painted is None or text != self._painted or text.spans != self._painted.spans:
+            self._painted = text
+            self.query_one(Static).update(text)
+        self.post_message(self.CrumbsChanged())
 
-def _append(text: Text, pairs: Sequence[Pair]) -> None:
-    label_cells = max(_LABEL_CELLS, *(len(label) for label, _ in pairs)) + 2
-    for label, value in pairs:
-        text.append(f"  {visible(label):<{label_cells}}", "dim")
-        text.append(f"{visible(value)}\n")
+    def _words(self) -> Text:
+        picture = self.picture
+        if picture.row is None:
+            is_over = self.own_error is not None and Part.DETAIL not in picture.asking
+            return Text("nothing known of this job" if is_over else "asking …")
+        width = self.query_one(VerticalScroll).scrollable_content_region.width or self.app.size.width - 3
+        is_wide = width >= _TWO_COLUMNS
+        column = (width - 3) // 2 if is_wide else width
+        states = cells.signs().states
+        groups = job_groups(
+            picture,
+            self.now(),
+            signs=states,
+            zone=self.session.zone,
+            sign_cells=_SIGN_LINES * (column - label_cells(())),
+        )
+        lines = [Text(visible(self._headline()), "bold"), Text()]
+        left = [line for group in groups if not (is_wide and group.is_aside) for line in self._lines(group, column)]
+        aside = [line for group in groups if is_wide and group.is_aside for line in self._lines(group, column)]
+        lines = self._wrapped(lines, width) + (in_columns(left, aside, column) if is_wide else left)
+        self._own_words_line = len(lines)
+        lines += self._native_lines(width)
+        return Text("\n").join(lines)
+
+    def _headline(self) -> str:
+        row = self.picture.row
+        assert row is not None
+        if not self.picture.is_whole_array:
+            # What it depends on is told below in words.
+            return job_hint(self.session, {**row, "dependency": None}, self.now())
+        counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
+        states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
+        return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
+
+    def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
+        return [part for line in lines for part in (line.wrap(self.app.console, width, overflow="fold") or [line])]
+
+    def _lines(self, group: Group, width: int) -> list[Text]:
+        return entry_lines(group, width, self._style, self.app.console)
+
+    def _native_lines(self, width: int) -> list[Text]:
+        detail = self.picture.detail
+        if detail is None:
+            words = "asking …" if Part.DETAIL in self.picture.asking else ""
+            return [Text(words, self._style("label"))]
+        return pair_lines("in the scheduler's words", detail.native, width, self._style, self.app.console)
+
+    def _style(self, name: str) -> Style:
+        """The style of a label, a bar, advice, or a state; none for ''."""
+        if not name:
+            return Style.null()
+        if name == "title":
+            return Style(bold=True)
+        return self.get_component_rich_style(f"job--{style_name(name)}", partial=True)
 
 
 VIEW = ViewSpec("job", "job", JobView, Capability.DETAIL, root=False)

@@ -1,0 +1,81 @@
+"""What a QoS and a partition of Slurm allow, and who may take a job's place there: sacctmgr and scontrol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from hpcdash.backends.base import Answer, Query
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.domain.units import format_duration
+
+_FIELDS = (
+    *("name", "preempt", "preemptmode", "gracetime", "maxwall", "maxtrespu", "maxjobspu", "maxsubmitpu"),
+    *("grptres", "grpjobs", "maxtres"),
+)
+_LIMITS = (
+    ("longest time", "maxwall"),
+    ("at most for a job", "maxtres"),
+    ("at most for a user", "maxtrespu"),
+    ("running jobs of a user", "maxjobspu"),
+    ("jobs of a user", "maxsubmitpu"),
+    ("at most for all together", "grptres"),
+    ("running jobs of all", "grpjobs"),
+)
+_MODES = {
+    "requeue": "is put back into the queue",
+    "cancel": "is cancelled",
+    "suspend": "is suspended, and resumed later",
+    "gang": "takes turns with others",
+}
+MADE_WAY = "a job that makes way"
+GRACE = "time to save first"
+
+
+def qos_query(qos: str) -> Query[Mapping[str, str]]:
+    """All QoS, for those that may preempt this one name it."""
+    argv = slurm("sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(_FIELDS)}")
+    return Query(argv, partial(parse_qos, qos=qos))
+
+
+def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
+    """What a person wants to know of one QoS; {} for one that is not there."""
+    require_success(answer)
+    lines = [line.split("|") for line in answer.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+    if any(len(line) != len(_FIELDS) for line in lines):
+        raise unreadable(answer, "QoS")
+    by_name = {line[0]: dict(zip(_FIELDS, line, strict=True)) for line in lines}
+    own = by_name.get(qos)
+    if own is None:
+        return {}
+    above = [name for name, other in by_name.items() if qos in other["preempt"].split(",")]
+    below = [name for name in own["preempt"].split(",") if name]
+    words: dict[str, str] = {}
+    if above:
+        words["may be preempted by"] = ", ".join(above)
+        words |= _making_way(own["preemptmode"], own["gracetime"])
+    if below:
+        words["may preempt"] = ", ".join(below)
+    return words | {label: own[field] for label, field in _LIMITS if own[field]}
+
+
+def queue_rules_query(queue: str) -> Query[Mapping[str, str]]:
+    return Query(slurm("scontrol", "show", "partition", queue), parse_queue_rules)
+
+
+def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
+    """What becomes of a job that makes way for another in a partition; {} where none has to."""
+    require_success(answer)
+    pairs = dict(word.split("=", 1) for word in answer.stdout.decode("utf-8", "replace").split() if "=" in word)
+    return _making_way(pairs.get("PreemptMode", ""), pairs.get("GraceTime", ""))
+
+
+def _making_way(mode: str, grace: str) -> dict[str, str]:
+    modes: Sequence[str] = [_MODES[word] for word in mode.lower().split(",") if word in _MODES]
+    if not modes:
+        # 'cluster' and 'OFF': nothing of its own.
+        return {}
+    seconds = int(grace) if grace.isdigit() else duration_seconds(grace)
+    return {MADE_WAY: " and ".join(modes), GRACE: format_duration(seconds) if seconds else "none"}

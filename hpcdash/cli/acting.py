@@ -1,0 +1,173 @@
+"""cancel, hold and the other commands that act on jobs: say what will be done, ask where it destroys, do it, report."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import load_settings
+from hpcdash.domain.job_ids import split_ids
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.words import state_word
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
+from hpcdash.stores.actions import Plan, Report, Row
+from hpcdash.ui.session import ClusterSession
+
+_ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
+_PAST = {
+    Verb.CANCEL: "cancelled",
+    Verb.HOLD: "held",
+    Verb.RELEASE: "released",
+    Verb.REQUEUE: "requeued",
+    Verb.SUSPEND: "suspended",
+    Verb.RESUME: "resumed",
+    Verb.SIGNAL: "signalled",
+    Verb.ALTER: "altered",
+}
+_MOST_COMMANDS_SHOWN = 10
+_COMMAND_LETTERS = 1000
+
+
+class _Declined(Exception):
+    """The person said no."""
+
+
+def run_action(
+    common: CommonOptions,
+    verb: str,
+    jobs: Sequence[str],
+    *,
+    signal: str = "",
+    recipient: str = "",
+    changes: Mapping[str, str] | None = None,
+    form: str,
+) -> None:
+    """Act on jobs; ends the process with 1 where one was refused, with 3 where an outcome is not known."""
+    settings = load_settings(common.config)
+    if common.read_only or settings.read_only:
+        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(f"{verb}: nothing is changed here ({whence})")
+    job_ids = tuple(dict.fromkeys(job_id for words in jobs for job_id in split_ids(words)))
+    request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}))
+    must_ask = request.verb in _ASKED_FOR and not common.yes
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+
+    async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
+        session.actions.plan(request)
+        if must_ask and not can_ask:
+            raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
+        await session.store.open(force=True)
+        plan = session.actions.plan(request, await session.actions.rows_of(job_ids))
+        _announce(plan, session)
+        if must_ask and not await _is_agreed():
+            raise _Declined
+        return await session.actions.run(plan), session
+
+    try:
+        report, session = with_session(common, work)
+    except _Declined:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    if report.journal_problem:
+        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    if form == "json":
+        _write_json(report, session)
+    else:
+        _write_table(report)
+    sys.stdout.flush()
+    status = _exit_status(report.outcomes)
+    if status:
+        sys.exit(status)
+
+
+def _exit_status(outcomes: Sequence[Outcome]) -> int:
+    ways = {outcome.done for outcome in outcomes}
+    return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
+
+
+def _announce(plan: Plan, session: ClusterSession) -> None:
+    """What will be done, to whose jobs in which states, and the commands, on stderr."""
+    verb = plan.request.verb
+    print(f"{verb} on {visible(session.name)}: {jobs_words(plan.rows)}", file=sys.stderr)
+    known = {row["_number"] for row in plan.rows}
+    unknown = [
+        job_id for job_id in plan.request.job_ids if int(job_id.partition("_")[0].partition("+")[0]) not in known
+    ]
+    if unknown:
+        print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
+    if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):
+        print("  what runs goes on; held, it does not start again after a requeue", file=sys.stderr)
+    for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
+        print(f"  {clip(visible(shlex.join(program_words(command.argv))), _COMMAND_LETTERS)}", file=sys.stderr)
+    if len(plan.commands) > _MOST_COMMANDS_SHOWN:
+        print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
+
+
+def jobs_words(rows: Sequence[Row]) -> str:
+    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs."""
+    users: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    for row in rows:
+        count = row["_tasks"] or 1
+        users[str(row["user"] or "?")] += count
+        states[str(row["state"])] += count
+    if not users:
+        return "no job in the queue"
+    whose = [f"{count} of {visible(user)}" for user, count in users.most_common()]
+    noun = "job" if users.most_common(1)[0][1] == 1 else "jobs"
+    whose[0] = whose[0].replace(" of ", f" {noun} of ", 1)
+    how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
+    return f"{', '.join(whose)} ({how})"
+
+
+async def _is_agreed() -> bool:
+    """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
+    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _write_table(report: Report) -> None:
+    past = _PAST[report.plan.request.verb]
+    width = max((len(outcome.job_id) for outcome in report.outcomes), default=0)
+    for outcome in report.outcomes:
+        words = visible(outcome.words)
+        if outcome.done:
+            said = f"{past}: {words}" if words else past
+        else:
+            said = f"{'unknown' if outcome.done is None else 'refused'}: {words}"
+        print(f"{visible(outcome.job_id):<{width}}  {said}")
+
+
+def _write_json(report: Report, session: ClusterSession) -> None:
+    store = session.store
+    results: list[dict[str, Any]] = [
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words} for outcome in report.outcomes
+    ]
+    answer = {
+        "schema": 1,
+        "cluster": session.name,
+        "backend": store.backend.name,
+        "taken_at": format_utc(store.clock.now()),
+        "verb": str(report.plan.request.verb),
+        "results": results,
+    }
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()

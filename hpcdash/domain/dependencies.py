@@ -1,0 +1,197 @@
+"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words, as a small tree.
+
+Knows no scheduler; the syntax is that of Slurm (`,` all, `?` any), which PBS shares for what both have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
+
+_CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
+_JOB = re.compile(r"([0-9]+)(?:_(\*|[0-9]+))?(?:\.[\w.-]+)?(?:\+([0-9]+))?")
+SINGLETON = "singleton"
+# A chain of dependents is shown to this depth, and no more rows than this in all.
+_MOST_DEPTH = 3
+_MOST_ROWS = 20
+_MEANING = {
+    "after": "once it has begun",
+    "afterok": "once it ended well",
+    "afternotok": "once it ended badly",
+    "afterany": "once it ended, well or badly",
+    "aftercorr": "each task once the same task of it ended well",
+    "afterburstbuffer": "once its burst buffer is written back",
+    "expand": "to grow into it",
+    "before": "it may begin once this one has begun",
+    "beforeok": "it may begin once this one ended well",
+    "beforenotok": "it may begin once this one ended badly",
+    "beforeany": "it may begin once this one ended",
+}
+_ARRAY_MEANING = {
+    "afterok": "once all its tasks ended well",
+    "afternotok": "once all its tasks ended and one badly",
+    "afterany": "once all its tasks ended, well or badly",
+    "after": "once all its tasks have begun",
+}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One of a dependency's parts: what must be true of which job.
+
+    `job_id` is '' for `singleton`; `is_array`: all of an array's tasks are meant. `said` is what the scheduler says of
+    it: 'unfulfilled', 'failed', ….
+    """
+
+    kind: str
+    job_id: str = ""
+    is_array: bool = False
+    delay_minutes: int | None = None
+    said: str = ""
+
+    def words(self) -> str:
+        """`once it ended well`."""
+        if self.kind == SINGLETON:
+            return "once every job of its owner with this name has ended"
+        meaning = (_ARRAY_MEANING if self.is_array else _MEANING).get(self.kind) or _MEANING.get(self.kind, self.kind)
+        return f"{self.delay_minutes} min {meaning.replace('once', 'after', 1)}" if self.delay_minutes else meaning
+
+    def can_never_be(self, states: Sequence[str]) -> bool:
+        """Whether the other job, or tasks of it, ended in a way that rules it out."""
+        if self.said == "failed":
+            return True
+        if self.kind in ("afterok", "aftercorr"):
+            bad = [state in ENDED_BADLY and state != JobState.GONE for state in states]
+            # Of aftercorr only the tasks whose own counterpart failed are lost.
+            return bool(bad) and (any(bad) if self.kind == "afterok" else all(bad))
+        return self.kind == "afternotok" and bool(states) and all(state == JobState.COMPLETED for state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Conditions, all of which must be true, or any one."""
+
+    conditions: tuple[Condition, ...] = ()
+    is_any: bool = False
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(condition.job_id for condition in self.conditions if condition.job_id))
+
+    def names(self, job_id: str, array_id: str | None) -> Condition | None:
+        """The condition that speaks of a job: of itself, or of the array it is a task of."""
+        array_of_it = array_id or job_id.partition("_")[0]
+        for condition in self.conditions:
+            if condition.job_id == job_id or (condition.job_id == array_of_it and (condition.is_array or array_id)):
+                return condition
+        return None
+
+
+def parse_dependency(text: str | None) -> Dependency:
+    """Reads `afterok:123_*(unfulfilled),afterany:124`, `afterok:1?afternotok:3`, `after:1+5`, `singleton`.
+
+    What cannot be read is left out: a dependency is shown as it was written as well.
+    """
+    if not text:
+        return Dependency()
+    conditions: list[Condition] = []
+    for part in re.split("[,?]", text):
+        found = _CONDITION.fullmatch(part.strip())
+        if found is None:
+            continue
+        kind, jobs, said = found[1].lower(), found[2], (found[3] or "").lower()
+        if not jobs:
+            if kind == SINGLETON:
+                conditions.append(Condition(kind, said=said))
+            continue
+        for job in jobs.split(":"):
+            named = _JOB.fullmatch(job.strip())
+            if named is not None:
+                number, task, delay = named.groups()
+                job_id = f"{number}_{task}" if task and task != "*" else number
+                conditions.append(Condition(kind, job_id, task == "*", int(delay) if delay else None, said))
+    return Dependency(tuple(conditions), is_any="?" in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A line of the tree: a job, what is known of it, and how it hangs together with the one above it.
+
+    `states` maps each state of it, or of its tasks, to how many there are; {} where nothing is known of it.
+    """
+
+    job_id: str
+    name: str
+    states: Mapping[str, int]
+    words: str
+    depth: int = 0
+    is_hopeless: bool = False
+
+
+def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
+    """What a job depends on, with what `rows` (of domain.schema.JOBS) know of those jobs."""
+    known = list(rows)
+    branches = []
+    for condition in dependency.conditions:
+        of_it = [row for row in known if condition.job_id in (row["id"], row["array_id"])] if condition.job_id else []
+        states = _states(of_it)
+        branches.append(
+            Branch(
+                condition.job_id,
+                str(of_it[0]["name"] or "") if of_it else "",
+                states,
+                condition.words(),
+                is_hopeless=condition.can_never_be(list(states)),
+            )
+        )
+    return branches
+
+
+def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> list[Branch]:
+    """Who waits for a job, and who waits for those; `rows` are those that have a dependency."""
+    waiting = sorted((row for row in rows if row["dependency"]), key=lambda row: _number_first(row["id"]))
+    parsed = [(row, parse_dependency(row["dependency"])) for row in waiting]
+    branches: list[Branch] = []
+    seen = {job_id}
+
+    def add(job_id: str, array_id: str | None, depth: int) -> None:
+        for row, dependency in parsed:
+            condition = dependency.names(job_id, array_id)
+            if condition is None or row["id"] in seen or len(branches) >= _MOST_ROWS:
+                continue
+            seen.add(row["id"])
+            branches.append(Branch(row["id"], str(row["name"] or ""), _states([row]), condition.words(), depth))
+            if depth + 1 < _MOST_DEPTH:
+                add(str(row["array_id"] or row["id"]), row["array_id"], depth + 1)
+
+    add(job_id, array_id, 0)
+    return branches
+
+
+def _number_first(job_id: str) -> tuple[int, str]:
+    """For an order in which 9 comes before 10."""
+    return len(job_id.partition("_")[0]), job_id
+
+
+def never_words(branches: Sequence[Branch], is_any: bool) -> str:
+    """What to do about a dependency that can never be fulfilled; '' while it can."""
+    lost = [branch.job_id for branch in branches if branch.is_hopeless]
+    if not lost or (is_any and len(lost) < len(branches)):
+        return ""
+    which = " and ".join(lost) or "its condition"
+    return f"can never start: {which} did not end that way; cancel it, or change what it depends on"
+
+
+def _states(rows: Sequence[Row]) -> dict[str, int]:
+    states: dict[str, int] = {}
+    for row in rows:
+        state = str(row["state"])
+        states[state] = states.get(state, 0) + (row["_tasks"] or 1)
+    rank: dict[str, int] = {**dict.fromkeys(ACTIVE, 0), **dict.fromkeys(ENDED, 2)}
+    return dict(sorted(states.items(), key=lambda pair: rank.get(pair[0], 1)))

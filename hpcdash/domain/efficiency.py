@@ -1,0 +1,158 @@
+"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next time. Knows no bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.units import format_duration, format_memory
+
+NOT_ACCOUNTED = "not accounted here"
+# Younger jobs are still reading their input.
+_YOUNG_SECONDS = 300
+_LITTLE_CPU = 0.5
+_LITTLE_MEMORY = 0.5
+_WORTH_BYTES = 2 << 30
+_LITTLE_GPU_PERCENT = 10
+# To the next of these a suggested size is rounded up.
+_GIB = 1 << 30
+_HEADROOM = 1.2
+
+
+class Used(Protocol):
+    """As hpcdash.backends.base.Usage; memory is that of a node."""
+
+    @property
+    def cpu_seconds(self) -> float | None: ...
+    @property
+    def cpus(self) -> int | None: ...
+    @property
+    def elapsed_seconds(self) -> int | None: ...
+    @property
+    def memory_peak_bytes(self) -> int | None: ...
+    @property
+    def memory_asked_bytes(self) -> int | None: ...
+    @property
+    def gpus(self) -> int | None: ...
+    @property
+    def gpu_percent(self) -> float | None: ...
+    @property
+    def gpu_memory_peak_bytes(self) -> int | None: ...
+    @property
+    def disk_read_bytes(self) -> int | None: ...
+    @property
+    def disk_written_bytes(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One resource: what was used in words, and the part of what was asked for (None: not known)."""
+
+    label: str
+    words: str
+    fraction: float | None = None
+
+
+def cpu_fraction(used: Used) -> float | None:
+    """CPU seconds of what the CPUs had in the time; None where any of it is not known."""
+    if used.cpu_seconds is None or not used.cpus or not used.elapsed_seconds:
+        return None
+    return used.cpu_seconds / (used.cpus * used.elapsed_seconds)
+
+
+def memory_fraction(used: Used) -> float | None:
+    if used.memory_peak_bytes is None or not used.memory_asked_bytes:
+        return None
+    return used.memory_peak_bytes / used.memory_asked_bytes
+
+
+def meters(used: Used, nodes: int | None = 1) -> list[Meter]:
+    """CPU and memory always, GPUs where the job has some, disk where it is known."""
+    shown = [_cpu(used), _memory(used, nodes)]
+    if used.gpus:
+        shown.append(_gpu(used))
+    if used.gpu_memory_peak_bytes:
+        shown.append(Meter("GPU memory", f"peak {format_memory(used.gpu_memory_peak_bytes)}"))
+    disk = [
+        f"{verb} {format_memory(amount)}"
+        for verb, amount in (("read", used.disk_read_bytes), ("wrote", used.disk_written_bytes))
+        if amount is not None
+    ]
+    if disk:
+        shown.append(Meter("disk", ", ".join(disk)))
+    return shown
+
+
+def _cpu(used: Used) -> Meter:
+    fraction = cpu_fraction(used)
+    if fraction is None:
+        if used.cpu_seconds is None:
+            return Meter("CPU", NOT_ACCOUNTED)
+        return Meter("CPU", f"{format_duration(used.cpu_seconds)} of CPU time")
+    assert used.cpus is not None
+    cores = "core" if used.cpus == 1 else "cores"
+    return Meter("CPU", f"{_busy(fraction * used.cpus)} of {used.cpus} {cores} busy ({_percent(fraction)})", fraction)
+
+
+def _memory(used: Used, nodes: int | None) -> Meter:
+    if used.memory_peak_bytes is None:
+        return Meter("memory", NOT_ACCOUNTED)
+    where = " on a node" if (nodes or 1) > 1 else ""
+    peak = f"peak {format_memory(used.memory_peak_bytes)}"
+    fraction = memory_fraction(used)
+    if fraction is None:
+        return Meter("memory", f"{peak}{where}")
+    assert used.memory_asked_bytes is not None
+    asked = format_memory(used.memory_asked_bytes)
+    return Meter("memory", f"{peak} of {asked}{where} ({_percent(fraction)})", fraction)
+
+
+def _gpu(used: Used) -> Meter:
+    if used.gpu_percent is None:
+        return Meter("GPU", NOT_ACCOUNTED)
+    whose = f", of {used.gpus}" if used.gpus and used.gpus > 1 else ""
+    return Meter("GPU", f"{used.gpu_percent:.0f} % busy{whose}", used.gpu_percent / 100)
+
+
+def _percent(fraction: float) -> str:
+    percent = 100 * fraction
+    return f"{percent:.0f} %" if percent >= 1 or not percent else "< 1 %"
+
+
+def advice(used: Used, state: str) -> str:
+    """One line on what to ask for next time, where it is plain and true; '' else, and for jobs of a few minutes.
+
+    Memory is spoken of when a job ended by itself: one that runs may want more, one that was stopped might have.
+    """
+    fraction = memory_fraction(used)
+    if state == JobState.OUT_OF_MEMORY:
+        if not used.memory_asked_bytes:
+            return ""
+        return f"it had {format_memory(used.memory_asked_bytes)} and needed more: ask for more memory"
+    if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
+        return ""
+    if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
+        return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
+    if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
+        peak, asked = used.memory_peak_bytes or 0, used.memory_asked_bytes or 0
+        enough = max(_GIB, -(-int(peak * _HEADROOM) // _GIB) * _GIB)
+        if asked - enough >= _WORTH_BYTES:
+            return (
+                f"asks {format_memory(asked)}, used {format_memory(peak)} at most: "
+                f"asking for {format_memory(enough)} starts sooner"
+            )
+    busy = cpu_fraction(used)
+    if busy is not None and busy < _LITTLE_CPU and used.cpus and used.cpus > 1:
+        verb = "kept" if state in ENDED else "keeps"
+        cores = _busy(busy * used.cpus)
+        return f"{verb} {cores} of {used.cpus} cores busy: ask for fewer, or does it know how many it has?"
+    return ""
+
+
+def _busy(cores: float) -> str:
+    return "0" if not cores else "< 0.1" if cores < 0.1 else f"{cores:.1f}".removesuffix(".0")
+
+
+def _some(count: int, what: str) -> str:
+    return what if count == 1 else f"{count} {what}s"

@@ -1,0 +1,134 @@
+"""Job ids as people and rows write them: 12, 12_3, 12_[3-5,9%1], 65+1; read, split and joined. Knows no table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+
+_NUMBER = re.compile(r"[0-9]{1,10}(?![0-9])")
+_SEPARATOR = re.compile(r"[,\s]")
+
+
+class BadJobId(ValueError):
+    """A text that is no job id; `position` is the 0-based offset of the first bad character in `text`."""
+
+    def __init__(self, text: str, position: int, why: str) -> None:
+        super().__init__(f"{text!r} is no job id: {why}")
+        self.text = text
+        self.position = position
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class JobId:
+    """A job, tasks of an array (`tasks`; None: all there is under the number), or a component of a heterogeneous job.
+
+    A throttle is no part of an id: it is dropped.
+    """
+
+    number: str
+    tasks: ArrayTasks | None = None
+    component: int | None = None
+
+    def __str__(self) -> str:
+        if self.component is not None:
+            return f"{self.number}+{self.component}"
+        if self.tasks is None:
+            return self.number
+        return f"{self.number}_{self.tasks}" if self.tasks.count == 1 else f"{self.number}_[{self.tasks}]"
+
+
+def parse_job_id(text: str) -> JobId:
+    """Reads one id; raises BadJobId with the place."""
+    number = _NUMBER.match(text)
+    if number is None:
+        raise BadJobId(text, 0, "it begins with the job's number")
+    position, tasks, component = number.end(), None, None
+    if text.startswith("_", position):
+        tasks, position = _read_tasks(text, position + 1)
+    elif text.startswith("+", position):
+        found = _NUMBER.match(text, position + 1)
+        if found is None:
+            raise BadJobId(text, position + 1, "a component's number comes after +")
+        component, position = int(found[0]), found.end()
+    if position < len(text):
+        raise BadJobId(text, position, "write 12, 12_3 or 12_[3-5]")
+    return JobId(str(int(number[0])), tasks, component)
+
+
+def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
+    """The tasks from `position` on, and where they end."""
+    if task := _NUMBER.match(text, position):
+        return ArrayTasks((range(int(task[0]), int(task[0]) + 1),)), task.end()
+    if not text.startswith("[", position):
+        raise BadJobId(text, position, "a task's number comes after _, or several in brackets")
+    end = text.find("]", position)
+    if end < 0:
+        raise BadJobId(text, len(text), "the bracket is not closed")
+    body = text[position + 1 : end]
+    try:
+        tasks = parse_tasks(body)
+    except ValueError as error:
+        raise BadJobId(text, position + 1 + _bad_item(body), str(error)) from None
+    if tasks.is_incomplete:
+        raise BadJobId(text, end, "its list of tasks was cut short")
+    return replace(tasks, throttle=None), end + 1
+
+
+def _bad_item(body: str) -> int:
+    """Where the first item that is no task begins."""
+    position = 0
+    for item in body.split(","):
+        try:
+            parse_tasks(item)
+        except ValueError:
+            return position
+        position += len(item) + 1
+    return 0
+
+
+def split_ids(text: str) -> list[str]:
+    """The ids of a list with commas or blanks between them; those within brackets belong to an id."""
+    parts: list[str] = []
+    start = depth = 0
+    for position, character in enumerate(text):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth = max(0, depth - 1)
+        elif depth == 0 and _SEPARATOR.match(character):
+            parts.append(text[start:position])
+            start = position + 1
+    return [part for part in (*parts, text[start:]) if part]
+
+
+def shared_tasks(one: ArrayTasks, other: ArrayTasks) -> ArrayTasks | None:
+    """The tasks that are in both, in order, each once; None where there is none."""
+    if other.count < one.count:
+        one, other = other, one
+    return joined_tasks(task for tasks in one.ranges for task in tasks if other.contains(task))
+
+
+def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
+    """Tasks as few ranges, in order, each once; None where there is none."""
+    ranges: list[range] = []
+    for task in sorted(set(tasks)):
+        if ranges and ranges[-1].stop == task:
+            ranges[-1] = range(ranges[-1].start, task + 1)
+        else:
+            ranges.append(range(task, task + 1))
+    return ArrayTasks(tuple(ranges)) if ranges else None
+
+
+def covers(wanted: JobId, other: JobId) -> bool:
+    """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers 12_[5-9]."""
+    if wanted.number != other.number:
+        return False
+    if wanted.component is not None:
+        return wanted.component == other.component
+    if wanted.tasks is None:
+        return True
+    return other.tasks is not None and wanted.tasks.overlaps(other.tasks)

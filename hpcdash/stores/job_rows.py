@@ -1,0 +1,71 @@
+"""Which rows of the queue some job ids mean; records that hold many tasks are split. Knows no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, shared_tasks
+
+Row = Mapping[str, Any]
+
+
+def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of domain.schema.JOBS that `job_ids` mean, each once, in the order of the ids; pure.
+
+    An array's number means all of its rows, a heterogeneous job's all of its components. What cannot be read as an id
+    means the row that has it. Of a record that holds many tasks, a row with those that are meant stands for it.
+    """
+    known_ids: list[str] = table["id"].to_pylist()
+    numbers = table["_number"].to_pylist()
+    by_number: dict[str, list[int]] = {}
+    by_id: dict[str, list[int]] = {}
+    for position, (known_id, number) in enumerate(zip(known_ids, numbers, strict=True)):
+        by_number.setdefault(str(number), []).append(position)
+        by_id.setdefault(known_id, []).append(position)
+    wanted_tasks: dict[int, list[ArrayTasks | None]] = {}
+    for job_id in job_ids:
+        for position, tasks in _meant(job_id, known_ids, by_number, by_id):
+            wanted_tasks.setdefault(position, []).append(tasks)
+    rows = table.take(pa.array(list(wanted_tasks), pa.int64())).to_pylist()
+    return tuple(_restricted(row, tasks) for row, tasks in zip(rows, wanted_tasks.values(), strict=True))
+
+
+def _meant(
+    job_id: str, known_ids: list[str], by_number: Mapping[str, list[int]], by_id: Mapping[str, list[int]]
+) -> list[tuple[int, ArrayTasks | None]]:
+    """(row's position, the tasks of it that are meant or None for all of it)."""
+    if job_id in by_id:
+        return [(position, None) for position in by_id[job_id]]
+    wanted = _read(job_id)
+    if wanted is None:
+        return []
+    found: list[tuple[int, ArrayTasks | None]] = []
+    for position in by_number.get(str(int(wanted.number)), ()):
+        held = _read(known_ids[position])
+        if held is not None and covers(wanted, held):
+            found.append((position, wanted.tasks if held.tasks is not None and held.tasks.count > 1 else None))
+    return found
+
+
+def _read(job_id: str) -> JobId | None:
+    try:
+        return parse_job_id(job_id)
+    except BadJobId:
+        return None
+
+
+def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row:
+    """The row, or where only some of its tasks are meant, one that stands for these."""
+    if None in wanted:
+        return row
+    held = parse_tasks(row["array_task"])
+    shared = [tasks for tasks in wanted if tasks is not None]
+    meant = joined_tasks(task for tasks in shared for task in (shared_tasks(held, tasks) or ()))
+    if meant is None or meant.count == held.count:
+        return row
+    job_id = JobId(str(row["array_id"]), meant)
+    return {**row, "id": str(job_id), "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}

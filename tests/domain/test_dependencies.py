@@ -1,0 +1,104 @@
+"""What a job waits for, who waits for it, and what can never be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcdash.domain.dependencies import Condition, never_words, parse_dependency, waited_for_by, waits_for
+
+
+def row(job_id: str, state: str = "pending", dependency: str | None = None, **known: Any) -> dict[str, Any]:
+    array_id = known.pop("array_id", job_id.partition("_")[0] if "_" in job_id else None)
+    name = known.pop("name", f"job{job_id}")
+    usual = {"id": job_id, "array_id": array_id, "name": name, "state": state, "dependency": dependency, "_tasks": 1}
+    return usual | known
+
+
+@pytest.mark.parametrize(
+    ("text", "conditions"),
+    [
+        ("afterok:1(unfulfilled)", [Condition("afterok", "1", said="unfulfilled")]),
+        ("afterok:6_*(unfulfilled)", [Condition("afterok", "6", True, said="unfulfilled")]),
+        ("after:1+5(unfulfilled)", [Condition("after", "1", delay_minutes=5, said="unfulfilled")]),
+        ("afterany:6_3", [Condition("afterany", "6_3")]),
+        ("afterok:1:2", [Condition("afterok", "1"), Condition("afterok", "2")]),
+        ("singleton(unfulfilled)", [Condition("singleton", said="unfulfilled")]),
+        ("afterok:58(failed)", [Condition("afterok", "58", said="failed")]),
+        ("afterok:12.server.example", [Condition("afterok", "12")]),
+        ("", []),
+        (None, []),
+        ("what:ever;$(x)", []),
+    ],
+)
+def test_a_dependency_is_read(text: str | None, conditions: list[Condition]) -> None:
+    assert list(parse_dependency(text).conditions) == conditions
+
+
+def test_commas_mean_all_and_question_marks_any() -> None:
+    every, some = parse_dependency("afterok:1,afterany:2"), parse_dependency("afterok:1?afternotok:3")
+    assert (every.is_any, every.job_ids) == (False, ("1", "2"))
+    assert (some.is_any, some.job_ids) == (True, ("1", "3"))
+
+
+def test_each_condition_is_told_with_the_other_job_s_state() -> None:
+    known = [row("1", "running", name="prep"), row("6_1", "completed"), row("6_[2-9]", _tasks=8)]
+    first, second, third = waits_for(parse_dependency("afterok:1,afterany:6_*,after:77+5"), known)
+    assert (first.name, dict(first.states), first.words) == ("prep", {"running": 1}, "once it ended well")
+    assert (dict(second.states), second.words) == (
+        {"pending": 8, "completed": 1},
+        "once all its tasks ended, well or badly",
+    )
+    assert (dict(third.states), third.words) == ({}, "5 min after it has begun")
+
+
+@pytest.mark.parametrize(
+    ("dependency", "state", "hopeless"),
+    [
+        ("afterok:1", "failed", True),
+        ("afterok:1", "timeout", True),
+        ("afterok:1", "completed", False),
+        ("afterok:1", "gone", False),
+        ("afterok:1(failed)", "running", True),
+        ("afternotok:1", "completed", True),
+        ("afternotok:1", "failed", False),
+        ("afterany:1", "failed", False),
+    ],
+)
+def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(dependency: str, state: str, hopeless: bool) -> None:
+    parsed = parse_dependency(dependency)
+    said = never_words(waits_for(parsed, [row("1", state)]), parsed.is_any)
+    assert bool(said) is hopeless
+    assert not hopeless or "cancel it" in said
+
+
+def test_of_several_ways_one_that_is_left_is_enough() -> None:
+    known = [row("1", "failed"), row("2", "running")]
+    some, every = parse_dependency("afterok:1?afterok:2"), parse_dependency("afterok:1,afterok:2")
+    assert never_words(waits_for(some, known), some.is_any) == ""
+    assert "1 did not end that way" in never_words(waits_for(every, known), every.is_any)
+
+
+def test_a_singleton_waits_for_its_namesakes() -> None:
+    (branch,) = waits_for(parse_dependency("singleton"), [row("1")])
+    assert (branch.job_id, dict(branch.states)) == ("", {})
+    assert "this name" in branch.words
+
+
+def test_those_that_wait_are_found_with_those_that_wait_for_them() -> None:
+    rows = [row("2", dependency="afterok:1"), row("3", dependency="afterok:2"), row("12", dependency="afterok:11")]
+    branches = waited_for_by("1", None, rows)
+    assert [(branch.job_id, branch.depth) for branch in branches] == [("2", 0), ("3", 1)]
+
+
+def test_a_circle_of_dependencies_ends() -> None:
+    rows = [row("1", dependency="afterok:2"), row("2", dependency="afterok:1")]
+    assert [branch.job_id for branch in waited_for_by("1", None, rows)] == ["2"]
+
+
+def test_who_waits_for_an_array_waits_for_its_tasks_too() -> None:
+    rows = [row("9", dependency="afterany:6_*"), row("10", dependency="afterok:6_3"), row("11", dependency="afterok:6")]
+    assert [branch.job_id for branch in waited_for_by("6_3", "6", rows)] == ["9", "10", "11"]
+    assert [branch.job_id for branch in waited_for_by("6_4", "6", rows)] == ["9", "11"]
+    assert [branch.job_id for branch in waited_for_by("6", "6", rows)] == ["9", "11"]

@@ -1,0 +1,49 @@
+"""How a job ended, in plain words."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.domain.exits import exit_words
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "signal", "words"),
+    [
+        ("failed", 137, 0, "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for using"),
+        ("failed", 143, 0, "signal 15 (TERM): asked to end"),
+        ("failed", 139, 0, "segmentation fault"),
+        ("failed", 126, 0, "could not be executed"),
+        ("failed", 127, 0, "was not found"),
+        ("failed", 0, 11, "signal 11 (SEGV): segmentation fault"),
+        ("failed", 0, 53, "its output could not be written"),
+        ("failed", 0, 125, "used more memory than it asked for"),
+        ("out_of_memory", 0, 125, "used more memory than it asked for"),
+        ("timeout", 0, 15, "ran into its time limit"),
+        ("node_failed", 0, 0, "a node it ran on failed"),
+        ("preempted", 0, 15, "made way"),
+        ("cancelled", 0, 15, "cancelled"),
+        ("cancelled", 143, 0, "asked to end"),
+        ("gone", None, None, "no list and no history"),
+    ],
+)
+def test_an_end_is_said_in_words(state: str, code: int | None, signal: int | None, words: str) -> None:
+    assert words in exit_words(state, code, signal)
+
+
+def test_a_number_with_no_meaning_of_its_own_is_only_said() -> None:
+    assert exit_words("failed", 3, 0) == "exit 3"
+    assert exit_words("failed", 200, 0) == "exit 200"
+    assert exit_words("failed", 0, 120) == "signal 120"
+
+
+def test_a_code_that_accounting_may_have_cut_is_said_to_be_so() -> None:
+    # sacct of 22.05 writes 9:0 for a script that ended with exit 137.
+    assert "137" in exit_words("failed", 9, 0)
+    assert "137" not in exit_words("failed", 8, 0)
+
+
+@pytest.mark.parametrize("state", ["completed", "running", "pending"])
+def test_of_what_ended_well_or_not_at_all_nothing_is_said(state: str) -> None:
+    assert exit_words(state, 0, 0) == ""
+    assert exit_words(state, None, None) == ""

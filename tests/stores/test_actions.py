@@ -1,0 +1,229 @@
+"""Acting on jobs: what is sent, what is noted, and what is known of each job when the line or the journal fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, program_words
+from hpcdash.stores.actions import Actions, Report
+from hpcdash.stores.journal import Journal
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed
+from tests.support.scripted_cluster import Cluster, until
+from tests.support.scripted_transport import ScriptedTransport
+
+Answer = tuple[int, bytes] | HpcdashError | asyncio.Event
+
+
+class ActingTransport(ScriptedTransport):
+    """Answers scancel and `scontrol VERB` with what a test puts into `answers`, one after the other; else status 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []
+        self.answers: list[Answer] = []
+        self.on_sent: Callable[[], None] = lambda: None
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+    ) -> Completed:
+        words = program_words(argv)
+        if words[0] != "scancel" and words[:2] not in (("scontrol", "hold"), ("scontrol", "update")):
+            return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        self.sent.append(" ".join(words))
+        self.on_sent()
+        answer = self.answers.pop(0) if self.answers else (0, b"")
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            answer = (0, b"")
+        if isinstance(answer, HpcdashError):
+            raise answer
+        status, stderr = answer
+        return Completed(argv, status, b"", stderr, 0.01)
+
+
+class Acting:
+    """A cluster to act on, and its journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.transport = ActingTransport()
+        self.cluster = Cluster(folder, transport=self.transport)
+        self.journal = Journal(folder / "state" / "journal.jsonl")
+        self.actions = Actions(self.cluster.store, self.journal)
+        self.told: list[Outcome] = []
+
+    async def run(self, verb: str, *job_ids: str, changes: dict[str, str] | None = None) -> Report:
+        plan = self.actions.plan(ActionRequest(Verb(verb), job_ids, changes=changes or {}))
+        return await self.actions.run(plan, self.told.append)
+
+    async def ids_of(self, *job_ids: str) -> list[tuple[str, int]]:
+        return [(row["id"], row["_tasks"]) for row in await self.actions.rows_of(job_ids)]
+
+    @property
+    def states(self) -> list[str]:
+        return [entry.state for entry in self.journal.read()[0]]
+
+
+@pytest.fixture
+def acting(tmp_path: Path) -> Acting:
+    return Acting(tmp_path)
+
+
+ONE_BY_ONE = {"time": "+30m"}
+
+
+async def test_each_job_has_its_outcome_and_the_journal_has_them_all(acting: Acting) -> None:
+    acting.transport.answers = [(1, b"Invalid user id for job 3\n")]
+    report = await acting.run("hold", "41", "3")
+    assert acting.transport.sent == ["scontrol hold 41,3"]
+    assert report.outcomes == (Outcome("41", True), Outcome("3", False, "Invalid user id"))
+    assert acting.told == list(report.outcomes)
+    assert report.journal_problem == ""
+    ([entry], _) = acting.journal.read()
+    assert (entry.state, entry.verb, entry.cluster, entry.user) == ("partly", "hold", "lab", "alice")
+    assert (entry.job_ids, entry.commands) == (("41", "3"), (("scontrol", "hold", "41,3"),))
+    assert entry.outcomes == report.outcomes
+
+
+async def test_it_is_in_the_journal_before_it_is_sent(acting: Acting) -> None:
+    seen: list[str] = []
+    acting.transport.on_sent = lambda: seen.extend(acting.states)
+    await acting.run("cancel", "41")
+    assert (seen, acting.states) == (["running"], ["done"])
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("the line broke"), CommandTimedOut("no answer after 60 s")])
+async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(acting: Acting, error: HpcdashError) -> None:
+    acting.transport.answers = [(0, b""), error]
+    report = await acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE)
+    assert len(acting.transport.sent) == 2
+    assert [outcome.done for outcome in report.outcomes] == [True, None, False]
+    assert "the answer was lost; look at the job" in report.outcomes[1].words
+    assert report.outcomes[2].words.startswith("not run: ")
+    assert acting.states == ["unknown"]
+
+
+async def test_what_cannot_be_sent_was_not_done(acting: Acting) -> None:
+    acting.transport.answers = [UsageError("The command line is too long.")]
+    report = await acting.run("alter", "41", "42", changes=ONE_BY_ONE)
+    assert [outcome.done for outcome in report.outcomes] == [False, False]
+    assert acting.states == ["refused"]
+
+
+async def test_a_line_that_does_not_open_did_nothing(acting: Acting) -> None:
+    acting.transport.connect_error = ConnectionFailed("no route")
+    report = await acting.run("cancel", "41")
+    assert report.outcomes == (Outcome("41", False, "not run: no route"),)
+    assert acting.transport.sent == []
+    assert acting.transport.connects == [True]
+
+
+async def test_our_own_ceiling_refuses_no_action(tmp_path: Path) -> None:
+    acting = Acting(tmp_path)
+    acting.cluster.budget.ceiling = 1
+    await acting.cluster.store.open()
+    assert acting.cluster.budget.wait_seconds() > 0
+    report = await acting.run("alter", "41", "42", changes=ONE_BY_ONE)
+    assert [outcome.done for outcome in report.outcomes] == [True, True]
+    assert acting.cluster.budget.per_minute == 3
+
+
+async def test_without_a_journal_it_is_done_and_said(acting: Acting) -> None:
+    acting.journal.path.parent.write_text("no folder")
+    report = await acting.run("cancel", "41")
+    assert report.outcomes == (Outcome("41", True),)
+    assert "not in the journal" in report.journal_problem
+
+
+async def test_a_journal_that_fills_up_meanwhile_is_said(acting: Acting) -> None:
+    def fill() -> None:
+        acting.journal.path.unlink()
+        acting.journal.path.mkdir()
+
+    acting.transport.on_sent = fill
+    report = await acting.run("cancel", "41")
+    assert report.outcomes == (Outcome("41", True),)
+    assert "how it ended is not in the journal" in report.journal_problem
+
+
+async def test_an_action_that_is_broken_off_is_noted_as_unknown(acting: Acting) -> None:
+    acting.transport.answers = [(0, b""), asyncio.Event()]
+    running = asyncio.create_task(acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE))
+    await until(lambda: len(acting.transport.sent) == 2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    ([entry], _) = acting.journal.read()
+    assert entry.state == "unknown"
+    assert [outcome.done for outcome in entry.outcomes] == [True, None, False]
+
+
+async def test_a_job_of_two_commands_is_done_when_both_are(acting: Acting) -> None:
+    changes = {"nice": "5", "throttle": "2"}
+    acting.transport.answers = [(0, b""), (1, b"Access/permission denied for job 88\n")]
+    report = await acting.run("alter", "88", changes=changes)
+    assert report.outcomes == (Outcome("88", False, "Access/permission denied"),)
+    acting.transport.answers = [(0, b""), asyncio.Event()]
+    running = asyncio.create_task(acting.run("alter", "88", changes=changes))
+    await until(lambda: len(acting.transport.sent) == 4)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert acting.states == ["unknown", "refused"]
+
+
+async def test_a_command_that_is_missing_did_nothing(acting: Acting) -> None:
+    acting.transport.answers = [(127, b"env: 'scancel': No such file or directory\n")]
+    report = await acting.run("cancel", "41")
+    assert report.outcomes == (Outcome("41", False, "scancel: command not found"),)
+
+
+def an_array(acting: Acting) -> None:
+    task = {"arrayjobid": "88", "username": "alice"}
+    acting.transport.recent = [
+        {**task, "jobarrayid": "88_1", "arraytaskid": "1", "state": "COMPLETED"},
+        {**task, "jobarrayid": "88_2", "arraytaskid": "2", "state": "RUNNING"},
+        {**task, "jobarrayid": "88_[3-9%2]", "arraytaskid": "3-9%2", "state": "PENDING"},
+        {"jobarrayid": "90", "arrayjobid": "90", "arraytaskid": "N/A", "state": "RUNNING"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job_ids", "rows"),
+    [
+        (("90",), [("90", 1)]),
+        (("88",), [("88_1", 1), ("88_2", 1), ("88_[3-9%2]", 7)]),
+        (("88_2", "90"), [("88_2", 1), ("90", 1)]),
+        (("88_[3-9%2]",), [("88_[3-9%2]", 7)]),
+        (("88_4",), [("88_4", 1)]),
+        (("88_[2-4]",), [("88_2", 1), ("88_[3-4]", 2)]),
+        (("88_4", "88_7", "88_5"), [("88_[4-5,7]", 3)]),
+        (("88_[0-99]", "88_4"), [("88_1", 1), ("88_2", 1), ("88_[3-9%2]", 7)]),
+        (("88_77", "91"), []),
+    ],
+)
+async def test_ids_mean_rows_and_parts_of_rows(
+    acting: Acting, job_ids: tuple[str, ...], rows: list[tuple[str, int]]
+) -> None:
+    an_array(acting)
+    assert await acting.ids_of(*job_ids) == rows
+
+
+async def test_jobs_nobody_knows_have_no_rows(acting: Acting) -> None:
+    assert await acting.ids_of("41") == []
+
+
+async def test_very_many_ids_are_looked_for_in_the_whole_queue(acting: Acting) -> None:
+    an_array(acting)
+    found = await acting.ids_of(*map(str, range(1000, 2000)), "88_2")
+    assert found == [("88_2", 1)]
+    assert all(len(" ".join(argv)) < 2000 for argv in acting.transport.argvs)
