@@ -12,6 +12,8 @@ TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "j
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage"}
+# What ended cannot be stopped, held or changed.
+OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 
 
@@ -60,12 +62,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
     Action("script", "b", "batch script", OF_A_JOB, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
-    Action("cancel", "x", "cancel (asks)", OF_A_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
-    Action("hold", "h", "hold, or release what is held", OF_A_JOB, Capability.HOLD, acts=True, shown=7, short="hold"),
+    Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
+    Action(
+        "hold", "h", "hold, or release what is held", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7, short="hold"
+    ),
     Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
-    Action("suspend", "p", "suspend, or resume what is suspended", OF_A_JOB, Capability.SUSPEND, acts=True),
-    Action("signal", "z", "send a signal", OF_A_JOB, Capability.SIGNAL, acts=True),
-    Action("alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_JOB, Capability.ALTER, acts=True),
+    Action("suspend", "p", "suspend, or resume what is suspended", OF_A_LIVING_JOB, Capability.SUSPEND, acts=True),
+    Action("signal", "z", "send a signal", OF_A_LIVING_JOB, Capability.SIGNAL, acts=True),
+    Action(
+        "alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_LIVING_JOB, Capability.ALTER, acts=True
+    ),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
     Action("mark_failed", "f", "mark the failed", frozenset({"triage"}), shown=1, short="mark failed"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
@@ -90,6 +96,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now"),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),
+    Action("tour_next", "ctrl+t", "the tour's next hint"),
+    Action("tour_end", "ctrl+e", "end the tour"),
     Action("explain", "exclamation_mark", "the whole error: command, status, its own words"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
     Action("escape", "escape", "clear what is typed or filtered, then back"),

@@ -26,9 +26,9 @@ class HpcdashApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
-    Screen { background: $background; color: $foreground; }
+    MainScreen { background: $background; color: $foreground; }
     ToastRack { margin-bottom: 3; }
-    Toast { max-width: 60; }
+    Toast { max-width: 60; padding: 0 1; margin-bottom: 0; }
     """
 
     def __init__(
@@ -46,8 +46,14 @@ class HpcdashApp(App[None]):
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
         run_outside: Callable[[str, Path], str] | None = None,
+        notice: str = "",
+        tour: bool = False,
+        tour_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well."""
+        """`notice` is said once the screen is there; `tour` begins with hints, and `tour_ended` hears of their end.
+
+        `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
+        """
         self._palettes = load_themes(theme_folders)
         super().__init__()
         for palette in self._palettes.values():
@@ -60,6 +66,8 @@ class HpcdashApp(App[None]):
         self._fold_arrays = fold_arrays
         self._prompter = prompter
         self._run_outside = run_outside
+        self._notice = notice
+        self._tour = tour
         self.main = main_screen_with(actions)(
             self.sessions,
             actions,
@@ -67,6 +75,7 @@ class HpcdashApp(App[None]):
             first=first_view,
             aliases=aliases,
             view_arguments=self._view_arguments,
+            tour_ended=tour_ended,
         )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -103,6 +112,10 @@ class HpcdashApp(App[None]):
             self._prompter.attach(self)
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
+        if self._notice:
+            self.notify(self._notice, timeout=12, markup=False)
+        if self._tour:
+            self.main.begin_tour()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         for command in super().get_system_commands(screen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import locale
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,13 +20,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def same_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """UTC, signs beyond ASCII, and colours."""
+def same_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """UTC, signs beyond ASCII, colours, and a journal of the test's own."""
     before = locale.setlocale(locale.LC_CTYPE)
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     cells.signs.cache_clear()
     for name in ("NO_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

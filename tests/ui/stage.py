@@ -118,7 +118,8 @@ async def settled(pilot: Pilot[Any]) -> None:
         known = all(kind in store.snapshots or kind in store.errors for kind in kinds)
         arranging = isinstance(view, TableView) and view._arranging is not None and not view._arranging.done()
         fetching = any(not task.done() for task in store._fetching.values())
-        working = any(not worker.is_finished for worker in pilot.app.workers)
+        # A log is watched for as long as it is shown.
+        working = any(not worker.is_finished for worker in pilot.app.workers if worker.group != "watch")
         return (known or store.connection_error is not None) and not (arranging or fetching or working)
 
     await until(pilot, quiet, "settled")

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual.screen import ModalScreen
+
+from hpcdash.backends.base import ActionRequest, Verb
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.stakes import Choice, choose, count_jobs
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.stores.job_rows import rows_meant
+from hpcdash.stores.resubmission import plan_again, settle
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.screens.acting import Acting
+from hpcdash.ui.screens.action_words import error_words, left_behind_words, present_value, subject
+from hpcdash.ui.screens.alter_dialog import AlterDialog, Field
+from hpcdash.ui.screens.signal_dialog import SignalDialog
+from hpcdash.ui.screens.submit_again import rows_to_submit, submitted_words
+from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
+from hpcdash.ui.views.journal import JournalView
+from hpcdash.ui.views.triage import TriageView
 
-if TYPE_CHECKING:
-    from textual.screen import Screen
-
-    _Screen = Screen[None]
-else:
-    _Screen = object
+_WAITING_ONLY = ("queue", "qos", "nice")
 
 
-class JobActions(_Screen):
+class JobActions(Acting):
     """The handlers of the registry's actions on jobs, for MainScreen."""
 
-    if TYPE_CHECKING:
+    _is_preparing = False
 
-        @property
-        def view(self) -> View: ...
+    if TYPE_CHECKING:
 
         async def push(self, name: str, /, **arguments: object) -> None: ...
 
@@ -45,4 +61,156 @@ class JobActions(_Screen):
         await self._open("triage")
 
     async def do_journal(self) -> None:
-        await self.push("journal")
+        if not isinstance(self.view, JournalView):
+            await self.push("journal")
+
+    def do_submit_again(self) -> None:
+        if not self._is_preparing:
+            self._is_preparing = True
+            self.run_worker(self._submit_again(self.view, self.session), group="acting")
+
+    async def _submit_again(self, view: View, session: ClusterSession) -> None:
+        """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
+        try:
+            choice = await rows_to_submit(view, session.store)
+            if isinstance(choice, str):
+                self.notify(choice, severity="warning", markup=False)
+                return
+            self.notify("reading its script and options …", timeout=2)
+            again = await plan_again(session.store, choice.wanted)
+        except HpcdashError as error:
+            words = " ".join(" ".join(part.split()) for part in (error.message, error.next_step) if part)
+            self.notify(visible(f"not submitted: {words}"), severity="error", timeout=15, markup=False)
+            return
+        finally:
+            self._is_preparing = False
+        if self.view is not view:
+            return
+        report = await self.carry_out(again.plan, asides=[*choice.asides, *again.asides])
+        if report is None:
+            return
+        if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
+            view.rows.clear_marks()
+        is_lost = any(outcome.done is None for outcome in report.outcomes)
+        outcomes = await settle(session.store, again, report) if is_lost else report.outcomes
+        if is_lost or all(outcome.done for outcome in outcomes):
+            severity: Literal["information", "warning"] = "warning" if is_lost else "information"
+            self.notify(visible(submitted_words(outcomes)), severity=severity, timeout=15, markup=False)
+        session.poller.ask_now()
+
+    # -- acting
+
+    def do_cancel(self) -> None:
+        self._act_on_targets(Verb.CANCEL)
+
+    def do_hold(self) -> None:
+        self._act_on_targets(Verb.HOLD)
+
+    def do_requeue(self) -> None:
+        self._act_on_targets(Verb.REQUEUE)
+
+    def do_suspend(self) -> None:
+        self._act_on_targets(Verb.SUSPEND)
+
+    def do_signal(self) -> None:
+        choice = self._chosen(Verb.SIGNAL)
+        if choice is None:
+            return
+
+        def proceed(form: ModalScreen[None], signal: str, recipient: str) -> None:
+            request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
+            self.begin(self.session.actions.plan(request, choice.rows), choice.left_out, form)
+
+        self.app.push_screen(SignalDialog(f"signal {subject(choice.job_ids, choice.rows)}", choice.left_out, proceed))
+
+    def do_alter(self) -> None:
+        choice = self._chosen(Verb.ALTER)
+        if choice is None:
+            return
+        fields, asides = self._alterable(choice)
+
+        def request(changes: Mapping[str, str]) -> ActionRequest:
+            return ActionRequest(Verb.ALTER, choice.job_ids, changes=changes)
+
+        def complaint(name: str, value: str) -> str:
+            try:
+                self.session.actions.plan(request({name: value}))
+            except UsageError as error:
+                return error_words(error)
+            return ""
+
+        def proceed(form: ModalScreen[None], changes: Mapping[str, str]) -> None:
+            self.begin(self.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
+
+        title = f"change {subject(choice.job_ids, choice.rows)}"
+        self.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
+
+    def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
+        """What may be changed of all of these jobs, and in words why not more."""
+        rows = choice.rows
+        running = count_jobs(row for row in rows if row["state"] in ACTIVE)
+        is_arrays = all(row["array_id"] for row in rows)
+        names = ["time", *(() if running else _WAITING_ONLY), *(("throttle",) if is_arrays else ())]
+        asides = []
+        if running == count_jobs(rows):
+            asides = ["it runs: its queue, QoS and nice stay" if running == 1 else "they run: queue, QoS and nice stay"]
+        elif running:
+            verb = "runs" if running == 1 else "run"
+            asides = [f"{running} of them {verb}: queue, QoS and nice can be changed where all wait"]
+        # Of several jobs each keeps its own, unless something is typed.
+        present = rows if len(choice.job_ids) == 1 else ()
+        known = {"queue": self._queues(), "qos": self._qos()}
+        return [Field(name, present_value(name, present), known.get(name, ())) for name in names], asides
+
+    def _queues(self) -> tuple[str, ...]:
+        table = self.session.store.table(Kind.QUEUES)
+        return () if table is None else tuple(map(visible, table["name"].to_pylist()))
+
+    def _qos(self) -> tuple[str, ...]:
+        """Those that jobs have; no list tells which there are."""
+        names: set[str] = set()
+        for kind in (Kind.EVERYONE, Kind.MINE):
+            if (table := self.session.store.table(kind)) is not None:
+                names.update(visible(name) for name in pc.unique(table["qos"]).to_pylist() if name)
+        return tuple(sorted(names))
+
+    def _act_on_targets(self, verb: Verb) -> None:
+        choice = self._chosen(verb)
+        if choice is None:
+            return
+        request = ActionRequest(Verb(choice.verb), choice.job_ids)
+        left_behind = left_behind_words(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
+        asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
+        try:
+            self.begin(self.session.actions.plan(request, choice.rows), asides)
+        except UsageError as error:
+            self.notify(error_words(error), severity="error", markup=False)
+
+    def _waiting_for_others(self) -> list[Mapping[str, Any]]:
+        """The jobs known that depend on some other."""
+        rows: list[Mapping[str, Any]] = []
+        for kind in (Kind.EVERYONE, Kind.MINE):
+            if (table := self.session.store.table(kind)) is not None:
+                wanted = table.select(["id", "state", "dependency"])
+                rows += wanted.filter(pc.is_valid(wanted["dependency"])).to_pylist()
+        return rows
+
+    def _chosen(self, verb: Verb) -> Choice | None:
+        """What a verb is for among what is pointed at; None, and a word why, where that is nothing."""
+        targets = self.view.targets()
+        if not targets.job_ids and not targets.missing:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+            return None
+        rows = targets.rows
+        if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
+            # A task that waits has no row of its own: the one of its array's waiting tasks stands for it.
+            rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
+        choice = choose(verb, targets.job_ids, rows, targets.missing)
+        if choice.job_ids:
+            return choice
+        self.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
+        return None
+
+
+def _reasons(left_out: Sequence[str]) -> str:
+    return ", ".join(words.removesuffix(": left out") for words in left_out) or "nothing is known of it"

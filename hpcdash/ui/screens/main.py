@@ -33,6 +33,7 @@ from hpcdash.ui.views.base import View, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine
+from hpcdash.ui.widgets.tour import Tour
 
 SPECS: dict[str, ViewSpec] = {
     spec.name: spec
@@ -53,6 +54,8 @@ SPECS: dict[str, ViewSpec] = {
 # More events than these at once are told in one line.
 _ANNOUNCED_ONE_BY_ONE = 4
 _NAME_CELLS = 40
+_NEWS_SECONDS = 3.0
+_BAD_NEWS_SECONDS = 8.0
 
 
 class MainScreen(JobActions, Screen[None], inherit_bindings=False):
@@ -72,6 +75,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         first: str = "jobs",
         aliases: Mapping[str, str] | None = None,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
+        tour_ended: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.sessions = sessions
@@ -79,6 +83,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         self.read_only = read_only
         self._arguments = view_arguments
         self._first = first
+        self._tour = Tour(self._key_sign_of, tour_ended)
         self.aliases = dict(aliases or {})
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
@@ -107,6 +112,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         yield Breadcrumb()
         yield Banner()
         yield Container(id="views")
+        yield self._tour
         yield Hint()
         yield CommandBar(self._completions, self._entered, self._left)
         yield StatusLine()
@@ -188,19 +194,27 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         self._around()
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
-        """Say what happened to one's own jobs; many at once (a long absence, an array) in one line."""
+        """Say what happened to one's own jobs: tasks of one array in one line, and so many at once (an absence)."""
         where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
-        if len(events) > _ANNOUNCED_ONE_BY_ONE:
-            counts = Counter(state_word(event.after) for event in events)
-            words = ", ".join(f"{count} {word}" for word, count in counts.most_common())
-            self.notify(f"{len(events)} of your jobs{where}: {words}", markup=False)
-            return
+        groups: dict[str, list[JobEvent]] = {}
         for event in events:
-            name = clip(visible(event.name), _NAME_CELLS)
-            bad = event.after in ENDED_BADLY
+            groups.setdefault(event.job_id.partition("_")[0], []).append(event)
+        if len(groups) > _ANNOUNCED_ONE_BY_ONE:
+            groups = {"": list(events)}
+        for number, happened in groups.items():
+            first = happened[0]
+            name = clip(visible(first.name), _NAME_CELLS)
+            if len(happened) == 1:
+                words = f"{first.job_id} {name} {state_word(first.after)}"
+            else:
+                counts = Counter(state_word(event.after) for event in happened)
+                who = f"array {number} {name}" if number else f"{len(happened)} of your jobs"
+                words = f"{who}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+            bad = any(event.after in ENDED_BADLY for event in happened)
             self.notify(
-                f"{event.job_id} {name} {state_word(event.after)}{where}",
+                words + where,
                 severity="warning" if bad else "information",
+                timeout=_BAD_NEWS_SECONDS if bad else _NEWS_SECONDS,
                 markup=False,
             )
 
@@ -220,7 +234,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
             return
         view = self.view
         actions = self.actions()
-        views = [action for action in actions if action.name.removeprefix("show_") in SPECS]
+        views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._crumbs(), view.marks(), views, f"show_{self.view_name}")
         self.query_one(Hint).show(view.hint())
         self.query_one(KeyLine).show(actions)
@@ -260,7 +274,13 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
     def actions(self) -> list[Action]:
         """What a person can do in the view they are in."""
         actions = available(self.registry, self.view_name, self.session.store.backend.capabilities, self.read_only)
-        return [action for action in actions if action.name != "next_cluster" or len(self.sessions) > 1]
+        hidden = set() if self._tour.is_on else {"tour_next", "tour_end"}
+        if len(self.sessions) <= 1:
+            hidden.add("next_cluster")
+        return [action for action in actions if action.name not in hidden]
+
+    def _key_sign_of(self, name: str) -> str:
+        return next((key_sign(action.key) for action in self.registry if action.name == name), "")
 
     # -- typing
 
@@ -268,6 +288,8 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         view = self.view
         if mode == "/" and isinstance(view, TableView):
             return query.completions(value, view.schema, view.source())
+        if mode != ":":
+            return []
         words = value.split(" ", 1)
         if len(words) == 1:
             names = [name for name, spec in SPECS.items() if spec.root]
@@ -358,6 +380,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
         if name not in {action.name for action in self.actions()}:
             return
+        self._tour.performed(name)
         for owner in (self.view, self):
             handler = getattr(owner, f"do_{name}", None)
             if handler is not None:
@@ -367,6 +390,17 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
                 # A view that had nothing to clear leaves escape to the screen.
                 if result is not False:
                     return
+
+    def begin_tour(self) -> None:
+        """Show the first hint."""
+        self._tour.begin()
+        self._around()
+
+    def do_tour_next(self) -> None:
+        self._tour.go_on()
+
+    def do_tour_end(self) -> None:
+        self._tour.end()
 
     async def do_escape(self) -> None:
         await self.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -200,33 +200,40 @@ class JobsView(TableView):
     def targets(self) -> Targets:
         """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""
         table = self.source()
-        wanted = sorted(self.rows.marked) or [row_id for row_id in (self.rows.cursor_id,) if row_id is not None]
+        wanted = self.rows.marked or {row_id for row_id in (self.rows.cursor_id,) if row_id is not None}
         if table is None or not wanted:
             return Targets()
-        shown = self.matched(table)
-        ids: list[str] = []
+        arrays_wanted = {row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")}
+        is_meant = pc.or_(_is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_wanted))
+        meant = table.filter(pc.fill_null(is_meant, False))
+        # Rows of arrays that a filter hides, where it shows some of the same array.
+        shown = set(self.matched(meant)["id"].to_pylist())
+        partly = {row["array_id"] for row in meant.select(["id", "array_id"]).to_pylist() if row["id"] in shown}
+        whole: dict[str, bool] = {}
         rows: list[dict[str, Any]] = []
-        missing: list[str] = []
-        for row_id in wanted:
-            array_id = row_id.removesuffix("[]")
-            column = "id" if array_id == row_id else "array_id"
-            found = table.filter(pc.equal(table[column], array_id)).to_pylist()
-            if column == "array_id":
-                of_shown = shown.filter(pc.equal(shown[column], array_id)).to_pylist()
-                is_whole = len(of_shown) == len(found)
-                found = of_shown
-                ids += [array_id] if is_whole and found else [row["id"] for row in found]
-            else:
-                ids += [row["id"] for row in found]
-            rows += found
-            if not found:
-                missing.append(row_id)
-        by_id = {row["id"]: row for row in rows}
-        return Targets(tuple(dict.fromkeys(ids)), tuple(by_id.values()), tuple(missing))
+        found: set[str] = set()
+        for row in meant.to_pylist():
+            found.add(row["id"])
+            array_id = row["array_id"]
+            if row["id"] in wanted or array_id not in arrays_wanted:
+                rows.append(row)
+                continue
+            found.add(arrays_wanted[array_id])
+            is_hidden = row["id"] not in shown and array_id in partly
+            whole[array_id] = whole.get(array_id, True) and not is_hidden
+            if not is_hidden:
+                rows.append(row)
+        ids = [row["array_id"] if whole.get(row["array_id"]) else row["id"] for row in rows]
+        missing = sorted(row_id.removesuffix("[]") for row_id in wanted - found)
+        return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
 
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, self.kind, Kind.MINE):
             self.reload()
+
+
+def _is_one_of(column: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(list(names), column.type))
 
 
 def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:

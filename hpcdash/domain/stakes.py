@@ -1,0 +1,265 @@
+"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in words.
+
+Knows no scheduler and no screen; a verb is the word of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+
+Row = Mapping[str, Any]
+_NOT_HELD = WAITING - {JobState.HELD}
+_UNKNOWN = frozenset({JobState.UNKNOWN})
+# The states a verb makes sense for; a state that nobody knows is left to the scheduler's judgement.
+_FOR_STATES: dict[str, frozenset[JobState]] = {
+    "cancel": WAITING | ACTIVE | _UNKNOWN,
+    "hold": _NOT_HELD | _UNKNOWN,
+    "release": frozenset({JobState.HELD}) | _UNKNOWN,
+    "requeue": ACTIVE | (ENDED - {JobState.GONE}) | _UNKNOWN,
+    "suspend": frozenset({JobState.RUNNING}) | _UNKNOWN,
+    "resume": frozenset({JobState.SUSPENDED}) | _UNKNOWN,
+    "signal": frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}) | _UNKNOWN,
+    "alter": WAITING | ACTIVE | _UNKNOWN,
+}
+_NEEDS_A_GOOD_END = frozenset({"afterok", "aftercorr"})
+_OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState.SUSPENDED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a verb is really for: `verb` may be the opposite of the one asked for (release for hold).
+
+    `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not touched, and why.
+    """
+
+    verb: str
+    job_ids: tuple[str, ...]
+    rows: tuple[Row, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()) -> Choice:
+    """The rows a verb makes sense for, with their ids.
+
+    `hold` releases, and `suspend` resumes, where there is none to hold or suspend but some that are; else it is for
+    those that are not. A hold of jobs that all run is for these.
+    """
+    living = [row for row in rows if row["state"] not in ENDED]
+    if verb in _OPPOSITES and living:
+        opposite, state = _OPPOSITES[verb]
+        states = {row["state"] for row in living}
+        if state in states and states.isdisjoint(_FOR_STATES[verb]):
+            verb = opposite
+    wanted = _FOR_STATES[verb]
+    if verb == "hold" and living and all(row["state"] in ACTIVE for row in living):
+        wanted = ACTIVE
+    kept = tuple(row for row in rows if row["state"] in wanted)
+    return Choice(verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing))
+
+
+def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]) -> tuple[str, ...]:
+    """The ids that mean the kept rows and no other: an array's number where all of it is meant, else its rows'."""
+    known = {str(row["id"]): str(row["array_id"] or "") for row in rows}
+    kept_ids = {str(row["id"]) for row in kept}
+    of_array: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["array_id"]:
+            of_array.setdefault(str(row["array_id"]), []).append(row)
+    ids: dict[str, None] = {}
+    for job_id in job_ids:
+        if job_id in known:
+            if job_id in kept_ids:
+                ids[job_id] = None
+            continue
+        members = of_array.get(job_id, [])
+        theirs = [str(row["id"]) for row in members if row["id"] in kept_ids]
+        # To cancel an array that has ended tasks is to cancel the rest of it.
+        touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
+        # To requeue one by its number would run again tasks that ended well and are in no list any more.
+        is_whole = verb != "requeue" and bool(theirs) and len(theirs) == len(touched)
+        ids.update(dict.fromkeys([job_id] if is_whole else theirs))
+    return tuple(job_id for job_id in ids if known.get(job_id) not in ids)
+
+
+def _left_out(verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missing: Sequence[str]) -> tuple[str, ...]:
+    others = [row for row in rows if row["state"] not in wanted]
+    words = {
+        JobState.HELD: "held already",
+        JobState.SUSPENDED: "suspended already",
+        JobState.GONE: "gone",
+    }
+    reasons: dict[str, int] = {}
+    for row in others:
+        state = row["state"]
+        if state in ENDED and state != JobState.GONE:
+            reason = "ended already"
+        elif verb in ("suspend", "resume", "signal") and state in WAITING:
+            reason = "not started yet"
+        elif verb == "requeue":
+            reason = "waiting already"
+        elif verb == "hold" and state in ACTIVE:
+            reason = "running, which a hold does not stop"
+        else:
+            reason = words.get(state, str(state).replace("_", " "))
+        reasons[reason] = reasons.get(reason, 0) + _tasks(row)
+    if missing:
+        reasons["in no list any more"] = len(missing)
+    return tuple(f"{count} {reason}: left out" for reason, count in reasons.items())
+
+
+def count_jobs(rows: Iterable[Row]) -> int:
+    """How many jobs rows stand for: a record of several array tasks counts each."""
+    return sum(map(_tasks, rows))
+
+
+def state_counts(rows: Iterable[Row]) -> dict[str, int]:
+    """How many jobs a state has, the most alive first."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[str(row["state"])] = counts.get(str(row["state"]), 0) + _tasks(row)
+    rank = {state: place for place, state in enumerate(STATE_ORDER)}
+    return dict(sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank))))
+
+
+def owners(rows: Iterable[Row]) -> dict[str, int]:
+    """How many of the jobs are whose, the most first; an owner nobody told is ''. The names are hostile still."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        name = str(row["user"] or "")
+        counts[name] = counts.get(name, 0) + _tasks(row)
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def span_words(seconds: float) -> str:
+    """`42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    if hours == 0:
+        return f"{minutes} min"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
+
+
+def spent_words(rows: Iterable[Row]) -> str:
+    """`14 h 20 min of run time, 115 GPU-hours`: what rows took so far, together; '' where that is not known."""
+    seconds = gpu_seconds = cpu_seconds = 0
+    for row in rows:
+        elapsed = row["elapsed_seconds"] or 0
+        seconds += elapsed * _tasks(row)
+        gpu_seconds += elapsed * (row["gpus"] or 0)
+        cpu_seconds += elapsed * (row["cpus"] or 0)
+    if not seconds:
+        return ""
+    resource, used = ("GPU", gpu_seconds) if gpu_seconds else ("CPU", cpu_seconds)
+    hours = used / 3600
+    if hours < 0.05:
+        return f"{span_words(seconds)} of run time"
+    amount = f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
+    return f"{span_words(seconds)} of run time, {amount} {resource}-hours"
+
+
+def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
+    """The ids among `others` of jobs that wait for some of these to end well, and may never start without that."""
+    touched = {str(row["id"]) for row in rows}
+    names = touched | {str(row["array_id"]) for row in rows if row["array_id"]}
+    ids: dict[str, None] = {}
+    for other in others:
+        if other["id"] in touched or other["state"] not in WAITING:
+            continue
+        conditions = parse_dependency(other["dependency"]).conditions
+        if any(one.kind in _NEEDS_A_GOOD_END and one.job_id in names for one in conditions):
+            ids[str(other["id"])] = None
+    return tuple(ids)
+
+
+def stakes(verb: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What becomes of the jobs, and what is lost, a sentence each. `alter` and `signal` have their own words."""
+    tell = _TELLERS.get(verb)
+    if tell is None:
+        return ()
+    active = [row for row in rows if row["state"] in ACTIVE]
+    waiting = [row for row in rows if row["state"] in WAITING]
+    ended = [row for row in rows if row["state"] in ENDED]
+    return tuple(tell(active, waiting, ended))
+
+
+def _cancelled(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if active:
+        yield _lost(active, "unless {they} {save} checkpoints")
+    if waiting:
+        count = count_jobs(waiting)
+        yield f"{count} waiting {_one(count, 'loses its', 'lose their')} place in the queue"
+
+
+def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if active:
+        yield _lost(active, "unless {they} {go} on from a checkpoint")
+    count = count_jobs(active)
+    if count:
+        whose = _one(count, "its", "their")
+        yield f"{count} {_one(count, 'starts', 'start')} over from the beginning of {whose} script"
+    count = count_jobs(ended)
+    if count:
+        yield f"{count} that ended {_one(count, 'runs', 'run')} again, under the same {_one(count, 'id', 'ids')}"
+
+
+def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if count := count_jobs(waiting):
+        yield f"{count} waiting {_one(count, 'does', 'do')} not start until released (h again)"
+    if count := count_jobs(active):
+        yield f"{count} running {_one(count, 'is', 'are')} not stopped: a hold counts only once requeued"
+
+
+def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if count := count_jobs(waiting):
+        yield f"{count} held may start once {_one(count, 'its', 'their')} turn comes"
+
+
+def _suspended(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if count := count_jobs(active):
+        yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed (p again)"
+        yield f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get the CPUs"
+
+
+def _resumed(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if count := count_jobs(active):
+        yield f"{count} suspended {_one(count, 'goes', 'go')} on where {_one(count, 'it', 'they')} stopped"
+
+
+_TELLERS: dict[str, Callable[[Sequence[Row], Sequence[Row], Sequence[Row]], Iterable[str]]] = {
+    "cancel": _cancelled,
+    "requeue": _requeued,
+    "hold": _held,
+    "release": _released,
+    "suspend": _suspended,
+    "resume": _resumed,
+}
+
+
+def _lost(active: Sequence[Row], unless: str) -> str:
+    count = count_jobs(active)
+    is_one = count == 1
+    unless = unless.format(
+        they="it" if is_one else "they", save="saves" if is_one else "save", go="goes" if is_one else "go"
+    )
+    spent = spent_words(active)
+    suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
+    word = "suspended" if suspended == count else "running" if not suspended else "running or suspended"
+    return f"{count} {word}: {f'{spent} so far are' if spent else 'what was computed is'} lost {unless}"
+
+
+def _one(count: int, singular: str, plural: str) -> str:
+    return singular if count == 1 else plural
+
+
+def _tasks(row: Row) -> int:
+    return row.get("_tasks") or 1

@@ -1,0 +1,212 @@
+"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster asked again.
+
+Knows no scheduler; what a plan is made of is settled before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hpcdash.backends.base import Outcome
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age
+from hpcdash.stores.actions import Plan, Report
+from hpcdash.ui.screens import action_words
+from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import View
+from hpcdash.ui.views.journal import JournalView
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import Hint
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    _Screen = Screen[None]
+else:
+    _Screen = object
+
+# A quick answer needs no line that tells how far it is.
+_QUIET_SECONDS = 0.4
+# A scheduler says that it will, and does it a moment later.
+_LAG_SECONDS = 3.0
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(slots=True)
+class Underway:
+    """A plan that runs: the numbers of its jobs, and which of them are heard of."""
+
+    cluster: str
+    words: str
+    numbers: frozenset[str]
+    jobs: int
+    began: float = field(default_factory=time.monotonic)
+    heard_of: set[str] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        seconds = int(time.monotonic() - self.began)
+        return f"{self.words}: {len(self.heard_of)} of {self.jobs} …  {seconds} s"
+
+
+class UnderwayLine(Static):
+    """How far a plan is, while it runs."""
+
+    DEFAULT_CSS = """
+    UnderwayLine { height: 1; width: 1fr; padding: 0 1; color: $accent; text-style: bold; }
+    """
+
+    def __init__(self, underway: Underway) -> None:
+        super().__init__(str(underway), markup=False)
+        self._underway = underway
+
+    def on_mount(self) -> None:
+        self.set_interval(0.5, self._tell)
+
+    def _tell(self) -> None:
+        self.update(str(self._underway))
+
+
+class Acting(_Screen):
+    """The part of MainScreen that carries out plans; any number at a time, but one for a job."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def view(self) -> View: ...
+
+        @property
+        def session(self) -> ClusterSession: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._underway: list[Underway] = []
+        self._looks_again: dict[str, Timer] = {}
+
+    async def carry_out(self, plan: Plan, *, asides: Sequence[str] = ()) -> Report | None:
+        """Ask whether to do it, do it and tell how it went; None where the person said no.
+
+        `asides` are told beside the question. To be awaited in a worker: what handles a key must not wait for a person.
+        """
+        view = self.view
+        session = self.session
+        dialog = self.ask_first(plan, asides)
+        if dialog is None or not await dialog.answer:
+            return None
+        return await self._run_plan(plan, view, session)
+
+    def begin(self, plan: Plan, asides: Sequence[str] = (), form: ModalScreen[None] | None = None) -> None:
+        """As `carry_out`, from what handles a key: the question is there at once, the rest is done beside."""
+        view, session = self.view, self.session
+        dialog = self.ask_first(plan, asides, form)
+
+        def answered(answer: asyncio.Future[bool]) -> None:
+            if answer.result():
+                self.run_worker(self._run_plan(plan, view, session), group="acting")
+
+        if dialog is not None:
+            dialog.answer.add_done_callback(answered)
+
+    def ask_first(
+        self, plan: Plan, asides: Sequence[str] = (), form: ModalScreen[None] | None = None
+    ) -> ConfirmDialog | None:
+        """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
+        numbers = _numbers(plan.request.job_ids)
+        for other in self._underway:
+            if other.cluster == self.session.name and not other.numbers.isdisjoint(numbers):
+                self.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
+                return None
+        asides = [*asides, *self._age_words()]
+        dialog = ConfirmDialog(plan, user=self.session.store.user, asides=asides, form=form)
+        self.app.push_screen(dialog)
+        return dialog
+
+    def _age_words(self) -> list[str]:
+        """What is shown may be long past: the last run's, or a cluster that does not answer."""
+        taken_at = self.view.taken_at()
+        if taken_at is None:
+            return []
+        age = self.session.store.clock.now() - taken_at
+        oldest = 4 * max(self.session.poller.pace.seconds.values(), default=0.0)
+        return [f"as it was {format_age(age)} ago: nothing newer is known"] if age > oldest else []
+
+    async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
+        ids = plan.request.job_ids
+        underway = Underway(session.name, action_words.doing(plan), _numbers(ids), len(ids))
+        self._underway.append(underway)
+        line = UnderwayLine(underway)
+        timer = self.set_timer(_QUIET_SECONDS, lambda: self.mount(line, before=self.query_one(Hint)))
+
+        def told(outcome: Outcome) -> None:
+            underway.heard_of.add(outcome.job_id)
+
+        try:
+            report = await session.actions.run(plan, told)
+        finally:
+            self._underway.remove(underway)
+            timer.stop()
+            if line.is_attached:
+                await line.remove()
+        self._ask_again(session, report)
+        _unmark(view, report)
+        self._tell(report)
+        if isinstance(self.view, JournalView):
+            self.view.reread()
+        return report
+
+    def _ask_again(self, session: ClusterSession, report: Report) -> None:
+        session.poller.ask_now()
+        if any(outcome.done for outcome in report.outcomes):
+            # Several actions in a row are looked after together.
+            if (waiting := self._looks_again.get(session.name)) is not None:
+                waiting.stop()
+            self._looks_again[session.name] = self.set_timer(_LAG_SECONDS, session.poller.ask_now)
+
+    def _tell(self, report: Report) -> None:
+        """One line where all is well; else job by job, unless a person is typing or reading something else."""
+        if all(outcome.done for outcome in report.outcomes):
+            self.notify(action_words.done_words(report), markup=False)
+            if report.journal_problem:
+                self.notify(visible(report.journal_problem), severity="warning", markup=False)
+        elif self.app.screen is self and not self.query_one(CommandBar).is_open:
+            self.app.push_screen(ResultsDialog(report))
+        else:
+            counts = action_words.outcome_counts(report.outcomes)
+            words = f"{report.plan.request.verb}: {counts}; J shows what was said"
+            self.notify(words, severity="error", timeout=15, markup=False)
+
+
+def _numbers(job_ids: Iterable[str]) -> frozenset[str]:
+    """The numbers of jobs and arrays: 12_3 and 12_[4-9] are both of 12."""
+    found = ((_NUMBER.match(job_id), job_id) for job_id in job_ids)
+    return frozenset(number[0] if number else job_id for number, job_id in found)
+
+
+def _unmark(view: View, report: Report) -> None:
+    """Marks are for what is still to be done."""
+    if not isinstance(view, TableView) or not view.is_live:
+        return
+    done = {outcome.job_id for outcome in report.outcomes if outcome.done}
+    arrays_done: dict[str, bool] = {}
+    for row in report.plan.rows:
+        array_id = row["array_id"]
+        if array_id in done:
+            done.add(row["id"])
+        if array_id:
+            arrays_done[array_id] = arrays_done.get(array_id, True) and row["id"] in done
+    # A whole array is marked as 12[].
+    done.update(f"{array_id}[]" for array_id, is_done in arrays_done.items() if is_done)
+    left = view.rows.marked - done
+    if left != view.rows.marked:
+        view.rows.clear_marks()
+        view.rows.mark_all(left)

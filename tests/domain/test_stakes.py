@@ -1,0 +1,169 @@
+"""What an action is for among some jobs, and what it costs, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcdash.domain.stakes import choose, count_jobs, left_behind, owners, span_words, spent_words, stakes, state_counts
+
+
+def row(job_id: str, state: str, **others: Any) -> dict[str, Any]:
+    array_id = job_id.partition("_")[0] if "_" in job_id else None
+    fields = {"user": "alice", "elapsed_seconds": None, "cpus": 8, "gpus": 0, "_tasks": 1}
+    return {"id": job_id, "array_id": array_id, "state": state, **fields, **others}
+
+
+ARRAY = (row("12_1", "running"), row("12_2", "completed"), row("12_[3-8%1]", "pending", _tasks=6))
+
+
+def test_ended_jobs_are_not_cancelled_and_counted() -> None:
+    rows = (row("1", "running"), row("2", "completed"), row("3", "failed"), row("4", "pending"))
+    choice = choose("cancel", ("1", "2", "3", "4"), rows)
+    assert choice.job_ids == ("1", "4")
+    assert [kept["id"] for kept in choice.rows] == ["1", "4"]
+    assert choice.left_out == ("2 ended already: left out",)
+
+
+def test_an_array_with_ended_tasks_is_cancelled_by_its_number() -> None:
+    choice = choose("cancel", ("12",), ARRAY)
+    assert choice.job_ids == ("12",)
+    assert count_jobs(choice.rows) == 7
+
+
+@pytest.mark.parametrize(
+    ("verb", "ids", "left_out"),
+    [
+        ("signal", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
+        ("suspend", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
+        ("hold", ("12_[3-8%1]",), {"1 ended already: left out", "1 running, which a hold does not stop: left out"}),
+        ("requeue", ("12_1", "12_2"), {"6 waiting already: left out"}),
+    ],
+)
+def test_of_an_array_only_the_tasks_a_verb_makes_sense_for_are_named(
+    verb: str, ids: tuple[str, ...], left_out: set[str]
+) -> None:
+    choice = choose(verb, ("12",), ARRAY)
+    assert (choice.verb, choice.job_ids, set(choice.left_out)) == (verb, ids, left_out)
+
+
+def test_an_array_is_never_requeued_by_its_number_as_tasks_that_ended_well_may_be_in_no_list() -> None:
+    rows = (row("12_7", "running"), row("12_8", "running"))
+    assert choose("requeue", ("12",), rows).job_ids == ("12_7", "12_8")
+    assert choose("suspend", ("12",), rows).job_ids == ("12",)
+
+
+def test_a_task_that_is_named_beside_its_whole_array_is_not_named_twice() -> None:
+    assert choose("cancel", ("12_1", "12"), ARRAY).job_ids == ("12",)
+
+
+def test_a_hold_of_what_is_held_releases_it() -> None:
+    choice = choose("hold", ("1", "2"), (row("1", "held"), row("2", "held")))
+    assert (choice.verb, choice.job_ids) == ("release", ("1", "2"))
+
+
+def test_among_held_and_waiting_jobs_the_waiting_are_held() -> None:
+    choice = choose("hold", ("1", "2"), (row("1", "held"), row("2", "pending")))
+    assert (choice.verb, choice.job_ids, choice.left_out) == ("hold", ("2",), ("1 held already: left out",))
+
+
+def test_ended_jobs_do_not_keep_held_ones_from_being_released() -> None:
+    choice = choose("hold", ("1", "2"), (row("1", "held"), row("2", "completed")))
+    assert (choice.verb, choice.job_ids) == ("release", ("1",))
+
+
+def test_of_an_array_that_partly_runs_the_held_tasks_are_released() -> None:
+    choice = choose("hold", ("12",), (row("12_1", "running"), row("12_[2-9]", "held", _tasks=8)))
+    assert (choice.verb, choice.job_ids, choice.left_out) == ("release", ("12_[2-9]",), ("1 running: left out",))
+
+
+def test_jobs_that_all_run_can_be_held_and_it_says_that_they_go_on() -> None:
+    choice = choose("hold", ("1",), (row("1", "running"),))
+    assert (choice.verb, choice.job_ids) == ("hold", ("1",))
+    assert stakes("hold", choice.rows) == ("1 running is not stopped: a hold counts only once requeued",)
+
+
+def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
+    choice = choose("suspend", ("1",), (row("1", "suspended"),))
+    assert (choice.verb, choice.job_ids) == ("resume", ("1",))
+    mixed = choose("suspend", ("1", "2"), (row("1", "suspended"), row("2", "running")))
+    assert (mixed.verb, mixed.job_ids, mixed.left_out) == ("suspend", ("2",), ("1 suspended already: left out",))
+
+
+def test_a_verb_that_fits_no_job_chooses_none_and_says_why() -> None:
+    choice = choose("cancel", ("1",), (row("1", "completed"),), missing=("9",))
+    assert choice.job_ids == ()
+    assert choice.left_out == ("1 ended already: left out", "1 in no list any more: left out")
+
+
+def test_a_state_that_nobody_knows_is_left_to_the_scheduler() -> None:
+    rows = (row("1", "unknown"),)
+    for verb in ("cancel", "hold", "requeue", "suspend", "signal", "alter"):
+        assert choose(verb, ("1",), rows).job_ids == ("1",)
+
+
+def test_what_running_jobs_took_is_told_in_hours_of_what_is_scarce() -> None:
+    gpu_jobs = (row("1", "running", elapsed_seconds=51_600, gpus=8), row("2", "running", elapsed_seconds=0, gpus=8))
+    assert spent_words(gpu_jobs) == "14 h 20 min of run time, 115 GPU-hours"
+    assert spent_words((row("1", "running", elapsed_seconds=3600),)) == "1 h of run time, 8.0 CPU-hours"
+    assert spent_words((row("1", "running", elapsed_seconds=12),)) == "12 s of run time"
+    assert spent_words((row("1", "running"),)) == ""
+
+
+def test_cancelling_tells_what_is_lost() -> None:
+    rows = (
+        row("1", "running", elapsed_seconds=51_600, gpus=8),
+        row("2", "running", elapsed_seconds=10),
+        row("3_[1-10]", "pending", _tasks=10),
+    )
+    assert stakes("cancel", rows) == (
+        "2 running: 14 h 20 min of run time, 115 GPU-hours so far are lost unless they save checkpoints",
+        "10 waiting lose their place in the queue",
+    )
+
+
+def test_requeueing_starts_over() -> None:
+    words = stakes("requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed")))
+    assert words == (
+        "1 running: 2 h of run time, 16 CPU-hours so far are lost unless it goes on from a checkpoint",
+        "1 starts over from the beginning of its script",
+        "1 that ended runs again, under the same id",
+    )
+
+
+def test_owners_and_states_are_counted_in_jobs() -> None:
+    rows = (row("1", "pending", user="bob"), row("3_[1-10]", "pending", _tasks=10), row("4", "running"))
+    assert owners(rows) == {"alice": 11, "bob": 1}
+    assert list(state_counts(rows).items()) == [("running", 1), ("pending", 11)]
+
+
+def test_who_waits_for_a_good_end_of_a_cancelled_job_is_left_behind() -> None:
+    cancelled = (row("1", "running"), row("12_3", "pending"))
+    others = (
+        row("1", "running", dependency=None),
+        row("2", "pending", dependency="afterok:1(unfulfilled)"),
+        row("3", "pending", dependency="afterany:1(unfulfilled)"),
+        row("4", "pending", dependency="afternotok:1(unfulfilled)"),
+        row("5", "pending", dependency="afterok:12_*(unfulfilled)"),
+        row("6", "pending", dependency="afterok:99(unfulfilled),afterok:1(unfulfilled)"),
+        row("12_3", "pending", dependency="afterok:1(unfulfilled)"),
+        row("7", "completed", dependency="afterok:1(unfulfilled)"),
+    )
+    assert left_behind(cancelled, others) == ("2", "5", "6")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (51_600, "14 h 20 min"),
+        (86_400, "1 d"),
+        (9e4, "1 d 1 h"),
+    ],
+)
+def test_a_span_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
+    assert span_words(seconds) == words
