@@ -43,7 +43,8 @@ def test_a_time_with_a_date_is_read(line: str, seconds: float, offset: int | Non
 @pytest.mark.parametrize("line", ["[10:22:33] step 4", "10:22:33 step 4", "10:22:33.5 | INFO", "(10:22:33) step"])
 def test_a_time_of_day_is_read_where_it_cannot_be_a_duration(line: str) -> None:
     stamp = read_stamp(line, ABOUT)
-    assert stamp is not None and not stamp.has_date
+    assert stamp is not None
+    assert not stamp.has_date
     assert int(stamp.seconds) == 10 * 3600 + 22 * 60 + 33
 
 

@@ -1,4 +1,4 @@
-"""Where one types: a filter after '/', a command after ':'. Says what was typed; knows neither filters nor commands."""
+"""Where one types: a filter after '/', a command after ':', what a view asks for. Knows no filter and no command."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _HISTORY = 50
 # Mode, then text.
 Enter = Callable[[str, str], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
+# What was typed, to who asked for it; a complaint, or '' where it will do.
+Take = Callable[[str], str]
 
 
 class _Completions(Suggester):
@@ -55,11 +57,11 @@ class _Field(Input):
 
 
 class CommandBar(Horizontal):
-    """Hidden until something is typed; `mode` is '/' or ':'."""
+    """Hidden until something is typed; `mode` is '/' or ':', or the name of a line that a view asks for."""
 
     DEFAULT_CSS = """
     CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
-    CommandBar > #sign { width: 2; color: $accent; text-style: bold; }
+    CommandBar > #sign { width: auto; min-width: 2; color: $accent; text-style: bold; }
     CommandBar > Input, CommandBar > Input:focus {
         width: 1fr; height: 1; border: none; padding: 0; background: $surface;
     }
@@ -88,7 +90,8 @@ class CommandBar(Horizontal):
         self._complete = complete
         self._enter = enter
         self._leave = leave
-        self._past: dict[str, list[str]] = {"/": [], ":": []}
+        self._take: Take | None = None
+        self._past: dict[str, list[str]] = {}
         self._recalled = 0
 
     def compose(self) -> ComposeResult:
@@ -100,11 +103,16 @@ class CommandBar(Horizontal):
     def is_open(self) -> bool:
         return bool(self.display)
 
-    def ask(self, mode: str, value: str = "") -> None:
-        """Open the bar with something in it."""
+    def ask(self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None) -> None:
+        """Open the bar with something in it, after `sign` (by default the mode).
+
+        `take` is called at enter instead of what the screen does with a mode of its own; the bar stays open while it
+        complains. What was typed before in this mode can be recalled.
+        """
         self.mode = mode
-        self._recalled = len(self._past[mode])
-        self.query_one("#sign", Static).update(mode)
+        self._take = take
+        self._recalled = len(self._past_of(mode))
+        self.query_one("#sign", Static).update(sign or mode)
         self.complain("")
         self.display = True
         field = self.query_one(Input)
@@ -122,14 +130,17 @@ class CommandBar(Horizontal):
         self.query_one("#complaint", Static).update(Text(visible(words), overflow="ellipsis", no_wrap=True))
 
     def remember(self, mode: str, value: str) -> None:
-        past = self._past[mode]
+        past = self._past_of(mode)
         if value and (not past or past[-1] != value):
             past.append(value)
             del past[:-_HISTORY]
 
+    def _past_of(self, mode: str) -> list[str]:
+        return self._past.setdefault(mode, [])
+
     @property
     def last_filter(self) -> str:
-        return self._past["/"][-1] if self._past["/"] else ""
+        return next(reversed(self._past_of("/")), "")
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -141,14 +152,19 @@ class CommandBar(Horizontal):
         """Enter, with what stands there."""
         value = self.query_one(Input).value
         self.remember(self.mode, value)
-        await self._enter(self.mode, value)
+        if self._take is None:
+            await self._enter(self.mode, value)
+        elif complaint := self._take(value):
+            self.complain(complaint)
+        else:
+            await self._leave(self.mode)
 
     async def leave(self) -> None:
         """Escape."""
         await self._leave(self.mode)
 
     def action_recall(self, step: int) -> None:
-        past = self._past[self.mode]
+        past = self._past_of(self.mode)
         self._recalled = max(0, min(len(past), self._recalled + step))
         field = self.query_one(Input)
         field.value = past[self._recalled] if self._recalled < len(past) else ""

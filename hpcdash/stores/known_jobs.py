@@ -1,0 +1,43 @@
+"""Looks jobs up in the lists that a cluster's store has already. Asks nothing of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+
+_LISTS = (Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
+
+
+def _tables(store: ClusterStore) -> Iterator[pa.Table]:
+    """The lists of jobs there are, one's own first, which has the newest rows."""
+    own = store.table(Kind.MINE)
+    if own is not None:
+        yield own
+    for kind in _LISTS:
+        if kind in store.snapshots:
+            yield store.snapshots[kind].table
+
+
+def known_row(store: ClusterStore, job_id: str) -> dict[str, Any] | None:
+    """A job's row of domain.schema.JOBS, None where no list has it."""
+    for table in _tables(store):
+        position = pc.index(table["id"], job_id).as_py()
+        if position >= 0:
+            row: dict[str, Any] = table.slice(position, 1).to_pylist()[0]
+            return row
+    return None
+
+
+def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
+    """The ids of an array's single tasks that any list has, by their numbers."""
+    found: dict[int, str] = {}
+    for table in _tables(store):
+        rows = table.filter(pc.equal(table["array_id"], array_id)).select(["id", "_task", "_tasks"]).to_pylist()
+        found |= {row["_task"]: row["id"] for row in rows if row["_task"] is not None and row["_tasks"] == 1}
+    return found
