@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import dashboard, logs, parse
+from benchmarks import dashboard, log_keys, logs, parse
 
 parse.main()
 logs.main()
+log_keys.main()
 dashboard.main(list(dashboard.DEFAULT_JOBS))

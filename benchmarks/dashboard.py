@@ -106,7 +106,8 @@ def measure(jobs: int, unit_seconds: float) -> str:
     with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
         folder = Path(name)
         commands = make_stand_in(folder, jobs)
-        settings = {"PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}"}
+        # Slurm's commands without a configuration would be taken for no cluster.
+        settings = {"PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}", "SLURM_CONF": "stand-in"}
         return measure_dashboard(jobs, folder, settings, unit_seconds)
 
 

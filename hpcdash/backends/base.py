@@ -11,7 +11,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from hpcdash.domain.array_tasks import ArrayTasks
+
 _ALPHABET = string.ascii_letters + string.digits
+# How the comment of a job begins that was submitted from here.
+MARK_START = "hpcdash:"
 TOKEN_START = "\x1e"
 TOKEN_RANDOM_LETTERS = 10
 # What a recording writes where a poll's token stood.
@@ -211,6 +215,37 @@ class Usage:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Resubmission:
+    """A job that would be submitted once more, or some tasks of an array.
+
+    `notes` say in words what is left out, guessed or not known. `mark` is the new job's comment, by which it is found
+    where the answer was lost; '' where it keeps a comment of its own.
+    """
+
+    command: ActionCommand
+    notes: tuple[str, ...] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A batch script to hand in. `name` is its file's, for a script that names no job.
+
+    `arguments` are the script's own, `options` the scheduler's in its words; `after` are jobs whose end is waited for,
+    however they end. `mark` is found again in the queue where the answer was lost.
+    """
+
+    script: bytes
+    name: str
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    array: str = ""
+    after: tuple[str, ...] = ()
+    held: bool = False
+    mark: str = ""
+
+
 class Backend(Protocol):
     """A scheduler. All methods build or read; nothing runs here."""
 
@@ -293,4 +328,20 @@ class Backend(Protocol):
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
         none, a change there is no such thing as), naming it."""
+        ...
+
+    def resubmission(
+        self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+    ) -> Resubmission:
+        """Submit a job's script with its options again, of an array only `tasks` (None: all it had), as they were.
+
+        `past` is what history_native_query says, {} where that is not to be had. The command's one outcome is for the
+        job's id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot
+        be submitted so.
+        """
+        ...
+
+    def submission(self, wanted: Submission) -> ActionCommand:
+        """Hand a script in, from the folder the command runs in. Its one outcome is for `wanted.name`; its words name
+        the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
         ...

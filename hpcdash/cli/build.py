@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
@@ -12,10 +13,12 @@ from pathlib import Path
 import platformdirs
 
 from hpcdash.backends.base import Backend
+from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, Settings, did_you_mean, parse_ssh_destination
 from hpcdash.errors import UsageError
+from hpcdash.local.machine import node_name
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -28,9 +31,18 @@ from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.session import ClusterSession
 
+# The schedulers that are driven over any transport; the embedded queue is of this machine alone.
 BACKENDS: dict[str, Backend] = {SLURM.name: SLURM}
-# The command whose presence on the PATH makes a scheduler of this machine worth asking.
-_SIGNS = {"slurm": "squeue"}
+EMBEDDED = "local"
+# Where Slurm's commands find their configuration, besides SLURM_CONF.
+_SLURM_CONFIGURATIONS = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/var/spool/slurm/conf-cache/slurm.conf",
+)
 
 
 def cache_root() -> Path:
@@ -51,8 +63,24 @@ def journal() -> Journal:
 
 
 def found_here() -> list[str]:
-    """The schedulers this machine seems to have, by their commands on the PATH."""
-    return [name for name, sign in _SIGNS.items() if shutil.which(sign)]
+    """The schedulers this machine seems to have: their commands are on the PATH, and know where to ask.
+
+    Slurm's commands without a configuration are packages that were installed and no cluster.
+    """
+    is_configured = bool(os.environ.get("SLURM_CONF")) or any(map(os.path.exists, _SLURM_CONFIGURATIONS))
+    return [SLURM.name] if shutil.which("squeue") and is_configured else []
+
+
+def queue_folder() -> Path:
+    """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place. Homes may be shared by machines."""
+    named = os.environ.get("HPCDASH_QUEUE")
+    return Path(named) if named else state_root() / "queue" / node_name()
+
+
+def queue_program(folder: Path) -> tuple[str, ...]:
+    """The argv before a command of the embedded queue in a folder."""
+    # -P: a folder that one happens to be in must not stand for the package.
+    return (sys.executable, "-P", "-m", "hpcdash.local", str(folder))
 
 
 def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSettings]:
@@ -74,25 +102,36 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
     elif settings.clusters:
         first = settings.default_cluster or next(iter(settings.clusters))
         chosen = [settings.clusters[first], *(one for name, one in settings.clusters.items() if name != first)]
-    elif found_here():
-        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
     else:
-        raise UsageError(
-            "no cluster is configured, and this machine has no Slurm (no squeue on the PATH)",
-            "Name a login node:   hpcdash --ssh USER@HOST\n"
-            "or keep it:          hpcdash clusters add NAME --ssh USER@HOST\n"
-            "or look around in a recorded cluster:   hpcdash replay CASE_DIR",
-        )
+        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
     return [replace(one, backend=common.backend) if common.backend else one for one in chosen]
 
 
 def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
     """The backends to try, in order."""
+    is_here = cluster.transport == "local"
+    if cluster.backend == EMBEDDED or (cluster.backend is None and is_here and not found_here()):
+        if not is_here:
+            raise UsageError(
+                f"cluster {cluster.name}: the embedded queue is this machine's own, and not behind {cluster.transport}",
+                "Run hpcdash there, or leave the backend out to have its scheduler found.",
+            )
+        return (EmbeddedBackend(queue_program(queue_folder())),)
     if cluster.backend is None:
         return tuple(BACKENDS.values())
     if cluster.backend not in BACKENDS:
-        raise UsageError(f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm.")
+        raise UsageError(
+            f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm, local."
+        )
     return (BACKENDS[cluster.backend],)
+
+
+def why_this(common: CommonOptions, settings: Settings) -> str:
+    """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
+    if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
+        return ""
+    chosen = "this machine's Slurm" if found_here() else "this machine's embedded queue (no Slurm or PBS is here)"
+    return f"no cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
 
 
 def connection_pool(prompter: Prompter) -> ConnectionPool:
@@ -143,6 +182,24 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         title=cluster.title,
     )
     return ClusterSession(store, Poller(store, pace_of(cluster)), Actions(store, journal()), _origin(cluster), zone)
+
+
+def build_queue_session(folder: Path, *, name: str, state_folder: Path, cache_folder: Path | None) -> ClusterSession:
+    """An embedded queue in a folder as a cluster, asked more often than a shared controller is."""
+    from hpcdash.transport.local import LocalTransport
+
+    store = ClusterStore(
+        name,
+        LocalTransport(),
+        (EmbeddedBackend(queue_program(folder)),),
+        clock=SystemClock(),
+        budget=CommandBudget(600),
+        cache=SnapshotCache(cache_folder, name) if cache_folder else None,
+    )
+    pace = Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=2.0, controller_share=0.5)
+    return ClusterSession(
+        store, Poller(store, pace), Actions(store, Journal(state_folder / "journal.jsonl")), "this machine"
+    )
 
 
 def _origin(cluster: ClusterSettings) -> str:

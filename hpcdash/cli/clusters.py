@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.cli.build import found_here
+from hpcdash.cli.build import EMBEDDED, found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import visible
@@ -46,7 +46,7 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
             "default": not settings.clusters,
             "origin": "found on this machine",
         }
-        for backend in found_here()
+        for backend in (*found_here(), EMBEDDED)
     ]
     return rows
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
 import platformdirs
 
-from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool
+from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.outside import run_outside
 from hpcdash.config import Settings, load_settings
@@ -29,22 +30,37 @@ def run_dashboard(common: CommonOptions) -> None:
     sessions = [build_session(cluster, pool, zone=zone) for cluster in chosen_clusters(common, settings)]
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
-    _run(common, settings, sessions, prompter)
+    run_app(common, settings, sessions, prompter, notice=why_this(common, settings))
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     """The app on a recording."""
     session = build_replay(find_case(case_directory))
-    _run(common, load_settings(common.config, action_names=ACTION_NAMES), [session], UiPrompter(), view)
+    # Nothing answers an action there, and none belongs in the journal.
+    common = replace(common, read_only=True)
+    run_app(common, load_settings(common.config, action_names=ACTION_NAMES), [session], UiPrompter(), view=view)
 
 
-def _run(
-    common: CommonOptions, settings: Settings, sessions: list[ClusterSession], prompter: UiPrompter, view: str = "jobs"
-) -> None:
+def require_terminal() -> None:
+    """Raises UsageError where there is none."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "the dashboard needs a terminal", "One-shot commands do not: hpcdash jobs --format json, hpcdash --help"
         )
+
+
+def run_app(
+    common: CommonOptions,
+    settings: Settings,
+    sessions: list[ClusterSession],
+    prompter: UiPrompter,
+    *,
+    view: str = "jobs",
+    notice: str = "",
+    tour: bool = False,
+) -> None:
+    """The app, until the person leaves it; `notice` is said once it is there, `tour` begins with hints."""
+    require_terminal()
     from hpcdash.ui.app import HpcdashApp
 
     HpcdashApp(
@@ -60,4 +76,6 @@ def _run(
         first_view=view,
         aliases=settings.aliases,
         run_outside=run_outside,
+        notice=notice,
+        tour=tour,
     ).run()

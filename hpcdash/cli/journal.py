@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.base import Outcome, Verb
 from hpcdash.cli.build import journal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.rfc3339 import format_utc
@@ -42,6 +42,8 @@ def ended_words(entry: JournalEntry) -> str:
     unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
     total = len(entry.outcomes)
     match entry.state:
+        case "done" if entry.verb == Verb.SUBMIT:
+            return f"done: {', '.join(outcome.words for outcome in entry.outcomes)}"
         case "done" | "running":
             return entry.state
         case "refused":

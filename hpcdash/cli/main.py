@@ -129,6 +129,22 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
+@cli.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script")
+@click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
+@click.option("--array", metavar="TASKS", help="As an array: 1-10, 0-15:4, 1-10%1.")
+@click.option("--after", metavar="JOB[,JOB]", help="Not before these ended, however they end.")
+@click.option("--hold", is_flag=True, help="Not before it is released.")
+@click.option("--dry-run", is_flag=True, help="Show the command; nothing is submitted.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def submit(common: CommonOptions, **given: Any) -> None:
+    """Submit a batch script of this machine (- is stdin) and print the new job's number."""
+    from hpcdash.cli.submit import run_submit
+
+    run_submit(common, **given)
+
+
 def _acting_command(verb: str, words: str) -> None:
     @cli.command(verb, help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)

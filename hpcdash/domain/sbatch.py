@@ -31,7 +31,7 @@ wait-all-nodes= wckey= wrap=
 _SAME = {"tasks-per-node": "ntasks-per-node", "share": "oversubscribe", "cluster": "clusters"}
 MAGIC = "#SBATCH"
 # A blank splits words; a quote joins them; a backslash takes a quote's meaning; # begins a comment.
-_WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#]', re.DOTALL)
+_WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,27 +177,27 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 def split_words(text: str) -> list[str]:
     """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no word at all."""
     words: list[str] = []
-    word = ""
+    word: list[str] = []
     at = 0
     while at < len(text):
         part = _WORD_PART.match(text, at)
         if part is None:
             if word:
-                words.append(word)
-            word = ""
+                words.append("".join(word))
+            word = []
             if text[at] == "#":
                 break
             at += 1
             continue
         found = part.group()
         if len(found) > 1 and found[0] == "\\":
-            word += found[1]
-        elif len(found) > 1:
-            word += found[1:-1].replace('\\"', '"')
+            word.append(found[1])
+        elif len(found) > 1 and found[0] in "\"'":
+            word += [found[1:-1].replace('\\"', '"')] if len(found) > 2 else []
         else:
-            word += found
+            word.append(found)
         at = part.end()
-    return [*words, word] if word else words
+    return [*words, "".join(word)] if word else words
 
 
 def last_value(options: Iterable[Option], name: str) -> str | None:

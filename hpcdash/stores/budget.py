@@ -29,10 +29,10 @@ class CommandBudget:
         self._forget_old()
         return len(self._sent)
 
-    def wait_seconds(self, commands: int = 1) -> float:
-        """How long until `commands` more fit under the ceiling; 0 when they fit now."""
+    def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
+        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they fit now."""
         self._forget_old()
-        excess = len(self._sent) + commands - self.ceiling
+        excess = len(self._sent) + commands - times * self.ceiling
         if excess <= 0:
             return 0.0
         frees = self._sent[min(excess, len(self._sent)) - 1] if self._sent else self._monotonic()

@@ -72,7 +72,7 @@ class Cluster(Protocol):
     def probe(self) -> Probe | None: ...
     @property
     def user(self) -> str: ...
-    async def ask(self, query: Query[ParsedTable]) -> ParsedTable: ...
+    async def poll(self, query: Query[ParsedTable]) -> ParsedTable: ...
 
 
 class Departures:
@@ -159,7 +159,7 @@ class Departures:
     async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
         store = self._store
-        recent = await store.ask(store.backend.jobs_query(JobScope(user=store.user, ended=True)))
+        recent = await store.poll(store.backend.jobs_query(JobScope(user=store.user, ended=True)))
         for missing in self._missing.values():
             missing.is_queued = False
         happened += self._settle(await asyncio.to_thread(_index, recent.table, list(self._missing)), now, is_queue=True)
@@ -174,7 +174,7 @@ class Departures:
         for start in range(0, len(ids), _IDS_A_COMMAND)[:_HISTORY_COMMANDS_A_POLL]:
             some = ids[start : start + _IDS_A_COMMAND]
             try:
-                past = await store.ask(store.backend.history_query(None, 0, some))
+                past = await store.poll(store.backend.history_query(None, 0, some))
             except CommandMissing:
                 pass
             except AccountingUnavailable:

@@ -298,9 +298,7 @@ class LogWindow:
         if not look.is_there:
             if before.is_there:
                 self._seen_bytes = before.size
-                # LogFile's words for what is not there begin so.
-                is_missing = look.problem.startswith("there is no")
-                self.happened = Happened(Event.DELETED if is_missing else Event.CLOSED, now, before.size)
+                self.happened = Happened(Event.DELETED if look.is_missing else Event.CLOSED, now, before.size)
                 self._is_gone = self.is_open
             return False
         known = self._seen_bytes if self._is_gone else before.size

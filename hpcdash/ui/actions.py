@@ -60,7 +60,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", OF_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
-    Action("script", "b", "batch script", OF_A_JOB, Capability.SCRIPT, shown=6, short="script"),
+    Action("script", "b", "batch script", OF_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
     Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
     Action(

@@ -52,6 +52,7 @@ HEARD = [
     ("sacct", 1, "Slurm accounting storage is disabled", AccountingUnavailable),
     ("scontrol", 1, "slurm_load_jobs error: Invalid job id specified", NoSuchJob),
     ("squeue", 1, "slurm_load_jobs error: Invalid job id specified", NoSuchJob),
+    ("scontrol", 1, "Job 65_25 not found", NoSuchJob),
     ("sacct", 1, "sacct: fatal: Bad job/step specified: abc", NoSuchJob),
     ("squeue", 127, "env: ‘squeue’: No such file or directory", CommandMissing),
     ("sacct", 1, 'sacct: error: Invalid field requested: "restarts"', SchedulerRefused),

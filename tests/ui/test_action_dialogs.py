@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.geometry import Region
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hpcdash.backends.base import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
 from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.screens.alter_dialog import AlterDialog
@@ -299,6 +301,12 @@ async def test_keys_that_are_typed_ahead_ask_once_and_send_once(tmp_path: Path) 
     assert len(transport.acted) == 1
 
 
+def text_within(app: HpcdashApp, region: Region) -> str:
+    """What the screen shows in a part of it."""
+    lines = screen_text(app).split("\n")[region.y : region.bottom]
+    return "\n".join(line[region.x : region.right] for line in lines)
+
+
 async def test_a_refresh_below_the_question_does_not_change_what_is_done(tmp_path: Path) -> None:
     transport = ActingTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
@@ -306,13 +314,14 @@ async def test_a_refresh_below_the_question_does_not_change_what_is_done(tmp_pat
         await settled(pilot)
         await mark(pilot, "200[]")
         dialog = await asked(pilot, "x")
-        before = screen_text(app)
+        before = text_within(app, dialog.query_one(".frame").region)
+        assert "scancel -v 200" in before
         transport.mine = [job("200_2"), job("900", username="alice")]
         app.main.session.poller.ask_now()
         table = app.main.session.store.table
         await until(pilot, lambda: "900" in table(Kind.MINE)["id"].to_pylist())
         await settled(pilot)
-        assert screen_text(app) == before
+        assert text_within(app, dialog.query_one(".frame").region) == before
         assert dialog.plan.request.job_ids == ("200",)
         await press(pilot, "y")
         await until(pilot, lambda: transport.acted)

@@ -17,7 +17,9 @@ from hpcdash.backends.base import (
     ParsedTable,
     Probe,
     Query,
+    Resubmission,
     Script,
+    Submission,
     Usage,
 )
 from hpcdash.backends.slurm import (
@@ -34,8 +36,10 @@ from hpcdash.backends.slurm import (
     reasons,
     rules,
     script,
+    submit,
     usage,
 )
+from hpcdash.domain.array_tasks import ArrayTasks
 
 
 class SlurmBackend:
@@ -104,3 +108,11 @@ class SlurmBackend:
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(request)
+
+    def resubmission(
+        self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+    ) -> Resubmission:
+        return submit.resubmission(detail, past, script, tasks, mark)
+
+    def submission(self, wanted: Submission) -> ActionCommand:
+        return submit.submission(wanted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hpcdash.backends.base import Answer
 from hpcdash.errors import (
     AccountingUnavailable,
@@ -33,6 +35,8 @@ _CONFIGURATION_WORDS = (
 )
 _AUTHENTICATION_WORDS = ("Munge encode failed", "munge", "Protocol authentication error", "auth plugin")
 _NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
+# What scontrol says of a task that ended a while ago, of an array that still has others.
+_NO_SUCH_TASK = re.compile(r"^Job [0-9]+_[0-9]+ not found$", re.MULTILINE)
 _ACCOUNTING_WORDS = (
     "Slurm accounting storage is disabled",
     "Problem talking to the database",
@@ -60,7 +64,7 @@ def failure(answer: Answer) -> CommandError:
             f"{name} is not on the PATH here",
             'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` looks around.',
         )
-    if has(_NO_SUCH_JOB_WORDS):
+    if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(words):
         return error(
             NoSuchJob,
             "Slurm does not know this job (any more)",

@@ -1,0 +1,62 @@
+"""The embedded queue's commands that act on jobs; each answers with one JSON object a line, one a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from hpcdash.backends.base import ActionCommand, ActionRequest, Answer, Outcome, Verb
+from hpcdash.errors import UsageError, excerpt
+from hpcdash.local.reading import read_change_of_time, read_throttle, signal_number
+
+_PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUSPEND, Verb.RESUME})
+_HAS = ("time", "throttle")
+# A login node takes 120 000 bytes, Linux 131 072 in one argument; ids are short.
+_IDS_A_COMMAND = 2000
+
+
+def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
+    """One command for all jobs; raises UsageError for a change this queue has no word for."""
+    words: tuple[str, ...]
+    if request.verb in _PLAIN:
+        words = (str(request.verb),)
+    elif request.verb is Verb.SIGNAL:
+        if request.recipient not in ("", "batch", "full"):
+            raise UsageError(f"{request.recipient!r}: this queue's jobs have no numbered steps", "Write batch or full.")
+        _require(signal_number, request.signal)
+        words = ("signal", request.signal, request.recipient or "steps")
+    elif request.verb is Verb.ALTER:
+        if unknown := [name for name in request.changes if name not in _HAS]:
+            raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It knows: {', '.join(_HAS)}.")
+        for name, value in request.changes.items():
+            _require(read_change_of_time if name == "time" else read_throttle, value)
+        words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
+    else:
+        raise UsageError(f"{request.verb} is no action on a job of this queue")
+    commands = []
+    for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
+        ids = request.job_ids[start : start + _IDS_A_COMMAND]
+        commands.append(ActionCommand((*program, *words, *ids), ids, partial(read_outcomes, job_ids=ids)))
+    return tuple(commands)
+
+
+def _require(read: Callable[[str], object], text: str) -> None:
+    try:
+        read(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome, ...]:
+    """How each job fared; all the same where the command failed as a whole."""
+    told: dict[str, Outcome] = {}
+    for line in answer.stdout.splitlines():
+        try:
+            found = msgspec.json.decode(line)
+            told[found["job_id"]] = Outcome(found["job_id"], bool(found["done"]), str(found["words"]))
+        except (msgspec.DecodeError, KeyError, TypeError):
+            continue
+    words = excerpt(answer.stderr) or f"the command ended with status {answer.status}"
+    return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)

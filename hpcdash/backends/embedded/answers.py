@@ -1,0 +1,103 @@
+"""What the embedded queue's commands print, read into the schema's columns. Knows no job's meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from hpcdash.backends.base import Answer, ParsedTable
+from hpcdash.domain.schema import JOBS
+from hpcdash.errors import (
+    CommandError,
+    CommandMissing,
+    ControllerDown,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+)
+
+_MISSING = (126, 127)
+_REFUSED_USAGE = 2
+T = TypeVar("T")
+
+
+def require_success(answer: Answer) -> None:
+    """Raises the error of an answer that ended badly, in the queue's own words."""
+    if answer.status == 0:
+        return
+    words = excerpt(answer.stderr) or excerpt(answer.stdout)
+    kind: type[CommandError]
+    message, next_step = words.partition("\n")[0] or "the queue's command failed", words.partition("\n")[2]
+    if answer.status in _MISSING or "No module named" in words:
+        kind, message, next_step = (
+            CommandMissing,
+            "the embedded queue's program cannot be started",
+            "Install hpcdash anew.",
+        )
+    elif "no such job" in words:
+        kind = NoSuchJob
+    elif "queue.db" in words or "queue's folder" in words or "queue cannot be written" in words:
+        kind = ControllerDown
+    else:
+        kind = SchedulerRefused
+    raise kind(message, next_step, argv=answer.argv, status=answer.status, words=words)
+
+
+def read_object(answer: Answer) -> dict[str, Any]:
+    """The one JSON object of an answer."""
+    require_success(answer)
+    try:
+        found = msgspec.json.decode(answer.stdout)
+    except msgspec.DecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise UnreadableOutput(
+            "the embedded queue printed something that is no answer",
+            "Is another version of hpcdash on the PATH?",
+            argv=answer.argv,
+            status=answer.status,
+            words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
+        )
+    return found
+
+
+def read_table(
+    schema: pa.Schema, finish: Callable[[dict[str, Any]], None] = lambda columns: None
+) -> Callable[[Answer], ParsedTable]:
+    """How to read an answer into a schema; `finish` adds what the command does not print."""
+
+    def parse(answer: Answer) -> ParsedTable:
+        columns: dict[str, Any] = read_object(answer).get("columns") or {}
+        if not columns:
+            return ParsedTable(schema.empty_table())
+        finish(columns)
+        return ParsedTable(pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema))
+
+    return parse
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, pa.string()).dictionary_encode().cast(kind)
+    return pa.array(values, kind)
+
+
+def with_numbers(columns: dict[str, Any]) -> None:
+    """The columns of JOBS that serve sorting and folding."""
+    ids = [one.partition("_") for one in columns["id"]]
+    columns["_number"] = [int(number) for number, _, _ in ids]
+    columns["_task"] = [int(task) if task else None for _, _, task in ids]
+    columns["_tasks"] = [1] * len(ids)
+    columns["_expected_start_at"] = [None] * len(ids)
+
+
+read_jobs = read_table(JOBS, with_numbers)
+
+
+def read_native(answer: Answer) -> Mapping[str, str]:
+    """One job in the queue's own words."""
+    return {str(key): str(value) for key, value in read_object(answer).items()}

@@ -1,0 +1,167 @@
+"""The embedded queue behind the backend interface: names its commands, holds no state, runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import (
+    ActionCommand,
+    ActionRequest,
+    Answer,
+    Capability,
+    JobDetail,
+    JobScope,
+    LogFiles,
+    ParsedTable,
+    Probe,
+    Query,
+    Resubmission,
+    Script,
+    Submission,
+    Usage,
+)
+from hpcdash.backends.embedded import actions, submit
+from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
+from hpcdash.domain import schema
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.states import ACTIVE, ENDED
+
+_HINTS = {
+    "Resources": "the next to start, once enough CPU or GPU slots are free",
+    "Priority": "jobs submitted earlier go first",
+    "JobHeldUser": "held; h releases it",
+    "Dependency": "waits for another job",
+    "DependencyNeverSatisfied": "what it waits for can never happen any more: cancel it, or submit it again",
+    "BeginTime": "starts no earlier than the time it was given",
+    "JobArrayTaskLimit": "as many tasks of this array run as its throttle allows",
+    "more than this machine has": "it asks for more than this machine has, and never starts",
+}
+
+
+class EmbeddedBackend:
+    """Implements hpcdash.backends.base.Backend; `program` is the argv before the queue's commands."""
+
+    name = "local"
+    title = "embedded queue"
+    capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
+
+    def __init__(self, program: Sequence[str]) -> None:
+        self._program = tuple(program)
+
+    def _ask(self, *words: str) -> tuple[str, ...]:
+        return (*self._program, *words)
+
+    def probe_query(self) -> Query[Probe]:
+        return Query(self._ask("probe"), partial(_probe, program=self._program))
+
+    def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
+        # All jobs here are one's own.
+        return Query(self._ask("jobs", *(("--ended",) if scope.ended else ()), *scope.job_ids), read_jobs)
+
+    def nodes_query(self) -> Query[ParsedTable]:
+        return Query(self._ask("nodes"), read_table(schema.NODES))
+
+    def queues_query(self) -> Query[ParsedTable]:
+        return Query(self._ask("queues"), read_table(schema.QUEUES))
+
+    def history_query(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
+        words = tuple(job_ids) or ("--since", str(since_seconds))
+        return Query(self._ask("history", *words), read_jobs)
+
+    def native_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query(self._ask("show", job_id), read_native)
+
+    def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return self.native_query(job_id)
+
+    def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        return JobDetail(row, native)
+
+    def reason_hint(self, state: str, reason: str | None) -> str:
+        return _HINTS.get(reason or "", "")
+
+    def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        row = detail.job.to_pylist()[0]
+        stdout, stderr = row["stdout_path"], row["stderr_path"]
+        return LogFiles(stdout, None if stderr == stdout else stderr)
+
+    def needs_script_for_logs(self, detail: JobDetail) -> bool:
+        return False
+
+    def script_query(self, job_id: str) -> Query[Script]:
+        return Query(self._ask("script", job_id), _script)
+
+    def history_script_query(self, job_id: str) -> Query[Script]:
+        return self.script_query(job_id)
+
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        return None
+
+    def explain_directive(self, line: str) -> str:
+        from hpcdash.backends.slurm import directives
+
+        return directives.explain(line)
+
+    def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        if row["state"] not in ACTIVE and row["state"] not in ENDED:
+            return None
+        return Query(self._ask("usage", str(row["id"])), partial(_usage, row=row))
+
+    def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query(self._ask("show", job_id), _nothing)
+
+    def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
+        return Query(self._ask("probe"), _nothing)
+
+    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
+        return Query(self._ask("probe"), _nothing)
+
+    def submission(self, wanted: Submission) -> ActionCommand:
+        return submit.submission(self._program, wanted)
+
+    def resubmission(
+        self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+    ) -> Resubmission:
+        return submit.resubmission(self._program, detail, tasks, mark)
+
+    def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        return actions.action_commands(self._program, request)
+
+
+def _probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:
+    found = read_object(answer)
+    return Probe(
+        user=str(found["user"]),
+        version=str(found["version"]),
+        cluster=str(found["node"]),
+        clock_epoch_seconds=float(found["now"]),
+        has_accounting=True,
+        controller_answers=True,
+        commands={"queue": " ".join(program)},
+    )
+
+
+def _script(answer: Answer) -> Script:
+    require_success(answer)
+    return Script(answer.stdout.decode("utf-8", "surrogateescape"), "the embedded queue")
+
+
+def _usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
+    found = read_object(answer)
+    return Usage(
+        cpu_seconds=found["cpu_seconds"],
+        cpus=row["cpus"],
+        elapsed_seconds=row["elapsed_seconds"],
+        memory_peak_bytes=found["memory_peak_bytes"] or None,
+        memory_asked_bytes=row["memory_bytes"],
+        gpus=row["gpus"],
+    )
+
+
+def _nothing(answer: Answer) -> Mapping[str, str]:
+    require_success(answer)
+    return {}

@@ -1,0 +1,344 @@
+"""Submits a Slurm job once more: its script through sbatch's stdin, with the options it was first given. Pure.
+
+Each trait named here was seen on Slurm 22.05.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hpcdash.backends.base import (
+    MARK_START,
+    ActionCommand,
+    Answer,
+    JobDetail,
+    Outcome,
+    Resubmission,
+    Script,
+    Submission,
+)
+from hpcdash.backends.slurm.log_files import last_told
+from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import JobId
+from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
+from hpcdash.errors import UsageError, excerpt
+from hpcdash.logs.paths import JOB_DEFAULT, TASK_DEFAULT
+
+# sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
+# either: the job gets sbatch's whole environment, so that no LC_ALL of ours may be in it.
+_INPUT_VARIABLES = (
+    *("ACCOUNT", "ACCTG_FREQ", "ARRAY_INX", "BATCH", "BURST_BUFFER", "CLUSTERS", "CLUSTER_CONSTRAINT", "COMMENT"),
+    *("CONSTRAINT", "CONTAINER", "CONTAINER_ID", "CORE_SPEC", "CPUS_PER_GPU", "CPU_FREQ_REQ", "DEBUG", "DELAY_BOOT"),
+    *("DISTRIBUTION", "ERROR", "EXCLUSIVE", "EXPORT", "GET_USER_ENV", "GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET"),
+    *("GPUS_PER_TASK", "GPU_BIND", "GPU_FREQ", "GRES", "GRES_FLAGS", "HINT", "IGNORE_PBS", "INPUT", "JOB_NAME"),
+    *("MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU", "MEM_PER_NODE", "NETWORK", "NO_KILL", "NO_REQUEUE", "OPEN_MODE"),
+    *("OUTPUT", "OVERCOMMIT", "PARTITION", "POWER", "PROFILE", "QOS", "REQUEUE", "REQ_SWITCH", "RESERVATION"),
+    *("SIGNAL", "SPREAD_JOB", "THREADS_PER_CORE", "THREAD_SPEC", "TIMELIMIT", "USE_MIN_NODES", "WAIT", "WAIT4SWITCH"),
+    *("WAIT_ALL_NODES", "WCKEY"),
+)
+_CLEAN = (
+    "env",
+    *(word for name in _INPUT_VARIABLES for word in ("-u", f"SBATCH_{name}")),
+    *("-u", "SLURM_CLUSTERS", "-u", "SLURM_HOSTFILE"),
+)
+# sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to be a pipe of one's
+# own, which not every stdin is.
+_WITH_ARGUMENTS = 'cat | "$@"'
+_STDIN_FILE = "/dev/stdin"
+
+# What does not change the job: how sbatch answers, or where the script is from.
+_NOT_THE_JOBS = frozenset({"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"})
+# What was meant for that time only.
+_OF_THAT_TIME = ("dependency", "begin", "deadline")
+# What takes the place of such a directive in the script.
+_NEUTRAL = {"dependency": "", "begin": "now"}
+_FILES = ("export-file", "nodefile", "bbf")
+# Ours to say, whatever was given.
+_SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME})
+# Which of the job's columns stands for an option that neither line nor script has: a default of the cluster, which may
+# be another one now, or a variable that was set then.
+_PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
+
+_NUMBER = re.compile(r"[0-9]+")
+_SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?", re.MULTILINE)
+_PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
+_PREFIX = re.compile(r"^sbatch: (?:error: )?(?:Batch job submission failed: )?")
+# The request may have arrived.
+_MAY_BE_DONE = (
+    "Socket timed out on send/recv",
+    "Zero Bytes were transmitted or received",
+    "Unexpected message received",
+    "send failure",
+    "receive failure",
+)
+_CUT_OFF = (124, 137, 143)
+_LIMIT_SECONDS = 120.0
+
+
+def resubmission(
+    detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+) -> Resubmission:
+    """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
+    row = detail.job.to_pylist()[0]
+    native = {**past, **detail.native}
+    if "+" in row["id"] or last_told(native, "HetJobId") is not None:
+        raise UsageError(f"job {row['id']} is heterogeneous", "Only one that is not can be submitted again from here.")
+    line = _submit_line(row, detail.native, past, script)
+    in_script = read_directives(script.text).options
+    notes: list[str] = []
+    if line is None:
+        options = _recorded_options(row, native, in_script)
+        arguments = _recorded_arguments(detail.native)
+        rest = "; so are the script's arguments" if arguments else "; arguments of the script are not known"
+        notes.append(
+            f"the command line it was submitted with is not known: its options are rebuilt from Slurm's record{rest}"
+        )
+    else:
+        options, dropped = _kept(line.options, row)
+        if dropped:
+            notes.append(f"left out, as meant for then: {' '.join(dropped)}")
+        arguments = line.script[1:]
+        notes += _blank_notes(line, arguments)
+    given = {option.name for option in (*(line.options if line else ()), *in_script)}
+    words = [*options, *_pinned(row, given if line else {option.partition("=")[0][2:] for option in options})]
+    if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
+        # It may be from the script's file, or a variable: stdin has none.
+        words.append(f"--job-name={row['name']}")
+    words += _overriding(in_script, notes)
+    words += _array(row, native, tasks, line.options if line else (), in_script)
+    if row["work_dir"]:
+        words.append(f"--chdir={row['work_dir']}")
+    own_comment = _own_comment(row["comment"])
+    words.append(f"--comment={own_comment or mark}")
+    if own_comment:
+        notes.append("it keeps its own comment; if the answer is lost, the job is looked for by its name and time")
+    notes += _environment_notes((*(line.options if line else ()), *in_script))
+    if any("\ufffd" in word for word in words):
+        notes.append("bytes that are no UTF-8 are lost: some options are not quite what they were")
+    argv = _argv(words, arguments)
+    asked = row["array_id"] or row["id"]
+    job_id = asked if tasks is None else str(JobId(asked, tasks))
+    stdin = script.text.encode("utf-8", "surrogateescape")
+    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS)
+    return Resubmission(command, tuple(notes), "" if own_comment else mark)
+
+
+def submission(wanted: Submission) -> ActionCommand:
+    """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
+
+    Raises UsageError for an option that sbatch does not know, or a second array.
+    """
+    line = read_command_line(wanted.options)
+    if line.script:
+        raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
+    given = (*line.options, *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options)
+    words = list(wanted.options)
+    if wanted.array:
+        words.append(f"--array={wanted.array}")
+    if wanted.after:
+        words.append(f"--dependency=afterany:{':'.join(wanted.after)}")
+    if wanted.held:
+        words.append("--hold")
+    # Through stdin the file's name is not seen.
+    if last_value(given, "job-name") is None:
+        words.append(f"--job-name={wanted.name}")
+    if wanted.mark and last_value(given, "comment") is None:
+        words.append(f"--comment={wanted.mark}")
+    argv = _argv(words, wanted.arguments)
+    read = partial(_read, job_id=wanted.name)
+    return ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+
+
+def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    if not arguments:
+        return (*_CLEAN, "sbatch", *words)
+    return (*_CLEAN, "sh", "-c", _WITH_ARGUMENTS, "sh", "sbatch", *words, _STDIN_FILE, *arguments)
+
+
+def _submit_line(
+    row: Mapping[str, Any], native: Mapping[str, str], past: Mapping[str, str], script: Script
+) -> SubmitLine | None:
+    text = past.get("SubmitLine") or native.get("SubmitLine") or ""
+    command = native.get("Command") if "JobId" in native else None
+    return read_submit_line(text, row, script, command)
+
+
+def _kept(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The options that are given again, and in words those that are not."""
+    kept: list[str] = []
+    dropped: list[str] = []
+    has_folder = any(option.name == "chdir" for option in given)
+    for option in given:
+        if option.problem:
+            # A site's plugin may take it.
+            kept += option.words
+        elif option.name in _OF_THAT_TIME:
+            dropped.append(_word(option.name, option.value))
+        elif option.name in _FILES and option.value and not option.value.startswith("/") and not has_folder:
+            # Relative to where sbatch was called: the job's folder, as none was chosen.
+            kept.append(f"--{option.name}={row['work_dir']}/{option.value}")
+        elif option.name not in _NOT_THE_JOBS and option.name not in _SAID_ANEW:
+            kept.append(_word(option.name, option.value))
+    return kept, dropped
+
+
+def _word(name: str, value: str | None) -> str:
+    return f"--{name}" if value is None else f"--{name}={value}"
+
+
+def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
+    if not line.is_certain:
+        return [
+            "Slurm keeps its command line without quotes, and where the script's name begins is not certain:"
+            " compare the options with those it had"
+        ]
+    if len(arguments) > 1:
+        return ["Slurm keeps its command line without quotes: the script's arguments are taken to hold no blanks"]
+    return []
+
+
+def _pinned(row: Mapping[str, Any], given: Iterable[str]) -> list[str]:
+    known = set(given)
+    words = [f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]]
+    if "time" not in known and row["limit_seconds"]:
+        words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+    return words
+
+
+def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
+    """What takes the place of directives that were meant for then; sbatch reads an empty dependency as none."""
+    names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
+    if names:
+        notes.append(f"what its #SBATCH lines say of these does not count: {', '.join(names)}")
+    if deadline := last_value(in_script, "deadline"):
+        notes.append(f"its #SBATCH lines name a deadline, which stays: {deadline}")
+    return [f"--{name}={_NEUTRAL[name]}" for name in names]
+
+
+def _array(
+    row: Mapping[str, Any],
+    native: Mapping[str, str],
+    tasks: ArrayTasks | None,
+    on_line: Sequence[Option],
+    in_script: Sequence[Option],
+) -> list[str]:
+    if row["array_id"] is None:
+        return []
+    given = last_value(on_line, "array") or last_value(in_script, "array")
+    if tasks is None:
+        if given is None:
+            raise UsageError(f"which tasks array {row['array_id']} had is not known", "Name the tasks.")
+        return [f"--array={given}"]
+    throttle = _throttle(given) or _digits(native.get("ArrayTaskThrottle"))
+    limited = f"%{throttle}" if throttle else ""
+    return [f"--array={ArrayTasks(tasks.ranges)}{limited}"]
+
+
+def _throttle(given: str | None) -> int | None:
+    try:
+        return parse_tasks(given).throttle if given else None
+    except ValueError:
+        return None
+
+
+def _digits(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _own_comment(comment: str | None) -> str:
+    """A comment that is no mark of ours."""
+    return "" if comment is None or comment.startswith(MARK_START) else comment
+
+
+def _environment_notes(given: Sequence[Option]) -> list[str]:
+    if (last_value(given, "export") or "").upper() in ("NONE", "NIL"):
+        return []
+    return ["its environment variables will be those of a new session, not those it was first submitted with"]
+
+
+# -- where the command line is not known
+
+
+def _recorded_arguments(native: Mapping[str, str]) -> tuple[str, ...]:
+    """What follows the script's name in scontrol's Command; () where there was no such file."""
+    command = native.get("Command") if "JobId" in native else None
+    return () if command is None else tuple(command.split(" ")[1:])
+
+
+def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]) -> list[str]:
+    """Options for what scontrol tells of a job; these take the place of the script's own, which say the same."""
+
+    def told(key: str) -> str:
+        value = last_told(native, key) or ""
+        return "" if value in ("N/A", "0", "*", "None") else value
+
+    words = []
+    for name, key in (
+        ("nodes", "NumNodes"),
+        ("ntasks", "NumTasks"),
+        ("cpus-per-task", "CPUs/Task"),
+        ("mem-per-cpu", "MinMemoryCPU"),
+        ("mem", "MinMemoryNode"),
+        ("gres", "TresPerNode"),
+        ("gpus", "TresPerJob"),
+        ("constraint", "Features"),
+        ("nodelist", "ReqNodeList"),
+        ("exclude", "ExcNodeList"),
+        ("licenses", "Licenses"),
+        ("reservation", "Reservation"),
+    ):
+        if value := told(key):
+            words.append(f"--{name}={_as_option(name, value)}")
+    words += [f"--{name}={row[column]}" for name, column in _PINNED if row[column]]
+    if row["limit_seconds"]:
+        words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+    if "JobId" not in native:
+        return words
+    stdout, stderr = (_as_pattern(last_told(native, key), row, native) for key in ("StdOut", "StdErr"))
+    if stdout and stdout != f"{row['work_dir']}/{TASK_DEFAULT if row['array_id'] else JOB_DEFAULT}":
+        words += [f"--output={stdout}"] if last_value(in_script, "output") is None else []
+    if stderr and stderr != stdout and last_value(in_script, "error") is None:
+        words.append(f"--error={stderr}")
+    return words
+
+
+def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, str]) -> str:
+    """The pattern of a path that scontrol shows filled in: the job's numbers in the file's name, not in its folders."""
+    if path is None:
+        return ""
+    folder, slash, name = path.rpartition("/")
+    fields = {native["JobId"]: "%j", str(row["array_task"]): "%a", str(row["array_id"]): "%A"}
+    return f"{folder}{slash}{_NUMBER.sub(lambda number: fields.get(number[0], number[0]), name)}"
+
+
+def _as_option(name: str, value: str) -> str:
+    """`gres:gpu:2` is what `--gres=gpu:2` and `--gpus=2` are told as; `1-1` nodes are one."""
+    if name == "gres":
+        return value.replace("gres:", "").replace("gres/", "")
+    if name == "gpus":
+        return value.rpartition("gpu:")[2] or value
+    if name == "nodes":
+        low, _, high = value.partition("-")
+        return low if low == high else value
+    return value
+
+
+# -- what sbatch says
+
+
+def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
+    """`Submitted batch job 93`, or `93;cluster` where the script asks for that."""
+    if answer.status == 0:
+        found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
+        if found is None:
+            return (Outcome(job_id, True, "submitted, but its number was not told"),)
+        cluster = f" on {found[2].decode('utf-8', 'replace')}" if found[2] else ""
+        return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)
+    lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]
+    words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
+    may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
+    return (Outcome(job_id, None if may_be_done else False, words or f"sbatch ended with status {answer.status}"),)

@@ -1,0 +1,1 @@
+"""Sample jobs of the demonstration: what they are, and how they are handed in. Standard library alone."""

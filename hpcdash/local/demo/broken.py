@@ -1,0 +1,19 @@
+"""A stand-in for the job that fails at night."""
+
+
+def forward(batch: int) -> None:
+    needed, free = 2.5, 1.1
+    raise RuntimeError(
+        f"CUDA out of memory. Tried to allocate {needed:.2f} GiB. GPU 0 has a total capacity of 79.15 GiB of which "
+        f"{free:.2f} GiB is free. (batch {batch})"
+    )
+
+
+def train() -> None:
+    for batch in range(3):
+        print(f"batch {batch}", flush=True)
+        if batch == 2:
+            forward(batch)
+
+
+train()

@@ -1,0 +1,64 @@
+"""A stand-in for a training: a loss that falls, with one spike, in a log like Megatron's. Polls its two switches.
+
+Standard library alone. KILL_SWITCH and SAVE_SWITCH name files: the one ends it, the other has it save.
+"""
+
+import math
+import os
+import pathlib
+import random
+import sys
+import time
+
+STEPS = int(os.environ.get("STEPS", "4000"))
+# What was done before one looks: the curve is there at once.
+HEAD_START = int(os.environ.get("HEAD_START", "600"))
+SECONDS_A_STEP = float(os.environ.get("SECONDS_A_STEP", "0.1"))
+SPIKE_AT = 430
+
+
+def loss_at(step: int, noise: random.Random) -> float:
+    falling = 1.9 + 8.6 * math.exp(-step / 260) + 1.1 * math.exp(-step / 2500)
+    spike = 3.2 * math.exp(-((step - SPIKE_AT) ** 2) / 60)
+    return falling + spike + noise.gauss(0, 0.035)
+
+
+def switch(name: str) -> bool:
+    path = os.environ.get(name, "")
+    if path and os.path.exists(path):
+        os.unlink(path)
+        return True
+    return False
+
+
+def save(step: int) -> None:
+    pathlib.Path("checkpoint.txt").write_text(f"{step}\n")
+    print(f"saved checkpoint at iteration {step} to checkpoint.txt", flush=True)
+
+
+def main() -> None:
+    noise = random.Random(int(os.environ.get("SLURM_ARRAY_TASK_ID", "7")))
+    checkpoint = pathlib.Path("checkpoint.txt")
+    first = int(checkpoint.read_text()) + 1 if checkpoint.exists() and "--resume" in sys.argv else 1
+    print(f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration {first} to {STEPS}")
+    for step in range(first, STEPS + 1):
+        rate = 3e-4 * min(1.0, step / 200) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / STEPS)))
+        throughput = noise.gauss(51_300, 400) * (0.4 if SPIKE_AT <= step < SPIKE_AT + 12 else 1)
+        print(
+            f" iteration {step:8}/{STEPS:8} | consumed samples: {step * 1024:12} | elapsed time per iteration (ms): "
+            f"{1000 * 1024 * 2048 / (throughput * 40):.1f} | learning rate: {rate:.3E} | global batch size:  1024 | "
+            f"lm loss: {loss_at(step, noise):.6E} | grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | "
+            f"tokens/s: {throughput:.0f} |",
+            flush=step > HEAD_START,
+        )
+        if step % 500 == 0 or switch("SAVE_SWITCH"):
+            save(step)
+        if switch("KILL_SWITCH"):
+            save(step)
+            print("kill switch: ending", flush=True)
+            return
+        if step > HEAD_START:
+            time.sleep(SECONDS_A_STEP)
+
+
+main()

@@ -1,0 +1,133 @@
+"""The environment of a job: Slurm's variables, so that scripts written for a cluster run unchanged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcdash.local.job import Job
+from hpcdash.local.machine import Machine
+from hpcdash.local.processes import APART, MARK
+from hpcdash.local.store import Submission
+
+QUEUE = "local"
+# A job must not take the job it was submitted from for itself.
+_SCHEDULERS_OWN = ("SLURM_", "SBATCH_", "PBS_")
+_KEPT_ALWAYS = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+
+
+def mark(folder: Path, job: Job) -> str:
+    """`NAME=value` that all processes of one attempt at a job have in their environment, and no others."""
+    return f"{MARK}={job.id}.{job.attempt}:{folder}"
+
+
+def job_environment(
+    job: Job,
+    submission: Submission,
+    machine: Machine,
+    *,
+    inherited: Mapping[str, str],
+    user: str,
+    uid: int,
+    folder: Path,
+    path_first: str,
+) -> dict[str, str]:
+    """All variables of a job: of those it was submitted from what it wants, and what a scheduler says of it.
+
+    `path_first` goes before its PATH; `folder` is the queue's.
+    """
+    request = submission.request
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(_SCHEDULERS_OWN)
+        and name != APART
+        and (request.exported is None or name in request.exported or name in _KEPT_ALWAYS)
+    }
+    variables = {**kept, **request.variables, **_slurm(job, submission, machine, user, uid)}
+    if request.is_pbs:
+        variables |= _pbs(job, submission, machine)
+    path = variables.get("PATH", "/usr/bin:/bin")
+    # A job that was submitted by a job has it already.
+    if path_first and not path.startswith(f"{path_first}:"):
+        variables["PATH"] = f"{path_first}:{path}"
+    variables["PWD"] = submission.work_dir
+    name, _, value = mark(folder, job).partition("=")
+    variables[name] = value
+    if machine.gpu_ids:
+        # A job that asked for none sees none.
+        variables["CUDA_VISIBLE_DEVICES"] = job.gpu_ids
+        variables["SLURM_JOB_GPUS"] = variables["SLURM_STEP_GPUS"] = job.gpu_ids
+    return variables
+
+
+def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: int) -> Mapping[str, str]:
+    request = submission.request
+    started = int(job.started_at or 0)
+    variables = {
+        "SLURM_CLUSTER_NAME": QUEUE,
+        "SLURM_CPUS_ON_NODE": str(job.cpus),
+        "SLURM_CPUS_PER_TASK": str(max(1, job.cpus // request.processes)),
+        "SLURM_GTIDS": "0",
+        "SLURM_JOBID": str(job.id),
+        "SLURM_JOB_ACCOUNT": request.account,
+        "SLURM_JOB_CPUS_PER_NODE": str(job.cpus),
+        "SLURM_JOB_ID": str(job.id),
+        "SLURM_JOB_NAME": submission.name,
+        "SLURM_JOB_NODELIST": machine.node,
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_PARTITION": QUEUE,
+        "SLURM_JOB_START_TIME": str(started),
+        "SLURM_JOB_UID": str(uid),
+        "SLURM_JOB_USER": user,
+        "SLURM_LOCALID": "0",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": machine.node,
+        "SLURM_NPROCS": str(request.processes),
+        "SLURM_NTASKS": str(request.processes),
+        "SLURM_PROCID": "0",
+        "SLURM_RESTART_COUNT": str(job.restarts),
+        "SLURM_SUBMIT_DIR": submission.submit_dir,
+        "SLURM_SUBMIT_HOST": machine.node,
+        "SLURM_TASKS_PER_NODE": str(request.processes),
+        "SLURMD_NODENAME": machine.node,
+    }
+    if job.limit_seconds is not None:
+        variables["SLURM_JOB_END_TIME"] = str(started + job.limit_seconds)
+    if request.memory_bytes:
+        variables["SLURM_MEM_PER_NODE"] = str(request.memory_bytes >> 20)
+    if job.gpus:
+        variables["SLURM_GPUS"] = variables["SLURM_GPUS_ON_NODE"] = str(job.gpus)
+    if job.task is not None and request.array is not None:
+        ranges = request.array.ranges
+        lowest = sorted(task for tasks in ranges for task in tasks[:2])
+        variables |= {
+            "SLURM_ARRAY_JOB_ID": str(job.number),
+            "SLURM_ARRAY_TASK_ID": str(job.task),
+            "SLURM_ARRAY_TASK_COUNT": str(request.array.count),
+            "SLURM_ARRAY_TASK_MIN": str(lowest[0]),
+            "SLURM_ARRAY_TASK_MAX": str(max(tasks[-1] for tasks in ranges)),
+            "SLURM_ARRAY_TASK_STEP": str(lowest[1] - lowest[0] if len(lowest) > 1 else 1),
+        }
+    return variables
+
+
+def _pbs(job: Job, submission: Submission, machine: Machine) -> Mapping[str, str]:
+    variables = {
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_JOBID": f"{job.id}.{machine.node}",
+        "PBS_JOBNAME": submission.name,
+        "PBS_O_HOST": machine.node,
+        "PBS_O_QUEUE": QUEUE,
+        "PBS_O_WORKDIR": submission.submit_dir,
+        "PBS_QUEUE": QUEUE,
+        "NCPUS": str(job.cpus),
+    }
+    if job.task is not None:
+        variables |= {
+            "PBS_ARRAY_ID": f"{job.number}[].{machine.node}",
+            "PBS_ARRAY_INDEX": str(job.task),
+            "PBS_JOBID": f"{job.number}[{job.task}].{machine.node}",
+        }
+    return variables

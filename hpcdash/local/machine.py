@@ -1,0 +1,160 @@
+"""What this machine gives to jobs: its name, CPU slots, GPUs, memory. Knows no queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdash.errors import ConfigError
+
+_NVIDIA_LIMIT_SECONDS = 10.0
+_DEFAULT_GRACE_SECONDS = 10.0
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What jobs may have. `gpu_ids` are what CUDA_VISIBLE_DEVICES takes; `grace_seconds` lie between TERM and KILL."""
+
+    node: str
+    cpus: int
+    gpu_ids: tuple[str, ...]
+    gpu_type: str
+    memory_bytes: int
+    grace_seconds: float
+
+
+def this_machine(folder: Path) -> Machine:
+    """As found here, with what `slots.json` in the queue's folder sets over it: cpus, gpus, grace_seconds.
+
+    Raises ConfigError for a file that cannot be used.
+    """
+    chosen = _chosen(folder / "slots.json")
+    gpu_ids, gpu_type = _gpus(folder) if "gpus" not in chosen else (tuple(map(str, range(int(chosen["gpus"])))), "")
+    return Machine(
+        node=node_name(),
+        cpus=int(chosen.get("cpus") or cpu_count()),
+        gpu_ids=gpu_ids,
+        gpu_type=gpu_type,
+        memory_bytes=memory_bytes(),
+        grace_seconds=float(chosen.get("grace_seconds", _DEFAULT_GRACE_SECONDS)),
+    )
+
+
+def slots_stamp(folder: Path) -> tuple[int, ...]:
+    """Changes with what `this_machine` reads from the folder."""
+    return tuple(map(_changed_at, (folder / "slots.json", folder / "gpus.json")))
+
+
+def _changed_at(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _chosen(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}", "Delete it, or write it anew.", file=str(file)) from error
+    known = ("cpus", "gpus", "grace_seconds")
+    if not isinstance(found, dict) or any(
+        name not in known or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST
+        for name, value in found.items()
+    ):
+        raise ConfigError(f"holds something else than numbers for {', '.join(known)}", "", file=str(file))
+    return found
+
+
+def boot_id() -> str:
+    """Which start of this machine it is; '' where it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def node_name() -> str:
+    """The short host name."""
+    return os.uname().nodename.partition(".")[0] or "localhost"
+
+
+def user_name() -> str:
+    """Who runs this."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def cpu_count() -> int:
+    """The CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def memory_used_bytes() -> int | None:
+    """What is neither free nor given back on demand; None where /proc does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    available = re.search(r"^MemAvailable:\s+([0-9]+) kB", text, re.MULTILINE)
+    return memory_bytes() - 1024 * int(available[1]) if available else None
+
+
+def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
+    """(their numbers, their type where all are of one), asked for once a start of the machine: it takes a while."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return (), ""
+    noted = folder / "gpus.json"
+    try:
+        boot, ids, kind = json.loads(noted.read_text())
+        if boot == boot_id() != "":
+            return tuple(map(str, ids)), str(kind)
+    except (OSError, ValueError, TypeError):
+        pass
+    found = _ask_for_gpus(program)
+    if found is None:
+        return (), ""
+    with suppress(OSError):
+        unfinished = noted.with_suffix(f".{os.getpid()}")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(json.dumps([boot_id(), *found]))
+        unfinished.replace(noted)
+    return found
+
+
+def _ask_for_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
+    """As _gpus; None where the driver does not answer."""
+    import subprocess
+
+    try:
+        listed = subprocess.run(
+            [program, "--query-gpu=index,name", "--format=csv,noheader"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_NVIDIA_LIMIT_SECONDS,
+            check=True,
+        ).stdout.decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.partition(",") for line in listed.splitlines() if line[:1].isdigit()]
+    kinds = {name.strip().lower().replace(" ", "_") for _, _, name in rows}
+    return tuple(index.strip() for index, _, _ in rows), kinds.pop() if len(kinds) == 1 else ""

@@ -1,0 +1,143 @@
+"""What a job's keeper leaves on the disk: that the script was begun, and how it ended. Knows no queue.
+
+One file an attempt, made and locked before the keeper is there and as long as it then needs to be: noting the end takes
+no more room. While the keeper lives it holds the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_BEGUN_BYTES = 512
+_ENDED_BYTES = 1536
+_BYTES = _BEGUN_BYTES + _ENDED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The batch script's process: its pid, which is its session's and process group's too, and its keeper's."""
+
+    pid: int
+    keeper: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended. `why` is '' (by itself), 'limit' or 'told' (its keeper was told to end it).
+
+    `problem` says in words why it could not be started. `status` is a wait status as os.waitpid gives it.
+    """
+
+    status: int
+    at: float
+    elapsed: float
+    why: str = ""
+    problem: str = ""
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    left_behind: int = 0
+
+
+class Record:
+    """The file of one attempt at one job."""
+
+    def __init__(self, folder: Path, job_id: int, attempt: int) -> None:
+        self.path = folder / "attempts" / f"{job_id}.{attempt}"
+
+    def create(self) -> int:
+        """Make it, on the disk, and lock it; returns its descriptor, whose copy a forked keeper holds on to.
+
+        Raises OSError where there is no room or it exists.
+        """
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if os.write(descriptor, b" " * _BYTES) < _BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fsync(descriptor)
+            _sync_folder(self.path.parent)
+        except OSError:
+            os.close(descriptor)
+            self.path.unlink(missing_ok=True)
+            raise
+        return descriptor
+
+    @property
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def is_kept(self) -> bool:
+        """Whether its keeper lives."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def read(self) -> tuple[Begun | None, Ended | None]:
+        """What was noted so far."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None, None
+        begun, ended = _object(content[:_BEGUN_BYTES]), _object(content[_BEGUN_BYTES:])
+        return (Begun(**begun) if begun else None), (Ended(**ended) if ended else None)
+
+    def forget(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def note_begun(descriptor: int, begun: Begun) -> None:
+    """On the disk when it returns."""
+    _note(descriptor, asdict(begun), 0, _BEGUN_BYTES)
+
+
+def note_ended(descriptor: int, ended: Ended) -> None:
+    """On the disk when it returns; raises OSError where it cannot be written."""
+    _note(descriptor, asdict(ended), _BEGUN_BYTES, _ENDED_BYTES)
+
+
+def _note(descriptor: int, values: dict[str, object], offset: int, room: int) -> None:
+    line = json.dumps(values).encode()
+    if len(line) > room - 1:
+        # A letter takes up to 12 bytes.
+        line = json.dumps({**values, "problem": str(values["problem"])[:80] + "…"}).encode()
+    os.pwrite(descriptor, line.ljust(room - 1) + b"\n", offset)
+    os.fsync(descriptor)
+
+
+def records(folder: Path) -> list[Record]:
+    """All that are in a queue's folder."""
+    names = (path.name.split(".") for path in (folder / "attempts").glob("*.*"))
+    return [Record(folder, int(name[0]), int(name[1])) for name in names if len(name) == 2 and "".join(name).isdigit()]
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on the disk only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

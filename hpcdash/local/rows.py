@@ -1,0 +1,210 @@
+"""What the embedded queue's commands print: columns of its jobs, as JSON. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdash.domain.units import format_clock
+from hpcdash.local import machine as machines
+from hpcdash.local.environment import QUEUE
+from hpcdash.local.job import ACTIVE, Job
+from hpcdash.local.machine import Machine, boot_id
+from hpcdash.local.paths import output_paths
+from hpcdash.local.scheduling import is_too_large
+from hpcdash.local.store import QueueStore, Submission, readable
+
+
+def job_columns(
+    store: QueueStore, jobs: Sequence[Job], *, machine: Machine, user: str, now: float
+) -> dict[str, list[Any]]:
+    """The columns of the jobs' schema, times in epoch seconds, null where nothing is known."""
+    submissions = store.submissions(job.number for job in jobs)
+    reasons = _Reasons(store, machine, now)
+    boot, clock = boot_id(), time.monotonic()
+    rows = [
+        _row(job, submissions[job.number], reasons, node=machine.node, user=user, boot=boot, clock=clock)
+        for job in jobs
+    ]
+    names = list(rows[0]) if rows else []
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _row(
+    job: Job, submission: Submission, reasons: _Reasons, *, node: str, user: str, boot: str, clock: float
+) -> dict[str, Any]:
+    request = submission.request
+    is_active = job.state in ACTIVE
+    has_ended = job.ended_at is not None
+    is_held = job.state == "pending" and bool(job.held)
+    stdout, stderr = output_paths(job, submission, node, user)
+    ran = _elapsed(job, boot, clock)
+    ends_at = job.ended_at
+    if is_active and job.limit_seconds is not None and job.started_at is not None:
+        ends_at = job.started_at + job.limit_seconds
+    return {
+        "id": job.shown_id,
+        "array_id": None if job.task is None else str(job.number),
+        "array_task": None if job.task is None else str(job.task),
+        "name": readable(submission.name),
+        "user": user,
+        "account": readable(request.account) or None,
+        "queue": QUEUE,
+        "qos": None,
+        "state": "held" if is_held else job.state,
+        "native_state": job.state.upper(),
+        "reason": readable(job.reason) if job.reason else reasons.of(job, submission),
+        "priority": 0 if is_held else max(1, 1_000_000_000 - job.number),
+        "nodes": 1,
+        "cpus": job.cpus,
+        "gpus": job.gpus,
+        "memory_bytes": request.memory_bytes,
+        "elapsed_seconds": None if ran is None else int(ran),
+        "limit_seconds": job.limit_seconds,
+        "submitted_at": int(submission.submitted_at),
+        "eligible_at": int(max(submission.submitted_at, job.begin_at or 0)),
+        "started_at": None if job.started_at is None else int(job.started_at),
+        "ends_at": None if ends_at is None else int(ends_at),
+        "node_list": node if job.started_at is not None else None,
+        "work_dir": readable(submission.work_dir),
+        "stdout_path": readable(stdout),
+        "stderr_path": readable(stderr or stdout),
+        "dependency": _dependency(submission) if job.state == "pending" and job.ready != 1 else None,
+        "comment": readable(request.comment) or None,
+        "exit_code": job.exit_code if has_ended else None,
+        "exit_signal": job.exit_signal if has_ended else None,
+    }
+
+
+def _elapsed(job: Job, boot: str, clock: float) -> float | None:
+    if job.elapsed is not None:
+        return job.elapsed
+    if job.state in ACTIVE and job.started_clock is not None and job.boot == boot:
+        return max(0.0, clock - job.started_clock)
+    return 0.0 if job.state == "pending" else None
+
+
+def _dependency(submission: Submission) -> str:
+    request = submission.request
+    return ("?" if request.any_dependency else ",").join(map(str, request.dependencies))
+
+
+class _Reasons:
+    """Why jobs wait, in Slurm's words, which people know; counts each array once."""
+
+    def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
+        self._store = store
+        self._machine = machine
+        self._now = now
+        self._active: dict[int, int] = {}
+        self._first: int | None = None
+
+    def of(self, job: Job, submission: Submission) -> str | None:
+        if job.state != "pending":
+            return None
+        if job.held:
+            return "JobHeldUser"
+        if job.ready != 1:
+            return "Dependency" if job.ready == 0 else "DependencyNeverSatisfied"
+        if job.begin_at is not None and job.begin_at > self._now:
+            return "BeginTime"
+        if is_too_large(job, self._machine):
+            return "more than this machine has"
+        if submission.throttle:
+            if job.number not in self._active:
+                self._active[job.number] = self._store.active_tasks(job.number)
+            if self._active[job.number] >= submission.throttle:
+                return "JobArrayTaskLimit"
+        if self._first is None:
+            self._first = self._store.next_waiting_number(0, self._now) or 0
+        return "Resources" if job.number == self._first else "Priority"
+
+
+def native(job: Job, submission: Submission, machine: Machine, user: str) -> dict[str, str]:
+    """All that is known of one job, in words."""
+    request = submission.request
+    stdout, stderr = output_paths(job, submission, machine.node, user)
+    early = request.early_signal
+    known: dict[str, object] = {
+        "JobId": job.id,
+        "ArrayJobId": None if job.task is None else job.number,
+        "ArrayTaskId": job.task,
+        "JobName": submission.name,
+        "JobState": job.state.upper(),
+        "Reason": job.reason,
+        "Held": "yes" if job.held else None,
+        "Dependency": _dependency(submission),
+        "Restarts": job.restarts,
+        "TimeLimit": "UNLIMITED" if job.limit_seconds is None else format_clock(job.limit_seconds),
+        "EarlySignal": early and f"{'B:' if early.to_batch else ''}{early.number}@{early.seconds}",
+        "NumCPUs": job.cpus,
+        "NumTasks": request.processes,
+        "Gpus": job.gpus or None,
+        "GpuIds": job.gpu_ids,
+        "ArrayTaskThrottle": submission.throttle,
+        "WorkDir": submission.work_dir,
+        "StdIn": request.stdin,
+        "StdOut": stdout,
+        "StdErr": stderr or stdout,
+        "Command": submission.command,
+        "Comment": request.comment,
+        "CpuSeconds": None if job.cpu_seconds is None else f"{job.cpu_seconds:.2f}",
+        "PeakMemoryBytes": job.peak_bytes,
+        "Ignored": "; ".join(submission.ignored),
+    }
+    return {name: readable(str(value)) for name, value in known.items() if value not in (None, "")}
+
+
+def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
+    """The one node."""
+    active = store.active_jobs()
+    cpus_used = sum(job.cpus for job in active)
+    gpus_used = sum(job.gpus for job in active)
+    state = "idle" if not active else "allocated" if cpus_used >= machine.cpus else "mixed"
+    try:
+        from os import getloadavg
+
+        load: float | None = getloadavg()[0]
+    except OSError:
+        load = None
+    return {
+        "name": [machine.node],
+        "state": [state],
+        "native_state": [state.upper()],
+        "flags": [[]],
+        "reason": [None],
+        "reason_by": [None],
+        "reason_since": [None],
+        "queues": [[QUEUE]],
+        "cpus": [machine.cpus],
+        "cpus_used": [cpus_used],
+        "gpus": [len(machine.gpu_ids)],
+        "gpus_used": [gpus_used],
+        "gpu_type": [machine.gpu_type or None],
+        "memory_bytes": [machine.memory_bytes],
+        "memory_used_bytes": [machines.memory_used_bytes()],
+        "load": [load],
+        "features": [[]],
+        "jobs": [len(active)],
+    }
+
+
+def queue_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
+    """The one queue."""
+    active = store.active_jobs()
+    return {
+        "name": [QUEUE],
+        "available": [True],
+        "default": [True],
+        "limit_seconds": [None],
+        "nodes": [1],
+        "nodes_idle": [0 if active else 1],
+        "nodes_down": [0],
+        "cpus": [machine.cpus],
+        "cpus_used": [sum(job.cpus for job in active)],
+        "gpus": [len(machine.gpu_ids)],
+        "gpus_used": [sum(job.gpus for job in active)],
+        "jobs_running": [len(active)],
+        "jobs_pending": [store.pending_count()],
+    }

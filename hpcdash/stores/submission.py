@@ -1,0 +1,25 @@
+"""Plans the submission of a batch script, marked so that one whose answer was lost is found. Knows no screen."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from hpcdash.backends.base import MARK_START, ActionRequest, Submission, Verb
+from hpcdash.stores.actions import Plan
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
+
+
+def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
+    """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
+
+    `stores.resubmission.settle` finds out what became of one whose answer was lost.
+    """
+    marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
+    command = store.backend.submission(marked)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    request = ActionRequest(Verb.SUBMIT, command.job_ids)
+    searches = {wanted.name: Search(marked.mark, wanted.name, not_before)}
+    return Again(Plan(request, (), (command,)), (), searches)
