@@ -1,0 +1,221 @@
+"""The ended tasks of an array by how they ended: same state, exit and last words. Knows no cluster and no file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcdash.domain import nodelist
+from hpcdash.domain.arrays import ArrayTasks
+from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.states import ENDED_BADLY, JobState
+
+# Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different ones.
+_EXIT_IS_THE_STATE = frozenset(
+    {
+        JobState.TIMEOUT,
+        JobState.OUT_OF_MEMORY,
+        JobState.CANCELLED,
+        JobState.PREEMPTED,
+        JobState.NODE_FAILED,
+        JobState.GONE,
+    }
+)
+_SHELL_SIGNAL = 128
+_TRACEBACK = "Traceback (most recent call last):"
+# `ValueError: x`, `torch.cuda.OutOfMemoryError: x`, `KeyboardInterrupt`.
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)(?::|$)")
+# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`, `0: `.
+_LAUNCHER = re.compile(r"(?:\[[\w,.:-]{1,40}\](?:<std(?:out|err)>)?:|\d{1,5}:) ?")
+# Where Slurm keeps a batch script: bash names it before each complaint.
+_SPOOLED = re.compile(r"/\S*/slurm_script: (?=line \d+: )")
+# Said of every job that ends badly, after its own last words.
+_EPILOGUE = re.compile(
+    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
+    r"(?:\*\*\*|.*[Ee]xited with|.*task \d+|Job step aborted|Terminating|Force Terminated|First task exited)"
+    r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
+)
+_UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
+_HEX = re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-f]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,}\b")
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?|\d\d?:\d\d:\d\d(?:[.,]\d+)?"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_LONGEST_COMPARED = 400
+_LINES_AFTER_THE_END = 20
+# How many failures, and which share of them, make one node conspicuous.
+_FEWEST_ON_A_NODE = 3
+_CONSPICUOUS_SHARE = 2 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """A task that ended (or several that ended alike before they began, of one record).
+
+    `nodes` are names; `line` is the last meaningful line of its log: '' of an empty one, None where it was not read,
+    and then `line_problem` may say why.
+    """
+
+    job_id: str
+    tasks: ArrayTasks
+    state: str
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    nodes: tuple[str, ...] = ()
+    line: str | None = None
+    line_problem: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.state in ENDED_BADLY
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """Tasks that ended alike, in task order. `key` is the same for the same end, whichever tasks have it.
+
+    `node` is one that has most of these failures and '' where none stands out; `on_node` of `count` ran there.
+    """
+
+    key: str
+    members: tuple[EndedTask, ...]
+    node: str = ""
+    on_node: int = 0
+
+    @property
+    def tasks(self) -> ArrayTasks:
+        found = joined_tasks(task for member in self.members for task in member.tasks)
+        assert found is not None
+        return found
+
+    @property
+    def count(self) -> int:
+        return sum(member.tasks.count for member in self.members)
+
+    @property
+    def state(self) -> str:
+        return self.members[0].state
+
+    @property
+    def failed(self) -> bool:
+        return self.members[0].failed
+
+    @property
+    def exit_code(self) -> int | None:
+        # Of 137 and the 9 that accounting cuts it to, the whole one.
+        return max((member.exit_code for member in self.members if member.exit_code is not None), default=None)
+
+    @property
+    def exit_signal(self) -> int | None:
+        return max((member.exit_signal for member in self.members if member.exit_signal is not None), default=None)
+
+    @property
+    def line(self) -> str | None:
+        return self.members[0].line
+
+    @property
+    def line_problem(self) -> str:
+        return self.members[0].line_problem
+
+    @property
+    def nodes(self) -> tuple[tuple[str, int], ...]:
+        """The nodes and how many of the tasks ran on each, the most first."""
+        return tuple(_counted(self.members).most_common())
+
+
+def groups_of(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
+    """Groups, failures first, of these those whose last words are known, the largest first.
+
+    Those that ended well come last, as one.
+    """
+    every = sorted(tasks, key=lambda task: task.tasks.first or 0)
+    by_key: dict[str, list[EndedTask]] = {}
+    for task in every:
+        by_key.setdefault(_key(task), []).append(task)
+    everywhere = _counted(every)
+    failures = _counted(task for task in every if task.failed)
+    groups = []
+    for key, members in by_key.items():
+        node, on_node = _conspicuous(members, everywhere, failures)
+        groups.append(TaskGroup(key, tuple(members), node, on_node))
+    return tuple(sorted(groups, key=_rank))
+
+
+def _rank(group: TaskGroup) -> tuple[bool, bool, int, int]:
+    return not group.failed, group.line is None, -group.count, group.tasks.first or 0
+
+
+def _key(task: EndedTask) -> str:
+    if not task.failed:
+        return str(task.state)
+    told = task.state not in _EXIT_IS_THE_STATE
+    # Slurm's accounting keeps seven bits of an exit code.
+    code = (task.exit_code or 0) % _SHELL_SIGNAL if told else 0
+    signal = (task.exit_signal or 0) if told else 0
+    line = "" if task.line is None else f"\n{normalised(task.line)}"
+    return f"{task.state} {code} {signal}{line}"
+
+
+def _counted(members: Iterable[EndedTask]) -> Counter[str]:
+    return Counter(node for member in members for node in member.nodes)
+
+
+def _conspicuous(members: Sequence[EndedTask], everywhere: Counter[str], failures: Counter[str]) -> tuple[str, int]:
+    """The node of most of these failures, where other nodes had tasks too and it saw more fail than complete."""
+    if not members[0].failed or len(everywhere) < 2:
+        return "", 0
+    placed = sum(1 for member in members if member.nodes)
+    for node, count in _counted(members).most_common(1):
+        completed = everywhere[node] - failures[node]
+        if count >= _FEWEST_ON_A_NODE and count >= _CONSPICUOUS_SHARE * placed and failures[node] > completed:
+            return node, count
+    return "", 0
+
+
+def node_names(node_list: str | None) -> tuple[str, ...]:
+    """The nodes of a row's node_list; () where there are none or they cannot be told apart."""
+    try:
+        return tuple(nodelist.expand(node_list, 1000)) if node_list else ()
+    except ValueError:
+        return ()
+
+
+def normalised(line: str) -> str:
+    """A line with its numbers, addresses and times taken out: lines that tell the same of other tasks are equal."""
+    line = line[:_LONGEST_COMPARED]
+    for pattern, sign in ((_UUID, "‹id›"), (_TIME, "‹time›"), (_HEX, "‹hex›"), (_NUMBER, "#")):
+        line = pattern.sub(sign, line)
+    return " ".join(line.split())
+
+
+def last_meaningful(lines: Sequence[str]) -> str:
+    """What the end of a log says of how it ended, its blanks single; '' where all is blank.
+
+    The exception of the last traceback; else the last line that is no launcher's or scheduler's closing remark; else
+    the last line.
+    """
+    return " ".join(_last_meaningful(lines).split())
+
+
+def _last_meaningful(lines: Sequence[str]) -> str:
+    written = [_SPOOLED.sub("", line.rstrip(), count=1) for line in lines if line.strip()]
+    if not written:
+        return ""
+    bare = [_LAUNCHER.sub("", line, count=1) for line in written]
+    started = max((at for at, line in enumerate(bare) if line.strip() == _TRACEBACK), default=None)
+    if started is not None:
+        for at, line in enumerate(bare[started + 1 :], start=started + 2):
+            # Frames are indented; the exception's own line is not.
+            if not line[:1].strip() or line.startswith(("|", "+")):
+                continue
+            # It was caught where the program went on for long.
+            if len(bare) - at <= _LINES_AFTER_THE_END:
+                return line.strip()
+            break
+    # A traceback whose beginning is further up.
+    for line in reversed(bare[-_LINES_AFTER_THE_END:]):
+        if _EXCEPTION.match(line):
+            return line.strip()
+    return next((line.strip() for line in reversed(written) if not _EPILOGUE.match(line)), written[-1].strip())

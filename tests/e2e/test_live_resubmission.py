@@ -1,0 +1,198 @@
+"""On the real Slurm: an array's failures are told apart, and exactly these are submitted again as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import ActionCommand, Answer
+from hpcdash.domain.triage import TaskGroup
+from hpcdash.errors import CommandTimedOut
+from hpcdash.stores.actions import Actions
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.journal import Journal
+from hpcdash.stores.resubmission import Again, plan_again, settle, wanted_of
+from hpcdash.stores.triage import Triage, TriageReader
+from tests.e2e.live_store import store_on
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.daemons import wait_until
+
+# Task 3 ends with a traceback on stderr, 7 is killed from within, 9 misses a command; the others end well.
+SCRIPT = """#!/bin/bash
+#SBATCH --time=20
+#SBATCH --comment=of-the-script
+echo "task $SLURM_ARRAY_TASK_ID with $# arguments: $1"
+case $SLURM_ARRAY_TASK_ID in
+3) printf '%s\\n' 'Traceback (most recent call last):' '  File "train.py", line 12, in <module>' \\
+    'RuntimeError: CUDA out of memory. Tried to allocate 2.50 GiB' >&2; exit 1;;
+7) sh -c 'kill -KILL $$'; exit;;
+9) no-such-program --epochs 3;;
+esac
+"""
+OPTIONS = ("-J", "sweep one", "-a", "0-9%4", "-o", "logs/%x-%a.out", "-e", "logs/%x-%a.err", "--mem=50M", "-n2")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """An array of alice's whose tasks 3, 7 and 9 failed, and the folder it ran in."""
+
+    lab: SlurmLab
+    array_id: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def sweep(slurm_lab: SlurmLab) -> Sweep:
+    folder = slurm_lab.work_dir("alice") / "triage of a sweep"
+    slurm_lab.as_user("alice", "rm", "-rf", folder)
+    slurm_lab.as_user("alice", "mkdir", "-p", folder / "logs")
+    slurm_lab.as_user("alice", "sh", "-c", 'cat > "$1"', "sh", folder / "train.sh", stdin=SCRIPT.encode())
+    words = ("sbatch", "--parsable", "-D", folder, *OPTIONS, folder / "train.sh", "--lr=0.1")
+    array_id = slurm_lab.as_user("alice", *words).stdout.decode().strip()
+    slurm_lab.wait_state(array_id, "COMPLETED", "FAILED", seconds=60)
+
+    def known() -> bool:
+        listed = slurm_lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-j", array_id).stdout.decode()
+        return sum(not line.endswith("|Unknown") for line in listed.splitlines()) == 10
+
+    wait_until("accounting to have the array's end", known, 30)
+    return Sweep(slurm_lab, array_id, folder)
+
+
+async def triage_of(store: ClusterStore, array_id: str) -> Triage:
+    await store.open()
+    return await TriageReader(store, array_id).read()
+
+
+def shown(group: TaskGroup) -> tuple[str, str, int | None, str | None]:
+    return str(group.tasks), group.state, group.exit_code, group.line
+
+
+def told(lab: SlurmLab, job_id: str) -> Mapping[str, str]:
+    """What squeue tells of a job that waits or ended."""
+    fields = ("name", "arraytaskid", "partition", "account", "qos", "timelimit", "comment", "workdir", "numcpus")
+    option = ",".join(f"{field}:\x1f" for field in fields)
+    text = lab.admin("squeue", "-h", "-t", "all", "-j", job_id, "-O", option).stdout.decode()
+    return dict(zip(fields, text.split("\x1f"), strict=False))
+
+
+def test_failures_of_an_array_are_told_apart_by_how_they_ended(sweep: Sweep) -> None:
+    async def look() -> Triage:
+        async with store_on(sweep.lab, "alice") as store:
+            return await triage_of(store, f"{sweep.array_id}_3")
+
+    triage = asyncio.run(look())
+    assert triage.notes == ()
+    failures = [shown(group) for group in triage.groups if group.failed]
+    assert failures[0] == ("3", "failed", 1, "RuntimeError: CUDA out of memory. Tried to allocate 2.50 GiB")
+    assert failures[1][:3] == ("7", "failed", 137)
+    assert failures[2][:3] == ("9", "failed", 127)
+    assert "no-such-program: command not found" in str(failures[2][3])
+    assert [(str(group.tasks), group.state) for group in triage.groups[3:]] == [("0-2,4-6,8", "completed")]
+
+
+async def submit(store: ClusterStore, again: Again, journal: Path) -> str:
+    report = await Actions(store, Journal(journal)).run(again.plan)
+    [outcome] = report.outcomes
+    assert outcome.done, outcome
+    return outcome.words.removeprefix("job ")
+
+
+def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep, tmp_path: Path) -> None:
+    async def again() -> tuple[Again, str]:
+        async with store_on(sweep.lab, "alice") as store:
+            triage = await triage_of(store, sweep.array_id)
+            prepared = await plan_again(store, wanted_of(triage.failed_rows))
+            return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
+
+    prepared, new_id = asyncio.run(again())
+    assert prepared.plan.request.job_ids == (f"{sweep.array_id}_[3,7,9]",)
+    sweep.lab.wait_state(new_id, "FAILED", seconds=60)
+    before, after = told(sweep.lab, f"{sweep.array_id}_3"), told(sweep.lab, f"{new_id}_3")
+    assert after == before
+    assert after["comment"] == "of-the-script"
+    tasks = sweep.lab.admin("squeue", "-h", "-r", "-t", "all", "-j", new_id, "-o", "%K").stdout.decode().split()
+    assert sorted(tasks) == ["3", "7", "9"]
+    script = sweep.lab.as_user("alice", "scontrol", "write", "batch_script", new_id, "-").stdout.decode()
+    assert script.rstrip("\n") == SCRIPT.rstrip("\n")
+    assert (sweep.folder / "logs" / "sweep one-7.out").read_text() == "task 7 with 1 arguments: --lr=0.1\n"
+
+
+def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+    old_id = slurm_lab.submit("alice", "-J", "wrapped", "--wrap", "echo it is; exit 3", "-d", "singleton")
+    slurm_lab.wait_state(old_id, "FAILED")
+
+    async def again() -> tuple[Again, str]:
+        async with store_on(slurm_lab, "alice") as store:
+            await store.open()
+            detail = await store.fetch_detail(old_id)
+            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
+
+    prepared, new_id = asyncio.run(again())
+    [search] = prepared.searches.values()
+    assert search.mark.startswith("hpcdash:")
+    assert told(slurm_lab, new_id)["comment"] == search.mark
+    assert "left out, as meant for then: --dependency=singleton" in prepared.asides
+    slurm_lab.wait_state(new_id, "FAILED")
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
+    slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    monkeypatch.setattr("hpcdash.stores.resubmission._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.stores.resubmission._HISTORY_LAG_SECONDS", 0.0)
+    old_id = slurm_lab.submit("alice", "-J", f"lost {is_sent}", "--hold")
+
+    async def again() -> tuple[bool | None, str]:
+        async with store_on(slurm_lab, "alice") as store:
+            await store.open()
+            detail = await store.fetch_detail(old_id)
+            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            send = store.act
+
+            async def lose(command: ActionCommand) -> Answer:
+                if is_sent:
+                    await send(command)
+                raise CommandTimedOut("no answer", argv=command.argv)
+
+            monkeypatch.setattr(store, "act", lose)
+            report = await Actions(store, Journal(tmp_path / "journal.jsonl")).run(prepared.plan)
+            assert report.outcomes[0].done is None
+            [outcome] = await settle(store, prepared, report)
+            return outcome.done, outcome.words
+
+    done, words = asyncio.run(again())
+    listed = slurm_lab.admin("squeue", "-h", "-n", f"lost {is_sent}", "-o", "%A").stdout.decode().split()
+    new_ids = [job_id for job_id in listed if job_id != old_id]
+    assert len(new_ids) == is_sent
+    assert (done, words) == ((True, f"job {new_ids[0]}") if is_sent else (False, words))
+    slurm_lab.admin("scancel", *listed)
+
+
+def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small_lab: SlurmLab, tmp_path: Path) -> None:
+    folder = small_lab.work_dir("alice")
+    small_lab.as_user("alice", "sh", "-c", 'cat > "$1"', "sh", folder / "kept.sh", stdin=b"#!/bin/sh\nsleep 60\n")
+    words = ("sbatch", "--parsable", "--hold", "-n2", "--mem=50M", "-t", "7", "-o", "%j-kept.out", "kept.sh", "--lr=1")
+    old_id = small_lab.as_user("alice", *words).stdout.decode().strip()
+
+    async def again() -> tuple[Again, str]:
+        async with store_on(small_lab, "alice") as store:
+            await store.open()
+            detail = await store.fetch_detail(old_id)
+            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()))
+            return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
+
+    prepared, new_id = asyncio.run(again())
+    assert any("is not known: its options are rebuilt" in aside for aside in prepared.asides)
+    before, after = told(small_lab, old_id), told(small_lab, new_id)
+    assert {**after, "comment": before["comment"]} == before
+    shown = small_lab.admin("scontrol", "show", "job", new_id).stdout.decode()
+    assert f"StdOut={folder}/{new_id}-kept.out" in shown
+    assert "Command=/dev/stdin --lr=1" in shown
+    small_lab.admin("scancel", old_id, new_id)

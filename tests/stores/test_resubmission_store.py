@@ -1,0 +1,110 @@
+"""What is submitted again is gathered by job and array; a lost answer is settled by what the queue has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import Outcome
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.errors import ControllerDown, UsageError
+from hpcdash.stores import resubmission
+from hpcdash.stores.actions import Report
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.resubmission import Again, Search, plan_again, settle, wanted_of
+from hpcdash.stores.triage import fetch_tasks
+from tests.support.failed_array import FailedArray
+from tests.support.scripted_transport import RECENT
+
+NOW = 1_795_250_000.0
+
+
+def store_of(transport: FailedArray) -> ClusterStore:
+    return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+
+
+async def prepared(transport: FailedArray, store: ClusterStore) -> Again:
+    tasks = await fetch_tasks(store, "88")
+    return await plan_again(store, wanted_of([row for row in tasks.ended if row["state"] == "failed"]))
+
+
+def lost(again: Again) -> Report:
+    return Report(again.plan, tuple(Outcome(job_id, None, "no answer") for job_id in again.plan.request.job_ids))
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resubmission, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(resubmission, "_HISTORY_LAG_SECONDS", 0.0)
+
+
+async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(tmp_path: Path) -> None:
+    tasks = await fetch_tasks(store_of(FailedArray(tmp_path)), "88")
+    plain = {**tasks.ended[0], "id": "90", "array_id": None, "array_task": None}
+    wanted = wanted_of([tasks.ended[3], plain, tasks.ended[1], {**plain, "id": "91"}])
+    assert [(one.job_id, str(one.tasks or "")) for one in wanted] == [("90", ""), ("91", ""), ("88", "1,3")]
+
+
+async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    again = await prepared(transport, store_of(transport))
+    assert again.asides[0] == "its script comes on stdin, 3 lines: Slurm's own copy"
+    assert "environment variables" in again.asides[-1]
+    assert transport.submitted == []
+
+
+async def test_a_new_job_with_our_mark_is_found_after_a_lost_answer(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    store = store_of(transport)
+    again = await prepared(transport, store)
+    [search] = again.searches.values()
+    transport.recent.append({"jobarrayid": "93_[3-9]", "arrayjobid": "93", "comment": search.mark})
+    assert await settle(store, again, lost(again)) == (Outcome("88_[3,7-9]", True, "job 93"),)
+
+
+async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked_up_twice(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    store = store_of(transport)
+    again = await prepared(transport, store)
+    [outcome] = await settle(store, again, lost(again))
+    assert outcome.done is False
+    assert transport.count(RECENT) == 2
+
+
+async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    store = store_of(transport)
+    again = await prepared(transport, store)
+    transport.fails[RECENT] = ControllerDown("it does not answer")
+    [outcome] = await settle(store, again, lost(again))
+    assert outcome.done is None
+    assert "it does not answer" in outcome.words
+
+
+@pytest.mark.parametrize(("numbers", "done"), [((), False), (("93",), True), (("93", "94"), None)])
+async def test_a_job_with_a_comment_of_its_own_is_looked_for_by_name_and_time(
+    tmp_path: Path, numbers: tuple[str, ...], done: bool | None
+) -> None:
+    transport = FailedArray(tmp_path)
+    store = store_of(transport)
+    again = await prepared(transport, store)
+    search = Search("", "lr-sweep", datetime.fromtimestamp(NOW - 60, UTC))
+    again = replace(again, searches=dict.fromkeys(again.searches, search))
+    for number in numbers:
+        new = {"jobarrayid": number, "arrayjobid": number, "name": "lr-sweep", "submittime": str(int(NOW))}
+        transport.recent.append(new)
+    [outcome] = await settle(store, again, lost(again))
+    assert outcome.done is done
+
+
+async def test_more_jobs_than_a_person_could_look_over_are_refused(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    tasks = await fetch_tasks(store_of(transport), "88")
+    plain = [{**tasks.ended[0], "id": str(number), "array_id": None} for number in range(100, 111)]
+    with pytest.raises(UsageError, match="11 jobs and arrays are too many"):
+        await plan_again(store_of(transport), wanted_of(plain))
