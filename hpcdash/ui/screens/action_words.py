@@ -63,6 +63,9 @@ def signal_name(signal: str) -> str:
     return signal.strip().upper().removeprefix("SIG")
 
 
+_ASKED = {Verb.ALTER: "change", Verb.SUBMIT: "submit again:"}
+
+
 def title(plan: Plan) -> str:
     """`cancel 12 jobs of alice?`"""
     request = plan.request
@@ -70,7 +73,7 @@ def title(plan: Plan) -> str:
     what = subject(request.job_ids, plan.rows) + (f" of {whose}" if whose else "")
     if request.verb is Verb.SIGNAL:
         return f"send {visible(signal_name(request.signal))} to {what}?"
-    return f"{'change' if request.verb is Verb.ALTER else request.verb} {what}?"
+    return f"{_ASKED.get(request.verb, request.verb)} {what}?"
 
 
 def doing(plan: Plan) -> str:
@@ -194,6 +197,8 @@ def done_words(report: Report) -> str:
     jobs = _jobs(_count(report.plan))
     if request.verb is Verb.SIGNAL:
         return f"{visible(signal_name(request.signal))} sent to {jobs}"
+    if request.verb is Verb.SUBMIT:
+        return f"{jobs} submitted: {visible(', '.join(outcome.words for outcome in report.outcomes))}"
     return f"{jobs} {_DONE[request.verb]}"
 
 

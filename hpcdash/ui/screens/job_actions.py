@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,11 +91,9 @@ class JobActions(Acting):
             return
         if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
             view.rows.clear_marks()
-        is_lost = any(outcome.done is None for outcome in report.outcomes)
-        outcomes = await settle(session.store, again, report) if is_lost else report.outcomes
-        if is_lost or all(outcome.done for outcome in outcomes):
-            severity: Literal["information", "warning"] = "warning" if is_lost else "information"
-            self.notify(visible(submitted_words(outcomes)), severity=severity, timeout=15, markup=False)
+        if any(outcome.done is None for outcome in report.outcomes):
+            outcomes = await settle(session.store, again, report)
+            self.notify(visible(submitted_words(outcomes)), severity="warning", timeout=15, markup=False)
         session.poller.ask_now()
 
     # -- acting
