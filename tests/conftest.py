@@ -20,10 +20,11 @@ _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the marker `slurm` to every test that uses the lab."""
+    """Give the marker `slurm` to every test that uses the lab; with several workers one has them all, and the lab."""
     for item in items:
         if _LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
+            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

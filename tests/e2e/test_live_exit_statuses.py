@@ -77,12 +77,12 @@ def test_an_unknown_host_key_is_not_taken_where_nobody_can_be_asked(slurm_lab: S
     assert not (home / "known").exists()
 
 
-def test_a_machine_without_slurm_says_so(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+def test_a_machine_without_slurm_says_so_when_it_is_asked_for_slurm(slurm_lab: SlurmLab, tmp_path: Path) -> None:
     empty = tmp_path / "bin"
     empty.mkdir()
     program = Program(home_with(tmp_path / "home"), (), {"PATH": str(empty)})
-    said = program("jobs").refused(2)
-    assert "hpcdash --ssh" in said
+    said = program("jobs", "--backend", "slurm").refused(3)
+    assert "no Slurm here" in said
 
 
 def test_the_doctor_finds_all_well(over_ssh: Program, locally: Program) -> None:

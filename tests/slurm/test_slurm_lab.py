@@ -18,7 +18,7 @@ from tests.support.slurm import (
     scenario,
     why_no_bulk,
 )
-from tests.support.slurm.daemons import Daemons
+from tests.support.slurm.daemons import Daemons, wait_until
 
 
 def squeue(lab: SlurmLab, *words: str) -> bytes:
@@ -43,9 +43,14 @@ def test_a_job_runs_with_gpus_as_its_user_and_ends_in_the_accounting(clean_slurm
     job_id = clean_slurm.submit("alice", "-p", "gpu", "--gres=gpu:2", "-o", "out", script="#!/bin/sh\nid -un\n")
     clean_slurm.wait_state(job_id, "COMPLETED")
     assert (clean_slurm.work_dir("alice") / "out").read_text() == "alice\n"
-    sacct = clean_slurm.as_user("alice", "sacct", "-nXP", "-o", "user,state,alloctres", "-j", job_id).stdout.decode()
-    assert sacct.startswith("alice|COMPLETED|")
-    assert "gres/gpu=2" in sacct
+
+    def accounted() -> str:
+        words = ("sacct", "-nXP", "-o", "user,state,alloctres", "-j", job_id)
+        return clean_slurm.as_user("alice", *words).stdout.decode()
+
+    # The database hears of an end a moment after squeue.
+    wait_until("its end in the accounting", lambda: accounted().startswith("alice|COMPLETED|"), 20, accounted)
+    assert "gres/gpu=2" in accounted()
 
 
 def test_a_user_reaches_the_scheduler_over_ssh(clean_slurm: SlurmLab) -> None:

@@ -220,8 +220,8 @@ async def test_asking_again_keeps_the_place() -> None:
     app = app_with({"88": b"#!/bin/sh\n" + b"echo\n" * 100})
     async with app.run_test(size=(80, 24)) as pilot:
         view = await opened(pilot, "end")
+        await until(pilot, lambda: view.page.scroll_offset.y > 50, "the end")
         place = view.page.scroll_offset
-        assert place.y > 50
         await press(pilot, "ctrl+r")
         assert view.page.scroll_offset == place
 
@@ -260,3 +260,18 @@ def test_wrapped_lines_keep_every_letter_and_no_row_is_too_wide() -> None:
     assert "".join(text[row.first : row.last] for row in layout.rows if row.line == 0) == text
     assert layout.rows[-1].line == 1
     assert layout.gutter + layout.cells <= 40
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 34)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("what", ["script", "wrapped", "difference"])
+def test_a_script_looks_as_it_did(snap_compare: Any, what: str, size: tuple[int, int]) -> None:
+    other = TRAIN.replace(b"2:00:00", b"8:00:00").replace(b"--lr 1e-3", b"--lr 3e-4")
+
+    async def show(pilot: Pilot[Any]) -> None:
+        await opened(pilot)
+        if what == "wrapped":
+            await press(pilot, "w")
+        elif what == "difference":
+            await typed(pilot, "D", "87")
+
+    assert snap_compare(app_with({"88": TRAIN, "87": other}), terminal_size=size, run_before=show)

@@ -118,7 +118,7 @@ class ScriptView(View):
             return
         await self._know_history()
         bar = self.screen.query_one(CommandBar)
-        bar.ask("diff", self._earlier_job() or "", sign="differs from job: ", take=self._take_other)
+        bar.ask("diff", self._earlier_job() or "", sign="differs from job: ", take=self._take_other, proposed=True)
 
     def _take_other(self, typed: str) -> str:
         other_id = typed.strip()
@@ -240,7 +240,7 @@ class ScriptView(View):
         self.app.copy_to_clipboard(text)
         self.notify(f"copied {words}: {len(text.splitlines())} lines", timeout=2)
 
-    def do_open_outside(self) -> None:
+    def do_edit(self) -> None:
         """A copy of the script in one's editor; it is deleted afterwards."""
         open_outside = getattr(self.app, "open_outside", None)
         if self.script is None or open_outside is None:

@@ -103,8 +103,8 @@ class CommandBar(Horizontal):
     def is_open(self) -> bool:
         return bool(self.display)
 
-    def ask(self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None) -> None:
-        """Open the bar with something in it, after `sign` (by default the mode).
+    def ask(self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None, proposed: bool = False) -> None:
+        """Open the bar with something in it, after `sign` (by default the mode); typing replaces what is `proposed`.
 
         `take` is called at enter instead of what the screen does with a mode of its own; the bar stays open while it
         complains. What was typed before in this mode can be recalled.
@@ -119,6 +119,8 @@ class CommandBar(Horizontal):
         with self.prevent(Input.Changed):
             field.value = value
         field.cursor_position = len(value)
+        if proposed:
+            field.select_all()
         # At once: what is typed ahead of the screen belongs to the bar.
         self.screen.set_focus(field)
 
