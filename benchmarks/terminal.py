@@ -35,6 +35,14 @@ class Terminal:
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, size)
 
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def type(self, raw: bytes) -> None:
+        """Send bytes as they are."""
+        os.write(self._descriptor, raw)
+
     def text(self) -> str:
         return "\n".join(self._screen.display)
 

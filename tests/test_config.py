@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hpcdash.config import (
     ConfigProblems,
+    EmbeddedSettings,
     PollSettings,
     Settings,
     SshDestination,
@@ -128,6 +129,7 @@ def test_the_example_states_the_true_defaults_and_every_key() -> None:
     assert (read.poll, read.theme, read.read_only) == (default.poll, default.theme, default.read_only)
     assert (read.ui.fold_arrays, read.ui.clock) == (default.ui.fold_arrays, default.ui.clock)
     assert tomllib.loads(opened)["poll"].keys() == set(PollSettings.__slots__)
+    assert tomllib.loads(opened)["embedded"].keys() == set(EmbeddedSettings.__slots__)
     assert read.clusters["juno"].poll.mine_seconds == 30.0
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
@@ -16,8 +18,15 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import ClusterSettings, Settings, did_you_mean, parse_ssh_destination
-from hpcdash.errors import UsageError
+from hpcdash.config import (
+    ClusterSettings,
+    EmbeddedSettings,
+    PollSettings,
+    Settings,
+    did_you_mean,
+    parse_ssh_destination,
+)
+from hpcdash.errors import ConfigError, UsageError
 from hpcdash.local.machine import node_name
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
@@ -34,6 +43,9 @@ from hpcdash.ui.session import ClusterSession
 # The schedulers that are driven over any transport; the embedded queue is of this machine alone.
 BACKENDS: dict[str, Backend] = {SLURM.name: SLURM}
 EMBEDDED = "local"
+# It asks no one but this machine: as often as a person notices, for little of one core.
+_QUEUE_SECONDS = 2.0
+_QUEUE_COMMANDS_PER_MINUTE = 600
 # Where Slurm's commands find their configuration, besides SLURM_CONF.
 _SLURM_CONFIGURATIONS = (
     "/etc/slurm/slurm.conf",
@@ -77,6 +89,27 @@ def queue_folder() -> Path:
     return Path(named) if named else state_root() / "queue" / node_name()
 
 
+def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
+    """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it is.
+
+    Raises ConfigError where it cannot be written.
+    """
+    slots = {name: value for name, value in asdict(wanted).items() if value is not None}
+    if not slots:
+        return
+    file, words = folder / "slots.json", json.dumps(slots)
+    try:
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+            if file.read_text() == words:
+                return
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = folder / f"slots.{os.getpid()}"
+        unfinished.write_text(words)
+        unfinished.replace(file)
+    except OSError as error:
+        raise ConfigError(f"what [embedded] sets cannot be kept: {error.strerror}", "", file=str(file)) from error
+
+
 def queue_program(folder: Path) -> tuple[str, ...]:
     """The argv before a command of the embedded queue in a folder."""
     # -P: a folder that one happens to be in must not stand for the package.
@@ -92,7 +125,7 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
             raise UsageError(f"--ssh {common.ssh!r}: {error}") from error
         chosen = [ClusterSettings(common.ssh, common.ssh, "ssh", destination, poll=settings.poll)]
     elif common.local:
-        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
+        chosen = [ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded)]
     elif common.cluster:
         if common.cluster not in settings.clusters:
             known = ", ".join(settings.clusters) or "none"
@@ -103,7 +136,7 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
         first = settings.default_cluster or next(iter(settings.clusters))
         chosen = [settings.clusters[first], *(one for name, one in settings.clusters.items() if name != first)]
     else:
-        chosen = [ClusterSettings("local", "local", poll=settings.poll)]
+        chosen = [ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded)]
     return [replace(one, backend=common.backend) if common.backend else one for one in chosen]
 
 
@@ -130,8 +163,14 @@ def why_this(common: CommonOptions, settings: Settings) -> str:
     """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
         return ""
-    chosen = "this machine's Slurm" if found_here() else "this machine's embedded queue (no Slurm or PBS is here)"
-    return f"no cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
+    if found_here():
+        chosen = "this machine's Slurm"
+    elif shutil.which("squeue"):
+        why = "Slurm's commands are here, but no slurm.conf; --backend slurm asks them"
+        chosen = f"this machine's embedded queue ({why})"
+    else:
+        chosen = "this machine's embedded queue (no Slurm is here)"
+    return f"No cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
 
 
 def connection_pool(prompter: Prompter) -> ConnectionPool:
@@ -168,38 +207,53 @@ def pace_of(cluster: ClusterSettings) -> Pace:
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 
 
+def queue_pace_of(cluster: ClusterSettings) -> Pace:
+    """The embedded queue's: quicker than a shared controller's, but where the configuration sets another."""
+    usual, pace = PollSettings(), pace_of(cluster)
+    asked, default = pace.seconds, pace_of(replace(cluster, poll=usual)).seconds
+    seconds = {kind: _QUEUE_SECONDS if asked[kind] == default[kind] else asked[kind] for kind in Kind}
+    # A command takes a core for as long as it runs: a twentieth of its time.
+    return replace(pace, seconds=seconds, controller_share=min(pace.controller_share, 0.05))
+
+
 def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinfo | None = None) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
     transport = pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
+    backends = backends_of(cluster)
+    is_queue = backends[0].name == EMBEDDED
+    if is_queue:
+        set_slots(queue_folder(), cluster.embedded)
+    pace = queue_pace_of(cluster) if is_queue else pace_of(cluster)
+    ceiling = cluster.poll.commands_per_minute
+    if is_queue and ceiling == PollSettings().commands_per_minute:
+        ceiling = _QUEUE_COMMANDS_PER_MINUTE
     store = ClusterStore(
         cluster.name,
         transport,
-        backends_of(cluster),
+        backends,
         clock=SystemClock(),
-        budget=CommandBudget(cluster.poll.commands_per_minute),
+        budget=CommandBudget(ceiling),
         cache=SnapshotCache(cache_root(), f"{cluster.name} {cluster.ssh or 'local'} {cluster.user or ''}".strip()),
         user=cluster.user or "",
         title=cluster.title,
     )
-    return ClusterSession(store, Poller(store, pace_of(cluster)), Actions(store, journal()), _origin(cluster), zone)
+    origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
+    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone)
 
 
-def build_queue_session(folder: Path, *, name: str, state_folder: Path, cache_folder: Path | None) -> ClusterSession:
-    """An embedded queue in a folder as a cluster, asked more often than a shared controller is."""
+def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> ClusterSession:
+    """The embedded queue in a folder as a cluster that keeps nothing; what ended within the hour is in its list."""
     from hpcdash.transport.local import LocalTransport
 
     store = ClusterStore(
         name,
         LocalTransport(),
-        (EmbeddedBackend(queue_program(folder)),),
+        (EmbeddedBackend(queue_program(folder), ended_seconds=3600),),
         clock=SystemClock(),
-        budget=CommandBudget(600),
-        cache=SnapshotCache(cache_folder, name) if cache_folder else None,
+        budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
     )
-    pace = Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=2.0, controller_share=0.5)
-    return ClusterSession(
-        store, Poller(store, pace), Actions(store, Journal(state_folder / "journal.jsonl")), "this machine"
-    )
+    poller = Poller(store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2))
+    return ClusterSession(store, poller, Actions(store, Journal(state_folder / "journal.jsonl")), "this machine")
 
 
 def _origin(cluster: ClusterSettings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.cli.build import EMBEDDED, found_here
+from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_here
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import Settings, config_path, load_settings, write_cluster
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import visible
-from hpcdash.errors import UsageError
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
@@ -86,8 +89,8 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         print("  ".join(visible(cell).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def run_add(common: CommonOptions, name: str, fields: dict[str, str]) -> None:
-    """Write a cluster into the configuration."""
+def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:
+    """Try a cluster and write it into the configuration; where the trial fails, only with `force`."""
     if common.ssh:
         fields = {"ssh": common.ssh, **fields}
     if common.backend:
@@ -97,9 +100,31 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str]) -> None:
             raise UsageError("which machine is it?", "Say --ssh [USER@]HOST[:PORT], or --local for this one.")
         fields["transport"] = "local"
     path, _ = config_path(common.config)
+    # Whether the file takes it is known before anybody is asked for a password.
+    cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
+    try:
+        print(visible(asyncio.run(_look_at(cluster))))
+    except HpcdashError as error:
+        if not force:
+            kept = f"Nothing was written to {path}; --force writes it all the same."
+            error.next_step = f"{error.next_step}\n{kept}" if error.next_step else kept
+            raise
+        print(f"hpcdash: {visible(error.message.rstrip('.'))}; it is written all the same", file=sys.stderr)
     write_cluster(path, name, fields)
     print(f"{name} is in {path}")
     print(f"look at it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
+
+
+async def _look_at(cluster: ClusterSettings) -> str:
+    """What answers there, as whom, and how many nodes it has; raises what stands in the way."""
+    store = build_session(cluster, connection_pool(TerminalPrompter())).store
+    try:
+        probe = await store.open()
+        nodes = (await store.fetch(Kind.NODES)).table.num_rows
+    finally:
+        await store.close()
+    title, version = store.backend.title, probe.version.rpartition(" ")[2]
+    return f"{title[:1].upper()}{title[1:]} {version} as {probe.user}, {nodes} node{'' if nodes == 1 else 's'}"
 
 
 def run_config_check(common: CommonOptions) -> None:

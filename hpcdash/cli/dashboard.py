@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
 import platformdirs
 
-from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool, why_this
+from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool, state_root, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.outside import run_outside
 from hpcdash.config import Settings, load_settings
@@ -30,7 +33,22 @@ def run_dashboard(common: CommonOptions) -> None:
     sessions = [build_session(cluster, pool, zone=zone) for cluster in chosen_clusters(common, settings)]
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
-    run_app(common, settings, sessions, prompter, notice=why_this(common, settings))
+    is_first = not os.path.exists(_tour_marker())
+    notice = why_this(common, settings)
+    run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
+
+
+def _tour_marker() -> Path:
+    """Its being there says that a person has seen the hints."""
+    return state_root() / "toured"
+
+
+def note_tour() -> None:
+    """Note that the hints were seen; where that cannot be noted they come once more."""
+    marker = _tour_marker()
+    with contextlib.suppress(OSError):
+        marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        marker.touch(mode=0o600)
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
@@ -58,6 +76,7 @@ def run_app(
     view: str = "jobs",
     notice: str = "",
     tour: bool = False,
+    tour_ended: Callable[[], None] = lambda: None,
 ) -> None:
     """The app, until the person leaves it; `notice` is said once it is there, `tour` begins with hints."""
     require_terminal()
@@ -78,4 +97,5 @@ def run_app(
         run_outside=run_outside,
         notice=notice,
         tour=tour,
+        tour_ended=tour_ended,
     ).run()

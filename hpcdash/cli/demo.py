@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from hpcdash.cli.build import build_queue_session, queue_program
+from hpcdash.cli.build import build_queue_session
 from hpcdash.cli.dashboard import require_terminal, run_app
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings
-from hpcdash.local.demo.jobs import Demonstration
+from hpcdash.errors import HpcdashError
+from hpcdash.local.demo.jobs import READY
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.ui.prompter import UiPrompter
 
@@ -26,7 +28,7 @@ def run_demo(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     require_terminal()
     with demonstration() as folder:
-        session = build_queue_session(folder / "queue", name="demo", state_folder=folder, cache_folder=None)
+        session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
         run_app(common, settings, [session], UiPrompter(), tour=True)
 
 
@@ -34,20 +36,31 @@ def run_demo(common: CommonOptions) -> None:
 def demonstration() -> Iterator[Path]:
     """A filled queue in a folder of its own; gone afterwards, even where this program is killed."""
     folder = Path(tempfile.mkdtemp(prefix="hpcdash-demo-"))
-    program = queue_program(folder / "queue")
     undertaker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "hpcdash.local.demo", str(folder), *program],
+        [sys.executable, "-P", "-m", "hpcdash.local.demo", str(folder)],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     assert undertaker.stdin is not None
+    assert undertaker.stdout is not None
     try:
         # A terminal that is closed ends this program as ctrl+q does.
-        signal.signal(signal.SIGHUP, lambda number, frame: sys.exit(1))
-        Demonstration(folder).begin(program)
+        signal.signal(signal.SIGHUP, _end)
+        signal.signal(signal.SIGTERM, _end)
+        # What takes longest to load is loaded while the queue is filled.
+        import hpcdash.ui.app  # noqa: F401
+
+        said = undertaker.stdout.readline().decode("utf-8", "replace").strip()
+        if said != READY:
+            raise HpcdashError(said or "the demonstration's queue does not start")
         yield folder
     finally:
         undertaker.stdin.close()
+        undertaker.stdout.close()
         undertaker.wait(_END_SECONDS)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import locale
 import os
+import shutil
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
 from hpcdash import __version__
 from hpcdash.backends.base import Capability
-from hpcdash.cli.build import build_session, cache_root, chosen_clusters, connection_pool
+from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
+from hpcdash.local.machine import this_machine
+from hpcdash.local.wake import supervisor_pid
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Transport
@@ -136,6 +140,13 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     except HpcdashError as error:
         checks.append(_failed("scheduler", error))
         return False
+    if store.backend.name == EMBEDDED:
+        checks.append(Check("scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"))
+        checks += await asyncio.to_thread(queue_checks, queue_folder())
+        checks.append(await _home_check(transport, is_one_machine=True))
+        for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
+            checks.append(await _table_check(store, kind))
+        return True
     checks.append(
         Check("scheduler", True, f"{probe.version}, cluster {probe.cluster or 'unnamed'}, you are {probe.user}")
     )
@@ -172,7 +183,30 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     return True
 
 
-async def _home_check(transport: Transport) -> Check:
+def queue_checks(folder: Path) -> list[Check]:
+    """The embedded queue's folder, who starts its jobs, and what they may have."""
+    mode = folder.stat().st_mode & 0o777
+    is_open = bool(mode & 0o077)
+    found = f"{folder} is open to others (mode {mode:03o})" if is_open else f"{folder}, private"
+    # The queue closes its folder by itself where that can be done.
+    step = "This file system keeps no modes: set HPCDASH_QUEUE to a folder on another one."
+    checks = [Check("queue's folder", not is_open, found, step)]
+    pid = supervisor_pid(folder)
+    idle = "none runs: nothing waits or runs, and a submission starts one"
+    checks.append(Check("supervisor", True, idle if pid is None else f"runs, process {pid}"))
+    try:
+        machine = this_machine(folder)
+    except HpcdashError as error:
+        return [*checks, _failed("slots", error)]
+    found = f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs at once; {machine.grace_seconds:g} s from TERM to KILL"
+    checks.append(Check("slots", True, f"{found} ([embedded] in the configuration sets them)"))
+    if not machine.gpu_ids and shutil.which("nvidia-smi"):
+        step = "Does nvidia-smi answer here? [embedded] gpus = N sets how many there are."
+        checks.append(Check("GPUs", False, "nvidia-smi is here, and names none", step))
+    return checks
+
+
+async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> Check:
     """Jobs write their logs there; a node that does not share it writes where nobody looks."""
     try:
         answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
@@ -182,6 +216,8 @@ async def _home_check(transport: Transport) -> Check:
     if writable != "yes":
         step = "Jobs cannot write their logs there: is a quota used up, or is it mounted read-only?"
         return Check("home", False, f"{path} cannot be written", step)
+    if is_one_machine:
+        return Check("home", True, f"{path} can be written")
     if kind in _SHARED_FILE_SYSTEMS:
         return Check("home", True, f"{path} is on {kind}, which nodes usually share")
     where = f"on {kind or 'an unknown file system'}; whether the nodes share it shows when a job's log is opened"

@@ -35,6 +35,8 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
     async def work(session: ClusterSession) -> None:
         store = session.store
         place = await locate_logs(store, job)
+        if place.row["array_id"] == job and place.row["_tasks"] == 1:
+            say(f"of array {job} this is task {place.row['id']}")
         path = _path(place, err)
         if path_only:
             sys.stdout.buffer.write(os.fsencode(path) + b"\n")

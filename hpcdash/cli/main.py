@@ -231,12 +231,13 @@ def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
 @click.option("--title", help="How it is shown.")
 @click.option("--path", help="Where its commands are, when not on the PATH: /opt/slurm/bin")
 @click.option("--user", help="Whose jobs are mine there.")
+@click.option("--force", is_flag=True, help="Write it even where it cannot be reached.")
 @common_options
-def clusters_add(common: CommonOptions, name: str, **given: str | None) -> None:
-    """Write a cluster into the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
+def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | None) -> None:
+    """Try a cluster, and write it into the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
     from hpcdash.cli.clusters import run_add
 
-    run_add(common, name, {key: value for key, value in given.items() if value})
+    run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
 
 
 @cli.group()

@@ -11,11 +11,11 @@ from typing import Any
 
 from hpcdash.config import values
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
-from hpcdash.config.settings import ClusterSettings, PollSettings, Settings, UiSettings
+from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, PollSettings, Settings, UiSettings
 from hpcdash.config.values import Reader, Unfit
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TABLES = ("poll", "keys", "aliases", "clusters", "ui")
+_TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded")
 _TOP: Mapping[str, Reader] = {
     "default_cluster": values.line_of_text,
     "theme": values.line_of_text,
@@ -39,6 +39,11 @@ _CLUSTER: Mapping[str, Reader] = {
     "path": values.search_path,
     "user": values.user_name,
 }
+_EMBEDDED: Mapping[str, Reader] = {
+    "cpus": values.cpu_slots,
+    "gpus": values.gpu_slots,
+    "grace_seconds": values.grace_seconds,
+}
 _UI: Mapping[str, Reader] = {"fold_arrays": values.flag, "clock": values.one_of("local", "utc")}
 _VIEWS = ("jobs", "nodes", "queues", "history")
 
@@ -50,8 +55,9 @@ def check_document(
     checking = _Checking()
     top = checking.fields(document, (), _TOP, inner=_TABLES)
     poll = PollSettings(**checking.fields(checking.table(document, (), "poll"), ("poll",), _POLL))
+    embedded = EmbeddedSettings(**checking.fields(checking.table(document, (), "embedded"), ("embedded",), _EMBEDDED))
     clusters = {
-        name: cluster
+        name: replace(cluster, embedded=embedded)
         for name in checking.table(document, (), "clusters")
         if (cluster := checking.cluster(document, name, poll)) is not None
     }
@@ -62,6 +68,7 @@ def check_document(
         aliases=checking.aliases(document),
         clusters=clusters,
         ui=checking.ui(document),
+        embedded=embedded,
         **top,
     )
     checking.default_cluster(document, settings.default_cluster)

@@ -50,6 +50,13 @@ _EXAMPLE = """\
 # Any key of [poll], for this cluster alone.
 #poll.mine_seconds = 30
 
+# The embedded queue of this machine: what jobs may have at once (found out when left out, GPUs by nvidia-smi), and how
+# long one that is ended has from TERM to KILL. What was set stays set until it is set anew.
+#[embedded]
+#cpus = 8
+#gpus = 2
+#grace_seconds = 10
+
 #[ui]
 # Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`; jobs also have
 # left (time until the limit), where (nodes or reason) and starts (the estimate).

@@ -32,6 +32,18 @@ class PollSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddedSettings:
+    """[embedded]: what this machine's embedded queue gives to jobs; None where it finds out by itself.
+
+    cpus, gpus: how many slots. grace_seconds: how long a job that is ended has from TERM to KILL.
+    """
+
+    cpus: int | None = None
+    gpus: int | None = None
+    grace_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """One [clusters.NAME].
 
@@ -41,7 +53,7 @@ class ClusterSettings:
     backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
     path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
     user: whose jobs are mine; None: who one is there.
-    poll: [poll] with this cluster's own values over it.
+    poll: [poll] with this cluster's own values over it. embedded: [embedded], where its backend is the embedded queue.
     """
 
     name: str
@@ -52,6 +64,7 @@ class ClusterSettings:
     path: str = ""
     user: str | None = None
     poll: PollSettings = field(default_factory=PollSettings)
+    embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +102,4 @@ class Settings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
     ui: UiSettings = field(default_factory=UiSettings)
+    embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)

@@ -12,6 +12,7 @@ Reader = Callable[[object], object]
 # Sites ask users to poll no more often than every 3 to 5 seconds.
 MIN_POLL_SECONDS = 3
 MAX_POLL_SECONDS = 86_400
+MAX_SLOTS = 100_000
 _MAX_TEXT_CHARACTERS = 4096
 _KEY_PRESS = re.compile(r"(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*(?:[a-z][a-z0-9_]*|\S)")
 
@@ -61,10 +62,29 @@ def unfocused_factor(value: object) -> float:
 
 def commands_per_minute(value: object) -> int:
     """A ceiling on commands a minute: a whole number from 1 to 600."""
-    ceiling = number(value, 1, 600, "commands a minute")
-    if not ceiling.is_integer():
+    return _whole(value, 1, 600, "commands a minute")
+
+
+def cpu_slots(value: object) -> int:
+    """How many CPUs jobs may have at once: at least one."""
+    return _whole(value, 1, MAX_SLOTS, "CPUs")
+
+
+def gpu_slots(value: object) -> int:
+    """How many GPUs jobs may have at once."""
+    return _whole(value, 0, MAX_SLOTS, "GPUs")
+
+
+def grace_seconds(value: object) -> float:
+    """Seconds from TERM to KILL, at most an hour."""
+    return number(value, 0, 3600, "seconds")
+
+
+def _whole(value: object, smallest: int, largest: int, unit: str) -> int:
+    found = number(value, smallest, largest, unit)
+    if not found.is_integer():
         raise Unfit(f"expected a whole number, not {shown(value)}")
-    return int(ceiling)
+    return int(found)
 
 
 def controller_share(value: object) -> float:

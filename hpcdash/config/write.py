@@ -29,9 +29,10 @@ def cluster_block(name: str, fields: Mapping[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_cluster(path: Path, name: str, fields: Mapping[str, object]) -> Settings:
+def write_cluster(path: Path, name: str, fields: Mapping[str, object], *, only_check: bool = False) -> Settings:
     """Append a cluster to the file at `path`, made (mode 0600) if missing, and give what it then says.
 
+    With `only_check` nothing is written, and it gives what the file would say.
     The file changes all at once or not at all; a symbolic link stays one. Raises ConfigError, having written nothing:
     the file cannot be used as it is, holds this cluster, or would not be good with it; or cannot be written.
     """
@@ -59,7 +60,8 @@ def write_cluster(path: Path, name: str, fields: Mapping[str, object]) -> Settin
         settings = settings_from_text(before + appended, path)
     except ConfigProblems as error:
         raise _unfit(error, before, block, named, name) from None
-    _replace(target, content, named)
+    if not only_check:
+        _replace(target, content, named)
     return settings
 
 

@@ -65,14 +65,19 @@ def _named(store: QueueStore, ids: list[str]) -> list[Job]:
 
 
 def _jobs(folder: Path, words: list[str]) -> int:
-    """[--ended] [ID…]: what waits and runs; with --ended or by id also what ended."""
+    """[--ended[=SECONDS]] [ID…]: what waits and runs; with --ended or by id also what ended."""
     store = _opened(folder)
-    if ids := [word for word in words if word != "--ended"]:
+    ended = [word for word in words if word == "--ended" or word.startswith("--ended=")]
+    if ids := [word for word in words if word not in ended]:
         _write_jobs(store, _named(store, ids))
         return 0
     jobs = store.jobs(f"state = 'pending' OR {IS_ACTIVE}", ACTIVE)
-    if "--ended" in words:
-        jobs += store.jobs("ended_at >= ?", (time.time() - _RECENT_SECONDS,))
+    if ended:
+        try:
+            seconds = float(ended[-1].partition("=")[2] or _RECENT_SECONDS)
+        except ValueError:
+            raise UsageError("--ended= needs a number of seconds") from None
+        jobs += store.jobs("ended_at >= ?", (time.time() - seconds,))
     _write_jobs(store, jobs)
     return 0
 

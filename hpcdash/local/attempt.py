@@ -84,6 +84,7 @@ def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: st
             inherited=store.environment(job.number),
             user=user,
             uid=os.getuid(),
+            gid=os.getgid(),
             folder=store.folder,
             path_first=shims,
         ),

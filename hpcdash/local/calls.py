@@ -67,7 +67,8 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             store.set_state(job.id, "completing", verb)
         processes.send([begun.keeper], signal.SIGTERM)
     elif verb == "suspend":
-        if job.state != "running":
+        # Suspended once more, whoever was resumed by a signal stands still again.
+        if job.state not in ("running", "suspended"):
             return f"it is {job.state}"
         processes.stop(below)
     elif verb == "resume":
@@ -81,5 +82,10 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
         whom = {"batch": [begun.pid], "full": everything}.get(recipient, steps)
         if not whom:
             return "it has no step: nothing but its batch shell runs"
-        processes.send(whom, signal_number(name))
+        number = signal_number(name)
+        if number == signal.SIGKILL and recipient == "full":
+            # Nothing of it is left then: somebody ended it, it did not fail.
+            with store.writing():
+                store.set_state(job.id, "completing", "cancel")
+        processes.send(whom, number)
     return ""

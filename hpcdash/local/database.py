@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,8 +118,7 @@ class Database:
             os.umask(old_mask)
 
     def _prepare(self) -> None:
-        # A commit that was told is on the disk; where the file system knows no WAL, SQLite stays with its journal.
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._keep_a_wal()
         self._connection.execute("PRAGMA synchronous = FULL")
         if (version := self._format()) == 0:
             with self.writing():
@@ -133,6 +133,19 @@ class Database:
                 f"{self.path} was written by another version of hpcdash (format {version}, this one reads {FORMAT})",
                 "Use that version, or set HPCDASH_QUEUE to another folder.",
             )
+
+    def _keep_a_wal(self) -> None:
+        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays with its journal."""
+        over = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                # Where two programs make the file at once SQLite does not wait for the other one here.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > over:
+                    raise
+                time.sleep(0.002)
 
     def _format(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()

@@ -29,6 +29,7 @@ def job_environment(
     inherited: Mapping[str, str],
     user: str,
     uid: int,
+    gid: int,
     folder: Path,
     path_first: str,
 ) -> dict[str, str]:
@@ -44,7 +45,7 @@ def job_environment(
         and name != APART
         and (request.exported is None or name in request.exported or name in _KEPT_ALWAYS)
     }
-    variables = {**kept, **request.variables, **_slurm(job, submission, machine, user, uid)}
+    variables = {**kept, **request.variables, **_slurm(job, submission, machine, user, uid, gid)}
     if request.is_pbs:
         variables |= _pbs(job, submission, machine)
     path = variables.get("PATH", "/usr/bin:/bin")
@@ -61,17 +62,16 @@ def job_environment(
     return variables
 
 
-def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: int) -> Mapping[str, str]:
+def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: int, gid: int) -> Mapping[str, str]:
     request = submission.request
     started = int(job.started_at or 0)
     variables = {
         "SLURM_CLUSTER_NAME": QUEUE,
         "SLURM_CPUS_ON_NODE": str(job.cpus),
-        "SLURM_CPUS_PER_TASK": str(max(1, job.cpus // request.processes)),
         "SLURM_GTIDS": "0",
         "SLURM_JOBID": str(job.id),
-        "SLURM_JOB_ACCOUNT": request.account,
         "SLURM_JOB_CPUS_PER_NODE": str(job.cpus),
+        "SLURM_JOB_GID": str(gid),
         "SLURM_JOB_ID": str(job.id),
         "SLURM_JOB_NAME": submission.name,
         "SLURM_JOB_NODELIST": machine.node,
@@ -84,10 +84,7 @@ def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: i
         "SLURM_NNODES": "1",
         "SLURM_NODEID": "0",
         "SLURM_NODELIST": machine.node,
-        "SLURM_NPROCS": str(request.processes),
-        "SLURM_NTASKS": str(request.processes),
         "SLURM_PROCID": "0",
-        "SLURM_RESTART_COUNT": str(job.restarts),
         "SLURM_SUBMIT_DIR": submission.submit_dir,
         "SLURM_SUBMIT_HOST": machine.node,
         "SLURM_TASKS_PER_NODE": str(request.processes),
@@ -95,7 +92,20 @@ def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: i
     }
     if job.limit_seconds is not None:
         variables["SLURM_JOB_END_TIME"] = str(started + job.limit_seconds)
-    if request.memory_bytes:
+    # As in Slurm, a script finds these only where somebody asked for them: what runs here is to run there.
+    if request.account:
+        variables["SLURM_JOB_ACCOUNT"] = request.account
+    if job.restarts:
+        variables["SLURM_RESTART_COUNT"] = str(job.restarts)
+    if "cpus-per-task" in request.counts:
+        variables["SLURM_CPUS_PER_TASK"] = str(request.counts["cpus-per-task"])
+    if "ntasks-per-node" in request.counts:
+        variables["SLURM_NTASKS_PER_NODE"] = str(request.counts["ntasks-per-node"])
+    if "ntasks" in request.counts or "ntasks-per-node" in request.counts:
+        variables["SLURM_NPROCS"] = variables["SLURM_NTASKS"] = str(request.processes)
+    if request.memory_per_cpu_bytes:
+        variables["SLURM_MEM_PER_CPU"] = str(request.memory_per_cpu_bytes >> 20)
+    elif request.memory_bytes:
         variables["SLURM_MEM_PER_NODE"] = str(request.memory_bytes >> 20)
     if job.gpus:
         variables["SLURM_GPUS"] = variables["SLURM_GPUS_ON_NODE"] = str(job.gpus)

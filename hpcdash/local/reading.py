@@ -129,14 +129,23 @@ class _Reader:
         per_cpu = self._values.pop("mem-per-cpu", None)
         if memory is None and per_cpu is not None:
             memory = per_cpu * cpus
+        else:
+            per_cpu = None
         return Request(
-            processes=processes, cpus=cpus, gpus=gpus, memory_bytes=memory or None, is_pbs=is_pbs, **self._values
+            processes=processes,
+            cpus=cpus,
+            gpus=gpus,
+            memory_bytes=memory or None,
+            counts=dict(self._counts),
+            memory_per_cpu_bytes=per_cpu or None,
+            is_pbs=is_pbs,
+            **self._values,
         )
 
     def _text(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
-            if "\0" in value or "\n" in value:
-                raise ValueError("a newline or NUL has no place here")
+            if "\0" in value:
+                raise ValueError("a NUL has no place here")
             self._values[name] = value
 
         return take

@@ -50,6 +50,9 @@ class Request:
     cpus: int = 1
     gpus: int = 0
     memory_bytes: int | None = None
+    # What was asked for in so many words, by sbatch's name of it: a job is told no more.
+    counts: dict[str, int] = field(default_factory=dict)
+    memory_per_cpu_bytes: int | None = None
     early_signal: EarlySignal | None = None
     work_dir: str = ""
     # None: all of the environment it was submitted from; else the names kept, and those set.

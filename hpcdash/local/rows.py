@@ -55,7 +55,8 @@ def _row(
         "state": "held" if is_held else job.state,
         "native_state": job.state.upper(),
         "reason": readable(job.reason) if job.reason else reasons.of(job, submission),
-        "priority": 0 if is_held else max(1, 1_000_000_000 - job.number),
+        # First come, first served: there is none.
+        "priority": None,
         "nodes": 1,
         "cpus": job.cpus,
         "gpus": job.gpus,
@@ -91,7 +92,7 @@ def _dependency(submission: Submission) -> str:
 
 
 class _Reasons:
-    """Why jobs wait, in Slurm's words, which people know; counts each array once."""
+    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array once."""
 
     def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
         self._store = store
@@ -101,6 +102,10 @@ class _Reasons:
         self._first: int | None = None
 
     def of(self, job: Job, submission: Submission) -> str | None:
+        if job.state == "timeout":
+            return "TimeLimit"
+        if job.state == "failed" and job.exit_code:
+            return "NonZeroExitCode"
         if job.state != "pending":
             return None
         if job.held:

@@ -185,6 +185,11 @@ class QueueStore(Database):
         found = self.number("SELECT number FROM submissions WHERE token = ?", (_packed(token),))
         return None if found is None else int(found)
 
+    def token_of(self, number: int) -> str | None:
+        """The token of a submission that is known to exist."""
+        ((token,),) = self.rows("SELECT token FROM submissions WHERE number = ?", (number,))
+        return None if token is None else _unpacked(token)
+
     # -- what a scheduler needs
 
     def next_waiting_number(self, after: int, now: float) -> int | None:

@@ -48,7 +48,9 @@ def _submit(folder: Path, words: list[str]) -> int:
     name = reading.request.name or file_name
     submit_dir = _current_folder()
     work_dir = os.path.abspath(os.path.join(submit_dir, os.path.expanduser(reading.request.work_dir)))
-    request = replace(reading.request, name=name, work_dir=work_dir)
+    # The list of jobs tells a token as a comment, by which it is found again.
+    comment = reading.request.comment or token or ""
+    request = replace(reading.request, name=name, work_dir=work_dir, comment=comment)
     _refuse_what_never_fits(request, this_machine(folder))
     store = QueueStore(folder)
     number = store.submit(
@@ -101,6 +103,7 @@ def _again(folder: Path, words: list[str]) -> int:
     request = submission.request
     tasks = ArrayTasks(tuple(range(job.task, job.task + 1) for job in jobs if job.task is not None))
     throttle = f"%{submission.throttle}" if submission.throttle else ""
+    is_its_own = request.comment != (store.token_of(submission.number) or "")
     number = store.submit(
         HandedIn(
             request=replace(
@@ -109,6 +112,7 @@ def _again(folder: Path, words: list[str]) -> int:
                 dependencies=(),
                 begin_at=None,
                 held=False,
+                comment=request.comment if is_its_own else token or "",
             ),
             script=store.script(submission.number),
             arguments=submission.arguments,

@@ -28,6 +28,7 @@ class HpcdashApp(App[None]):
     CSS = """
     MainScreen { background: $background; color: $foreground; }
     ToastRack { margin-bottom: 3; }
+    MainScreen.-touring ToastRack { margin-bottom: 4; }
     Toast { max-width: 60; padding: 0 1; margin-bottom: 0; }
     """
 
@@ -50,7 +51,9 @@ class HpcdashApp(App[None]):
         tour: bool = False,
         tour_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`notice` is said once the screen is there; `tour` begins with hints, and `tour_ended` hears of their end.
+        """`notice` is said once the screen is there; `tour` begins with hints.
+
+        `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
         `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
         """
@@ -113,7 +116,7 @@ class HpcdashApp(App[None]):
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
         if self._notice:
-            self.notify(self._notice, timeout=12, markup=False)
+            self.call_after_refresh(self.main.notice, self._notice)
         if self._tour:
             self.main.begin_tour()
 
@@ -131,6 +134,7 @@ class HpcdashApp(App[None]):
             session.poller.focus(False)
 
     async def on_unmount(self) -> None:
+        self.main.end_tour()
         for session in self.sessions:
             await session.poller.stop()
             await session.store.close()

@@ -104,7 +104,7 @@ def test_a_waiting_job_s_row_holds_all_that_was_asked_for(asked: Asked) -> None:
         "state": "held",
         "native_state": "PENDING",
         "reason": "JobHeldUser",
-        "priority": 0,
+        "priority": None,
         "nodes": 1,
         "cpus": 4,
         "gpus": 1,

@@ -82,7 +82,7 @@ def test_a_machine_without_slurm_says_so_when_it_is_asked_for_slurm(slurm_lab: S
     empty.mkdir()
     program = Program(home_with(tmp_path / "home"), (), {"PATH": str(empty)})
     said = program("jobs", "--backend", "slurm").refused(3)
-    assert "no Slurm here" in said
+    assert "squeue is not on the PATH here" in said
 
 
 def test_the_doctor_finds_all_well(over_ssh: Program, locally: Program) -> None:

@@ -38,19 +38,25 @@ _HINTS = {
     "DependencyNeverSatisfied": "what it waits for can never happen any more: cancel it, or submit it again",
     "BeginTime": "starts no earlier than the time it was given",
     "JobArrayTaskLimit": "as many tasks of this array run as its throttle allows",
+    "NonZeroExitCode": "its script ended with an error",
+    "TimeLimit": "ran into its time limit",
     "more than this machine has": "it asks for more than this machine has, and never starts",
 }
 
 
 class EmbeddedBackend:
-    """Implements hpcdash.backends.base.Backend; `program` is the argv before the queue's commands."""
+    """Implements hpcdash.backends.base.Backend; `program` is the argv before the queue's commands.
+
+    With `ended_seconds` the list of jobs holds what ended within them as well.
+    """
 
     name = "local"
     title = "embedded queue"
     capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
 
-    def __init__(self, program: Sequence[str]) -> None:
+    def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:
         self._program = tuple(program)
+        self._ended = (f"--ended={ended_seconds}",) if ended_seconds else ()
 
     def _ask(self, *words: str) -> tuple[str, ...]:
         return (*self._program, *words)
@@ -60,7 +66,8 @@ class EmbeddedBackend:
 
     def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
         # All jobs here are one's own.
-        return Query(self._ask("jobs", *(("--ended",) if scope.ended else ()), *scope.job_ids), read_jobs)
+        ended = self._ended or (("--ended",) if scope.ended else ())
+        return Query(self._ask("jobs", *ended, *scope.job_ids), read_jobs)
 
     def nodes_query(self) -> Query[ParsedTable]:
         return Query(self._ask("nodes"), read_table(schema.NODES))

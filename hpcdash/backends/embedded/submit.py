@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from hpcdash.backends.base import ActionCommand, Answer, JobDetail, Outcome, Resubmission, Submission
+from hpcdash.backends.base import MARK_START, ActionCommand, Answer, JobDetail, Outcome, Resubmission, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import JobId
 from hpcdash.domain.sbatch import read_command_line
@@ -35,7 +35,11 @@ def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks 
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else str(JobId(asked, tasks))
     argv = (*program, "again", "--token", mark, job_id)
-    return Resubmission(ActionCommand(argv, (job_id,), partial(_read, job_id=job_id)), (), mark)
+    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id))
+    if row["comment"] and not row["comment"].startswith(MARK_START):
+        note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
+        return Resubmission(command, (note,))
+    return Resubmission(command, (), mark)
 
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:

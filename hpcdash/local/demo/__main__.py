@@ -1,16 +1,38 @@
-"""`python -m hpcdash.local.demo FOLDER PROGRAM…`: waits for the end of stdin, then ends the demonstration in FOLDER.
+"""`python -m hpcdash.local.demo FOLDER`: fills a demonstration's queue, says so, and ends it when stdin ends.
 
-Whoever began it holds the other end: however that program ends, nothing of the demonstration stays.
+Whoever began it holds the other end of stdin: however that program ends, nothing of the demonstration stays.
+stdout gets one line: READY, or why there is no demonstration.
 """
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 
-from hpcdash.local.demo.jobs import Demonstration
+from hpcdash.errors import HpcdashError
+from hpcdash.local.demo.jobs import READY, Demonstration
+
+
+def main(folder: Path) -> None:
+    # A terminal that is closed, and whoever ends it with its whole session, end the program that holds stdin.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    one = Demonstration(folder)
+    try:
+        try:
+            one.begin()
+            said = READY
+        except (HpcdashError, OSError) as error:
+            said = " ".join(str(error).split())
+        try:
+            print(said, flush=True)
+        except BrokenPipeError:
+            return
+        sys.stdin.buffer.read()
+    finally:
+        one.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
 
 if __name__ == "__main__":
-    folder, program = Path(sys.argv[1]), sys.argv[2:]
-    sys.stdin.buffer.read()
-    Demonstration(folder).end(program)
-    shutil.rmtree(folder, ignore_errors=True)
+    main(Path(sys.argv[1]))

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.errors import HpcdashError
-from hpcdash.local.wake import supervisor_pid
+from hpcdash.local import commands
+from hpcdash.local.start import ensure_supervisor
+from hpcdash.local.store import QueueStore
+from hpcdash.local.wake import supervisor_pid, wake
 
+READY = "ready"
 _SAMPLES = Path(__file__).parent
-_SLOTS = {"cpus": 8, "gpus": 0, "grace_seconds": 2}
+# What the machine is said to have, so that every sample runs; none of them uses a GPU.
+_SLOTS = {"cpus": 12, "gpus": 4, "grace_seconds": 1}
+_BEGIN_SECONDS = 10.0
 _END_SECONDS = 10.0
 
 
@@ -40,19 +47,25 @@ def _python(file: str, *arguments: str) -> str:
 def samples(folder: Path) -> tuple[Sample, ...]:
     """In the order they are handed in; their switches and outputs are in `folder`."""
     switches = (("KILL_SWITCH", str(folder / "kill-switch")), ("SAVE_SWITCH", str(folder / "save-switch")))
+    chain = (("HEAD_START", "900"), ("SECONDS_A_STEP", "0.25"), ("STEPS_A_RUN", "1100"), ("CHECKPOINT", "chain.txt"))
     return (
+        Sample(
+            "train-7b",
+            _python("train.py"),
+            ("--time=2:00:00", "--cpus-per-task=2", "--gpus=2"),
+            environment=switches,
+        ),
         Sample("tokenize", "echo 1.2 B tokens written", ("--time=10",)),
-        Sample("train-7b", _python("train.py"), ("--time=2:00:00", "--cpus-per-task=2"), environment=switches),
-        Sample("finetune-lora", _python("finetune.py"), ("--time=30", "--error=finetune-lora-%j.err")),
-        Sample("ablation-lr1e-3", _python("broken.py"), ("--time=1:00:00",)),
-        Sample("shards", _python("preprocess.py"), ("--array=1-10%2", "--time=15")),
-        Sample("profile-io", "echo started; exec sleep 600", ("--time=0:03", "--signal=B:TERM@1")),
-        Sample("allreduce-bench", "echo waiting for rank 3 of 4; sleep 86400", ("--time=4:00:00",)),
+        Sample("ablation-lr1e-3", _python("broken.py"), ("--time=1:00:00", "--gpus=1")),
+        Sample("shards", _python("preprocess.py"), ("--array=1-10%4", "--time=15")),
+        Sample("finetune-lora", _python("finetune.py"), ("--time=30", "--gpus=1", "--error=finetune-lora-%j.err")),
+        Sample("profile-io", "echo started; exec sleep 600", ("--time=0:02",)),
+        Sample("allreduce-bench", "echo rank 0: waiting for rank 3 of 4; sleep 86400", ("--time=4:00:00",)),
         Sample(
             "train-chain",
             _python("train.py", "--resume"),
-            ("--array=1-10%1", "--time=20:00:00"),
-            environment=(("HEAD_START", "900"), ("SECONDS_A_STEP", "0.25")),
+            ("--array=1-10%1", "--time=20:00:00", "--gpus=1"),
+            environment=chain,
         ),
         Sample("evaluate", "echo would score the checkpoint", ("--time=20",), after="train-7b"),
         Sample("sweep-next", "true", ("--hold", "--time=2:00:00")),
@@ -62,50 +75,74 @@ def samples(folder: Path) -> tuple[Sample, ...]:
 
 
 class Demonstration:
-    """A queue in a folder of its own, thrown away at the end."""
+    """A queue in a folder of its own, thrown away at the end. A process has one: its working folder is the jobs'."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.queue_folder = folder / "queue"
         self.work_folder = folder / "work"
 
-    def begin(self, program: Sequence[str]) -> None:
-        """Hand the samples in through the queue's own command line, `program`."""
+    def begin(self) -> None:
+        """Hand the samples in through the queue's own commands; raises HpcdashError where it takes one not."""
         self.queue_folder.mkdir(mode=0o700)
         self.work_folder.mkdir(mode=0o700)
         (self.queue_folder / "slots.json").write_text(json.dumps(_SLOTS))
+        os.chdir(self.work_folder)
+        QueueStore(self.queue_folder).close()
+        # Awake before the first job is there: each submission would start one otherwise.
+        ensure_supervisor(self.queue_folder)
+        over = time.monotonic() + _BEGIN_SECONDS
+        while not wake(self.queue_folder):
+            if time.monotonic() > over:
+                raise HpcdashError("the demonstration's queue does not start")
+            time.sleep(0.005)
         numbers: dict[str, str] = {}
         for sample in samples(self.work_folder):
-            pattern = "%A_%a" if any(option.startswith("--array") for option in sample.options) else "%j"
-            file = re.sub(r"[^a-z0-9-]+", "-", sample.name).strip("-")
-            options = [f"--job-name={sample.name}", f"--output={file}-{pattern}.out"]
-            if sample.after:
-                options.append(f"--dependency=afterok:{numbers[sample.after]}")
-            script = f"#!/bin/sh\n{sample.command}\n"
-            done = subprocess.run(
-                [*program, "submit", *options, *sample.options],
-                input=script.encode(),
-                capture_output=True,
-                cwd=self.work_folder,
-                env={**os.environ, **dict(sample.environment)},
-                check=False,
-            )
-            if done.returncode != 0:
-                raise HpcdashError(
-                    f"the demonstration's queue cannot be filled: {done.stderr.decode('utf-8', 'replace').strip()}"
-                )
-            numbers[sample.name] = json.loads(done.stdout)["id"]
+            numbers[sample.name] = self._hand_in(sample, numbers)
 
-    def end(self, program: Sequence[str]) -> None:
+    def _hand_in(self, sample: Sample, numbers: dict[str, str]) -> str:
+        pattern = "%A_%a" if any(option.startswith("--array") for option in sample.options) else "%j"
+        file = re.sub(r"[^a-z0-9-]+", "-", sample.name).strip("-")
+        script = self.work_folder / f"{file}.sh"
+        script.write_text(f"#!/bin/sh\n{sample.command}\n")
+        options = [f"--job-name={sample.name}", f"--output={file}-{pattern}.out", *sample.options]
+        if sample.after:
+            options.append(f"--dependency=afterok:{numbers[sample.after]}")
+        with _variables(dict(sample.environment)):
+            status, said, complaint = self._command("submit", *options, str(script))
+        if status != 0:
+            raise HpcdashError(f"the demonstration's queue cannot be filled: {complaint.strip()}")
+        return str(json.loads(said)["id"])
+
+    def _command(self, *words: str) -> tuple[int, str, str]:
+        """(status, stdout, stderr) of a command of the queue, run in this process."""
+        said, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaint):
+            status = commands.main([str(self.queue_folder), *words])
+        return status, said.getvalue(), complaint.getvalue()
+
+    def end(self) -> None:
         """End every job and the supervisor; the folder is the caller's to remove."""
-        listed = subprocess.run([*program, "jobs"], capture_output=True, check=False)
-        if listed.returncode == 0 and (ids := json.loads(listed.stdout)["columns"].get("id")):
-            numbers = sorted({one.partition("_")[0] for one in ids})
-            subprocess.run([*program, "cancel", *numbers], capture_output=True, check=False)
+        if not self.queue_folder.exists():
+            return
         over = time.monotonic() + _END_SECONDS
+        status, said, _ = self._command("jobs")
+        if status == 0 and (ids := json.loads(said)["columns"].get("id")):
+            self._command("cancel", *sorted({one.partition("_")[0] for one in ids}))
         while any((self.queue_folder / "attempts").glob("*")) and time.monotonic() < over:
             time.sleep(0.02)
         if (pid := supervisor_pid(self.queue_folder)) is not None:
             os.kill(pid, signal.SIGTERM)
             while supervisor_pid(self.queue_folder) is not None and time.monotonic() < over:
                 time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _variables(added: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

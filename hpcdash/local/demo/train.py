@@ -14,6 +14,9 @@ STEPS = int(os.environ.get("STEPS", "4000"))
 # What was done before one looks: the curve is there at once.
 HEAD_START = int(os.environ.get("HEAD_START", "600"))
 SECONDS_A_STEP = float(os.environ.get("SECONDS_A_STEP", "0.1"))
+# A chain of runs shares the steps: each takes up the checkpoint of the one before.
+STEPS_A_RUN = int(os.environ.get("STEPS_A_RUN", str(STEPS)))
+CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT", "checkpoint.txt"))
 SPIKE_AT = 430
 
 
@@ -32,26 +35,29 @@ def switch(name: str) -> bool:
 
 
 def save(step: int) -> None:
-    pathlib.Path("checkpoint.txt").write_text(f"{step}\n")
-    print(f"saved checkpoint at iteration {step} to checkpoint.txt", flush=True)
+    CHECKPOINT.write_text(f"{step}\n")
+    print(f"saved checkpoint at iteration {step} to {CHECKPOINT}", flush=True)
 
 
 def main() -> None:
     noise = random.Random(int(os.environ.get("SLURM_ARRAY_TASK_ID", "7")))
-    checkpoint = pathlib.Path("checkpoint.txt")
-    first = int(checkpoint.read_text()) + 1 if checkpoint.exists() and "--resume" in sys.argv else 1
-    print(f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration {first} to {STEPS}")
-    for step in range(first, STEPS + 1):
+    first = int(CHECKPOINT.read_text()) + 1 if "--resume" in sys.argv and CHECKPOINT.exists() else 1
+    last = min(STEPS, first + STEPS_A_RUN - 1)
+    print(f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration {first} to {last}")
+    for name in ("KILL_SWITCH", "SAVE_SWITCH"):
+        if os.environ.get(name):
+            print(f"{name}: touch {os.environ[name]}")
+    for step in range(first, last + 1):
         rate = 3e-4 * min(1.0, step / 200) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / STEPS)))
         throughput = noise.gauss(51_300, 400) * (0.4 if SPIKE_AT <= step < SPIKE_AT + 12 else 1)
         print(
-            f" iteration {step:8}/{STEPS:8} | consumed samples: {step * 1024:12} | elapsed time per iteration (ms): "
-            f"{1000 * 1024 * 2048 / (throughput * 40):.1f} | learning rate: {rate:.3E} | global batch size:  1024 | "
-            f"lm loss: {loss_at(step, noise):.6E} | grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | "
-            f"tokens/s: {throughput:.0f} |",
+            f" iteration {step:8}/{STEPS:8} | lm loss: {loss_at(step, noise):.6E} | "
+            f"grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | tokens/s: {throughput:.0f} | learning rate: {rate:.3E} | "
+            f"elapsed time per iteration (ms): {1000 * 1024 * 2048 / (throughput * 40):.1f} | "
+            f"consumed samples: {step * 1024:12} |",
             flush=step > HEAD_START,
         )
-        if step % 500 == 0 or switch("SAVE_SWITCH"):
+        if step % 500 == 0 or step == last or switch("SAVE_SWITCH"):
             save(step)
         if switch("KILL_SWITCH"):
             save(step)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -32,7 +32,8 @@ from hpcdash.ui.views import clusters, history, job, jobs, journal, log, node, n
 from hpcdash.ui.views.base import View, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.widgets.lines import Banner, Breadcrumb, Hint, KeyLine, StatusLine
+from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
+from hpcdash.ui.widgets.notice import Notice
 from hpcdash.ui.widgets.tour import Tour
 
 SPECS: dict[str, ViewSpec] = {
@@ -83,7 +84,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         self.read_only = read_only
         self._arguments = view_arguments
         self._first = first
-        self._tour = Tour(self._key_sign_of, tour_ended)
+        self._tour = Tour(self._key_sign_of, partial(self._tour_ended, tour_ended))
         self.aliases = dict(aliases or {})
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
@@ -112,6 +113,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         yield Breadcrumb()
         yield Banner()
         yield Container(id="views")
+        yield Notice()
         yield self._tour
         yield Hint()
         yield CommandBar(self._completions, self._entered, self._left)
@@ -280,7 +282,13 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         return [action for action in actions if action.name not in hidden]
 
     def _key_sign_of(self, name: str) -> str:
-        return next((key_sign(action.key) for action in self.registry if action.name == name), "")
+        """An action's keys; '' for what no view of this cluster can do."""
+        has = self.session.store.backend.capabilities
+        for action in self.registry:
+            if action.name == name:
+                is_absent = action.capability is not None and action.capability not in has
+                return "" if is_absent or (self.read_only and action.acts) else key_sign(action.key)
+        return ""
 
     # -- typing
 
@@ -346,6 +354,9 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         if name in ("q", "quit"):
             self.app.exit()
             return None
+        known = next((one for one in self.registry if one.name == name), None)
+        if known is not None:
+            return self._why_not(known) or f"{name} is for another view"
         return f"no view or action is called {name!r}"
 
     def _leave_bar(self) -> None:
@@ -364,6 +375,11 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         else:
             await self.push(event.view, **event.arguments)
 
+    @on(ActionLine.Clicked)
+    async def _clicked(self, event: ActionLine.Clicked) -> None:
+        event.stop()
+        await self.act(event.name)
+
     async def action_act(self, name: str) -> None:
         """A key of the registry."""
         await self.act(name)
@@ -375,6 +391,25 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         if isinstance(self.focused, Input):
             return False
         return bool(self.stack) and any(one.name == parameters[0] for one in self.actions())
+
+    def _why_not(self, action: Action) -> str:
+        """Why an action of this view cannot be done at all; '' where that is not so."""
+        if action.views is not None and self.view_name not in action.views:
+            return ""
+        if self.read_only and action.acts:
+            return f"read-only: {action.name.replace('_', ' ')} is taken away"
+        backend = self.session.store.backend
+        if action.capability is not None and action.capability not in backend.capabilities:
+            return f"{backend.name} has no {action.name.replace('_', ' ')}"
+        return ""
+
+    def on_key(self, event: events.Key) -> None:
+        """A key of this view that nobody took says why."""
+        if self.stack and not isinstance(self.focused, Input):
+            for action in self.registry:
+                if event.key in action.key.split(",") and (words := self._why_not(action)):
+                    self.notify(words, severity="warning", timeout=3, markup=False)
+                    return
 
     async def act(self, name: str) -> None:
         """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
@@ -391,19 +426,33 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
                 if result is not False:
                     return
 
+    def notice(self, words: str) -> None:
+        """Say something for a while, off the table."""
+        self.query_one(Notice).say(words)
+
     def begin_tour(self) -> None:
         """Show the first hint."""
         self._tour.begin()
+        self.set_class(self._tour.is_on, "-touring")
         self._around()
+
+    def end_tour(self) -> None:
+        """No more hints, where any are shown."""
+        self._tour.end()
+
+    def _tour_ended(self, ended: Callable[[], None]) -> None:
+        self.remove_class("-touring")
+        ended()
 
     def do_tour_next(self) -> None:
         self._tour.go_on()
 
     def do_tour_end(self) -> None:
-        self._tour.end()
+        self.end_tour()
 
     async def do_escape(self) -> None:
-        await self.pop()
+        if not self.query_one(Notice).put_away():
+            await self.pop()
 
     async def do_back(self) -> None:
         if not await self.pop():

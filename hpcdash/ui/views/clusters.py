@@ -82,7 +82,7 @@ class ClustersView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         text = cells.text_cell
         return {
-            "name": Column("title", "CLUSTER", 10, "left", 0, text, flexible=True),
+            "name": Column("title", "CLUSTER", 10, "left", 0, text, flexible=True, longest=40),
             "state": Column("state", "LINE", 10, "left", 0, connection_cell),
             "user": Column("user", "USER", 9, "left", 4, text),
             "version": Column("version", "SCHEDULER", 17, "left", 6, text),

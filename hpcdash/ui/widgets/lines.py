@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
+from textual import events
+from textual.message import Message
 from textual.widgets import Static
 
 from hpcdash.domain.text import clip, visible
@@ -42,7 +44,29 @@ class Line(Static):
             self.update(text)
 
 
-class Breadcrumb(Line):
+class ActionLine(Line):
+    """A line some words of which name actions; a click on them is their key."""
+
+    class Clicked(Message):
+        """An action's words were clicked on: its `name`."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The first cell of an action's words, the one after the last, and its name.
+        self.places: list[tuple[int, int, str]] = []
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        for start, end, name in self.places:
+            if at is not None and start <= at.x < end:
+                self.post_message(self.Clicked(name))
+
+
+class Breadcrumb(ActionLine):
     """Where one is: cluster, view, scope, filter; on the right where else one may go."""
 
     DEFAULT_CSS = """
@@ -59,17 +83,26 @@ class Breadcrumb(Line):
         if marked:
             text.append(f"   ● {marked} marked", "bold")
         room = (self.size.width or self.app.size.width - 2) - text.cell_len - 3
-        views = Text("  ").join(
+        pieces = [
             Text.assemble(
                 (key_sign(action.key), "bold"),
                 (f" {action.short or action.words}", "" if action.name == here else "dim"),
             )
             for action in elsewhere
-        )
-        if views.cell_len > room:
-            views = Text(f"{' '.join(key_sign(action.key) for action in elsewhere)} views", "dim")
+        ]
+        gap, after = "  ", ""
+        if Text(gap).join(pieces).cell_len > room:
+            pieces = [Text(key_sign(action.key), "dim") for action in elsewhere]
+            gap, after = " ", " views"
+        views = Text(gap).join(pieces).append(after, "dim")
+        self.places = []
         if elsewhere and views.cell_len <= room:
-            text.append(" " * (room + 3 - views.cell_len)).append_text(views)
+            text.append(" " * (room + 3 - views.cell_len))
+            start = text.cell_len
+            for action, piece in zip(elsewhere, pieces, strict=True):
+                self.places.append((start, start + piece.cell_len, action.name))
+                start += piece.cell_len + len(gap)
+            text.append_text(views)
         self.say(text)
 
 
@@ -107,7 +140,7 @@ class StatusLine(Line):
         self.say(text)
 
 
-class KeyLine(Line):
+class KeyLine(ActionLine):
     """The most useful keys of the view one is in."""
 
     DEFAULT_CSS = """
@@ -120,6 +153,7 @@ class KeyLine(Line):
         ranked = sorted(
             (action for action in actions if action.shown is not None), key=lambda action: action.shown or 0
         )
+        self.places = []
         for action in ranked:
             words = action.short or action.words
             piece = f"{key_sign(action.key)} {words}"
@@ -127,6 +161,7 @@ class KeyLine(Line):
                 continue
             if text.plain:
                 text.append("   ")
+            self.places.append((text.cell_len, text.cell_len + cell_len(piece), action.name))
             text.append(key_sign(action.key), "bold")
             text.append(f" {words}")
         self.say(text)

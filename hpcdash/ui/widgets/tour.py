@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.text import Text
+from textual import events
 
 from hpcdash.ui.widgets.lines import Line
+
+_ACTION = re.compile(r"\{([a-z_]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class TourHint:
-    """What to try; `words` may name actions as {action}, whose keys are put there; doing one of `done_by` goes on."""
+    """What to try: phrases, each with its {action}, whose keys are put there; one without its action is left out.
 
-    words: str
+    Doing one of `done_by` goes on to the next hint.
+    """
+
+    phrases: tuple[str, ...]
     done_by: frozenset[str]
 
 
+# With the usual keys each fits into a terminal of 80 columns, beside how to go on.
 HINTS = (
     TourHint(
-        "{open} opens the job under the cursor, {detail} tells all of it, {escape} goes back",
+        ("{open} opens the job", "{detail} tells all", "{escape} goes back"),
         frozenset({"open", "detail"}),
     ),
-    TourHint("{log} shows its log as it grows, {error_log} its stderr", frozenset({"log", "error_log"})),
-    TourHint("{fold} unfolds arrays and folds them; {triage} sorts an array's failures", frozenset({"fold", "triage"})),
+    TourHint(("{log} shows its log as it grows", "{error_log} its stderr"), frozenset({"log", "error_log"})),
+    TourHint(("{fold} unfolds arrays", "{triage} sorts an array's failures"), frozenset({"fold", "triage"})),
     TourHint(
-        "{cancel} cancels, {hold} holds, {requeue} requeues: the exact command is shown first",
+        ("{cancel} cancels", "{hold} holds", "{requeue} requeues, each shown first"),
         frozenset({"cancel", "hold", "requeue"}),
     ),
     TourHint(
-        "{filter} filters: state:failed limit>2h name~train; {command} goes anywhere by name",
+        ("{filter} filters: state:failed", "{command} goes to any view"),
         frozenset({"filter", "command"}),
     ),
-    TourHint("{help} shows the keys of the view one is in, {theme} another theme, {back} leaves", frozenset({"help"})),
+    TourHint(("{help} lists the keys here", "{theme} other colours", "{back} leaves"), frozenset({"help"})),
 )
 
 
 class Tour(Line):
-    """Shows the hints one after the other; `ended` is called after the last, or when a person has enough."""
+    """Shows the hints one after the other; `ended` is called after the last, or when a person has enough.
+
+    `sign_of` gives an action's keys as they are written, '' for one that cannot be done here.
+    """
 
     DEFAULT_CSS = """
     Tour { background: $accent 20%; color: $foreground; display: none; }
@@ -48,44 +59,66 @@ class Tour(Line):
         super().__init__()
         self._sign_of = sign_of
         self._ended = ended
-        self._at: int | None = None
+        self._left: list[TourHint] = []
+        self._count = 0
 
     @property
     def is_on(self) -> bool:
-        return self._at is not None
+        return bool(self._left)
 
     def begin(self) -> None:
-        self._at = 0
+        """The first hint; nothing where none can be followed here."""
+        self._left = [hint for hint in HINTS if any(map(self._sign_of, hint.done_by))]
+        self._count = len(self._left)
         self._show()
 
     def go_on(self) -> None:
         """The next hint; after the last one the tour ends."""
-        if self._at is None:
-            return
-        self._at += 1
-        if self._at >= len(HINTS):
+        if len(self._left) == 1:
             self.end()
-        else:
+        elif self._left:
+            del self._left[0]
             self._show()
 
     def end(self) -> None:
-        if self._at is not None:
-            self._at = None
+        """No more hints."""
+        if self._left:
+            self._left = []
             self.display = False
             self._ended()
 
     def performed(self, action: str) -> None:
         """A person did something: the hint that told of it is done with."""
-        if self._at is not None and action in HINTS[self._at].done_by:
+        if self._left and action in self._left[0].done_by:
             self.go_on()
 
+    def on_resize(self, event: events.Resize) -> None:
+        self._show()
+
     def _show(self) -> None:
-        assert self._at is not None
-        text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(f"tour {self._at + 1}/{len(HINTS)}  ", "bold")
-        for part in HINTS[self._at].words.replace("}", "{").split("{"):
-            sign = self._sign_of(part)
-            text.append(sign or part, "bold" if sign else "")
-        text.append(f"   {self._sign_of('tour_next')} next, {self._sign_of('tour_end')} ends the tour", "dim")
-        self.say(text)
+        if not self._left:
+            return
+        text = Text(f"{self._count - len(self._left) + 1}/{self._count} ", "bold", no_wrap=True, overflow="ellipsis")
+        phrases = [phrase for phrase in map(self._phrase, self._left[0].phrases) if phrase is not None]
+        text.append_text(Text(", ").join(phrases))
+        how = Text.assemble(
+            ("  ", ""),
+            (self._sign_of("tour_next"), "bold"),
+            (" next · ", "dim"),
+            (self._sign_of("tour_end"), "bold"),
+            (" end", "dim"),
+        )
+        room = (self.size.width or self.app.size.width - 2) - how.cell_len
+        text.truncate(max(0, room), overflow="ellipsis", pad=True)
+        self.say(text.append_text(how))
         self.display = True
+
+    def _phrase(self, phrase: str) -> Text | None:
+        text, at = Text(), 0
+        for match in _ACTION.finditer(phrase):
+            sign = self._sign_of(match[1])
+            if not sign:
+                return None
+            text.append(phrase[at : match.start()]).append(sign, "bold")
+            at = match.end()
+        return text.append(phrase[at:])

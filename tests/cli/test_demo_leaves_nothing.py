@@ -1,0 +1,149 @@
+"""The demonstration without its screen: what is in its queue, what its switches do, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpcdash.local.demo.jobs import READY, samples
+
+SECONDS = 20.0
+
+
+class Demo:
+    """The process that fills a demonstration's queue and takes it away; the test holds its stdin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hpcdash.local.demo", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().decode().strip()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(SECONDS)
+
+    def jobs(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of the queue by the jobs' names, ended ones as well."""
+        argv = [sys.executable, "-P", "-m", "hpcdash.local", str(self.folder / "queue"), "jobs", "--ended=3600"]
+        columns = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)["columns"]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            found.setdefault(row["name"], []).append(row)
+        return found
+
+    def output(self, name: str) -> str:
+        return next((self.folder / "work").glob(f"{name}-*.out")).read_text()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines that name a folder, or run in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(folder) in " ".join(process.cmdline()) or process.cwd().startswith(str(folder)):
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    (tmp_path / "demo").mkdir()
+    one = Demo(tmp_path / "demo")
+    yield one
+    one.end()
+
+
+def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> None:
+    assert demo.said == READY
+    until(
+        lambda: {row["state"] for row in demo.jobs().get("profile-io", [])} == {"timeout"}, "the job that is too slow"
+    )
+    until(lambda: "wait" in demo.output("allreduce-bench"), "the one that hangs")
+    jobs = demo.jobs()
+    assert set(jobs) == {sample.name for sample in samples(demo.folder)}
+
+    def states(name: str) -> list[str]:
+        return sorted(row["state"] for row in jobs[name])
+
+    assert states("train-7b") == ["running"]
+    assert states("train-chain") == ["pending"] * 9 + ["running"]
+    assert states("shards") == ["completed"] * 8 + ["failed"] * 2
+    assert states("ablation-lr1e-3") == ["failed"]
+    assert states("sweep-next") == ["held"]
+    assert states("$(rm -rf ~)") == ["completed"]
+    assert jobs["evaluate"][0]["reason"] == "Dependency"
+    assert jobs["weekly-report"][0]["reason"] == "BeginTime"
+    assert {row["priority"] for rows in jobs.values() for row in rows} == {None}
+    assert "CUDA out of memory" in demo.output("ablation-lr1e-3")
+    training = demo.output("train-7b")
+    losses = [float(line.split("lm loss: ")[1].split()[0]) for line in training.splitlines() if "lm loss" in line]
+    assert losses[429] > losses[400] + 2, "the spike"
+    assert losses[-1] < losses[0] / 2
+    bars = next((demo.folder / "work").glob("finetune-lora-*.err")).read_bytes()
+    assert bars.count(b"\r") > 100
+    assert b"\x1b[32m" in bars
+
+    demo.end()
+    assert not demo.folder.exists()
+    until(lambda: not processes_of(demo.folder), "its processes to be gone")
+
+
+def test_the_training_obeys_its_switches(demo: Demo) -> None:
+    until(lambda: "iteration      600" in demo.output("train-7b"), "the training")
+    (demo.folder / "work" / "save-switch").touch()
+    until(lambda: demo.output("train-7b").count("saved checkpoint") == 2, "the save switch")
+    assert not (demo.folder / "work" / "save-switch").exists()
+    (demo.folder / "work" / "kill-switch").touch()
+    until(lambda: demo.jobs()["train-7b"][0]["state"] == "completed", "the kill switch")
+    assert demo.output("train-7b").endswith("kill switch: ending\n")
+    # What waited for it goes on.
+    until(lambda: demo.jobs()["evaluate"][0]["state"] == "completed", "the one after it")
+
+
+def test_it_says_why_it_cannot_begin_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    (folder / "queue").mkdir(parents=True)
+    one = Demo(folder)
+    assert "File exists" in one.said
+    one.end()
+    assert not folder.exists()
+
+
+def test_it_outlives_the_signals_of_a_terminal_and_still_tidies_up(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    one = Demo(tmp_path / "demo")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        os.kill(one.process.pid, number)
+    one.end()
+    assert one.process.returncode == 0
+    assert not one.folder.exists()
+    until(lambda: not processes_of(one.folder), "its processes to be gone")

@@ -1,0 +1,113 @@
+"""A person's first start without a configuration: what is chosen and said, and the hints, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcdash.cli import build
+from hpcdash.cli.build import why_this
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import ClusterSettings, Settings
+from tests.e2e.program import Program, home_with, together
+from tests.e2e.screen import dashboard
+
+_CASE = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
+
+
+def put_squeue(folder: Path) -> str:
+    """A PATH on which Slurm's commands are."""
+    folder.mkdir()
+    (folder / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "squeue").chmod(0o755)
+    return str(folder)
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Program:
+    """hpcdash of a person with an empty home, on a machine without Slurm's commands."""
+    (tmp_path / "bin").mkdir()
+    return Program(home_with(tmp_path / "home"), variables={"PATH": str(tmp_path / "bin")})
+
+
+async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobody: Program) -> None:
+    marker = nobody.home / "state" / "hpcdash" / "toured"
+    async with dashboard(nobody, columns=80, lines=24) as screen:
+        text = await screen.until(lambda text: "hpcdash clusters add NAME --ssh" in " ".join(text.split()))
+        assert "embedded queue (no Slurm is here)" in " ".join(text.split())
+        await screen.until(lambda text: "1/6 enter opens the job" in text and "connected" in text)
+        assert not marker.exists()
+        screen.type("\x05")
+        await screen.until(lambda text: "/6 " not in text)
+        assert marker.exists()
+        screen.type("q")
+        assert await screen.ended() == 0
+    async with dashboard(nobody, columns=80, lines=24) as screen:
+        text = await screen.until(lambda text: "clusters add NAME" in " ".join(text.split()) and "connected" in text)
+        assert "/6 " not in text
+        screen.type("q")
+        assert await screen.ended() == 0
+
+
+async def test_who_leaves_has_seen_the_hints(nobody: Program) -> None:
+    async with dashboard(nobody) as screen:
+        await screen.until("1/6 ")
+        screen.type("q")
+        assert await screen.ended() == 0
+    assert (nobody.home / "state" / "hpcdash" / "toured").exists()
+
+
+async def test_where_nothing_can_be_kept_it_works_all_the_same(nobody: Program, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    barred = replace(
+        nobody,
+        variables={**nobody.variables, "HPCDASH_STATE": str(tmp_path / "file"), "HPCDASH_QUEUE": str(tmp_path / "q")},
+    )
+    async with dashboard(barred) as screen:
+        await screen.until(lambda text: "1/6 " in text and "connected" in text)
+        screen.type("\x05")
+        await screen.until(lambda text: "/6 " not in text)
+        screen.type("q")
+        assert await screen.ended() == 0
+        assert b"Traceback" not in screen.raw
+
+
+async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) -> None:
+    async with dashboard(nobody, "replay", str(_CASE)) as screen:
+        text = await screen.until(lambda text: "connected" in text and "running" in text)
+        assert "/6 " not in text
+        screen.type("q")
+        assert await screen.ended() == 0
+    assert nobody("jobs").status == 0
+    assert not (nobody.home / "state" / "hpcdash" / "toured").exists()
+
+
+def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))
+    said = why_this(CommonOptions(), Settings())
+    assert "embedded queue" in said
+    assert "no slurm.conf" in said
+    assert "--backend slurm" in said
+    (tmp_path / "slurm.conf").touch()
+    assert "this is this machine's Slurm." in why_this(CommonOptions(), Settings())
+    for options in (CommonOptions(local=True), CommonOptions(ssh="juno"), CommonOptions(backend="slurm")):
+        assert why_this(options, Settings()) == ""
+    assert why_this(CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")})) == ""
+
+
+def test_slurm_without_a_configuration_is_asked_when_a_person_says_so(nobody: Program, tmp_path: Path) -> None:
+    path = put_squeue(tmp_path / "slurm")
+    assert "squeue failed" in nobody("--backend", "slurm", "jobs", PATH=f"{path}:/usr/bin:/bin").refused(1)
+
+
+def test_two_commands_that_find_no_queue_make_one(nobody: Program) -> None:
+    for number in range(3):
+        queue = str(nobody.home / f"queue {number}")
+        calls = together(
+            replace(nobody, variables={**nobody.variables, "HPCDASH_QUEUE": queue}), *[("nodes",), ("jobs",)] * 2
+        )
+        assert [(run.status, run.stderr) for run in calls] == [(0, "")] * 4

@@ -1,0 +1,157 @@
+"""The demonstration in a terminal: a full screen soon, and nothing of it left however a person leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.program import Program, home_with
+from tests.e2e.screen import Screen, dashboard
+
+_ROW = re.compile(r"^.{2,40}[▸◦‖✗✓◔] ", re.MULTILINE)
+# On a machine that does other things as well; by itself it takes a second.
+_FULL_SCREEN_SECONDS = 5.0
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def demonstration(tmp_path: Path) -> Program:
+    """hpcdash of a person with an empty home, whose temporary files are in a folder of their own."""
+    (tmp_path / "tmp").mkdir()
+    return Program(home_with(tmp_path / "home"), variables={"TMPDIR": str(tmp_path / "tmp")})
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files in a folder, and processes that work in it or name it."""
+    found = [str(path) for path in (folder / "tmp").iterdir()]
+    for process in psutil.process_iter():
+        try:
+            if process.cwd().startswith(str(folder)) or str(folder / "tmp") in " ".join(process.cmdline()):
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+async def nothing_is_left(folder: Path, seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while found := left_behind(folder):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+def is_full(text: str) -> bool:
+    return len(_ROW.findall(text)) >= 8
+
+
+async def test_it_shows_a_full_screen_soon_and_a_log(tmp_path: Path) -> None:
+    began = time.monotonic()
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        await screen.until(is_full)
+        assert time.monotonic() - began < _FULL_SCREEN_SECONDS
+        text = await screen.until("timed out")
+        for words in ("train-7b", "10]", "Dependency", "BeginTime", "held", "2 failed", "exit 1", "$(rm -rf ~)"):
+            assert words in text
+        assert "1/6 enter opens the job" in text
+        screen.type("\r")
+        await screen.until("2/6 l shows its log")
+        screen.type("l")
+        await screen.until(lambda text: "lm loss" in text and "3/6" in text)
+        screen.type("q")
+        await screen.until(lambda text: "lm loss" not in text)
+        screen.type("q")
+        await screen.until(is_full)
+        screen.type("\x05")
+        await screen.until(lambda text: "/6 " not in text)
+        screen.type("q")
+        assert await screen.ended() == 0
+        assert b"Traceback" not in screen.raw
+    await nothing_is_left(tmp_path)
+    assert not (tmp_path / "home" / "cache").exists()
+
+
+def _hang_up(screen: Screen) -> None:
+    """The terminal is closed: what is at its other end goes."""
+    asyncio.get_running_loop().remove_reader(screen._descriptor)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, screen._descriptor)
+    os.close(nowhere)
+
+
+WAYS: dict[str, Callable[[Screen], None]] = {
+    "ctrl+q": lambda screen: screen.type("\x11"),
+    "terminated": lambda screen: screen.process.terminate(),
+    "hung up": _hang_up,
+    "killed": lambda screen: screen.process.kill(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_is_left_however_it_ends(tmp_path: Path, way: str) -> None:
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        await screen.until(is_full)
+        assert left_behind(tmp_path)
+        WAYS[way](screen)
+        await screen.ended()
+    await nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_nothing_is_left_when_it_ends_before_it_is_there(tmp_path: Path, number: signal.Signals) -> None:
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        deadline = time.monotonic() + 10
+        while not any((tmp_path / "tmp").glob("hpcdash-demo-*/queue")):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        screen.process.send_signal(number)
+        await screen.ended()
+    await nothing_is_left(tmp_path)
+
+
+async def test_ctrl_c_says_how_to_leave(tmp_path: Path) -> None:
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        await screen.until(is_full)
+        screen.type("\x03")
+        await screen.until("ctrl+q")
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDemo(Program):
+    """`make demo` in another folder."""
+
+    checkout: Path = Path()
+
+    def argv(self, *words: str) -> tuple[str, ...]:
+        # Python and its packages are those the tests run with; all that is the project's own comes from the folder.
+        return ("make", "-C", str(self.checkout), "demo", f"BIN={Path(sys.executable).parent}")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
+async def test_a_fresh_copy_of_the_project_has_a_demonstration(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(_CHECKOUT / name, copy)
+    for name in ("hpcdash", "themes", "fixtures"):
+        shutil.copytree(_CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # As after `make venv`, which needs the network.
+    (copy / ".venv").mkdir()
+    (copy / ".venv" / ".made").touch()
+    plain = demonstration(tmp_path)
+    variables = {**plain.variables, "PYTHONPATH": str(copy)}
+    async with dashboard(MakeDemo(plain.home, variables=variables, checkout=copy), columns=80, lines=24) as screen:
+        await screen.until(is_full)
+        assert str(copy / "hpcdash" / "local" / "demo" / "train.py") in " ".join(left_behind(tmp_path))
+        screen.type("q")
+        assert await screen.ended() == 0
+    await nothing_is_left(tmp_path)
