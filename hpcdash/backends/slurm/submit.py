@@ -53,7 +53,7 @@ _STDIN_FILE = "/dev/stdin"
 # What does not change the job: how sbatch answers, or where the script is from.
 _NOT_THE_JOBS = frozenset({"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"})
 # What was meant for that time only.
-_OF_THAT_TIME = ("dependency", "begin", "deadline")
+_OF_THAT_TIME = ("dependency", "begin", "deadline", "hold")
 # What takes the place of such a directive in the script.
 _NEUTRAL = {"dependency": "", "begin": "now"}
 _FILES = ("export-file", "nodefile", "bbf")
@@ -214,6 +214,8 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
         notes.append(f"what its #SBATCH lines say of these does not count: {', '.join(names)}")
+    if any(option.name == "hold" for option in in_script):
+        notes.append("its #SBATCH lines have it held: it waits for a release")
     if deadline := last_value(in_script, "deadline"):
         notes.append(f"its #SBATCH lines name a deadline, which stays: {deadline}")
     return [f"--{name}={_NEUTRAL[name]}" for name in names]
