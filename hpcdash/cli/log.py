@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
+from hpcdash.backends.base import JobScope
 from hpcdash.cli.log_output import log_output
 from hpcdash.cli.log_tail import SMALL_BYTES, LogTail, say
 from hpcdash.cli.oneshot import with_session
@@ -17,6 +18,7 @@ from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.known_jobs import telling_task
 from hpcdash.stores.log_file import LogFile, Look, next_look_seconds
 from hpcdash.stores.logs import LogPlace, locate_logs
 from hpcdash.ui.session import ClusterSession
@@ -34,7 +36,7 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
 
     async def work(session: ClusterSession) -> None:
         store = session.store
-        place = await locate_logs(store, job)
+        place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
             say(f"of array {job} this is task {place.row['id']}")
         path = _path(place, err)
@@ -45,6 +47,16 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
         await log.show(lines, follow)
 
     with_session(common, work)
+
+
+async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:
+    """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if the queue has one."""
+    array_id = place.job_id
+    if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
+        return place
+    queued = await store.ask(store.backend.jobs_query(JobScope(job_ids=(array_id,))))
+    task = telling_task([queued.table], array_id)
+    return place if task is None else await locate_logs(store, task)
 
 
 def _path(place: LogPlace, err: bool) -> str:

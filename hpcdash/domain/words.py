@@ -85,7 +85,8 @@ def grouped(
                 ("eligible", when(row["eligible_at"])),
                 ("may start", when(row["_expected_start_at"]) if state in WAITING else ""),
                 ("started", when(row["started_at"])),
-                ("ended" if state in ENDED else "ends by", when(row["ends_at"])),
+                # Of an array that waits the tasks that ran have such times.
+                ("ended" if state in ENDED else "ends by", "" if state in WAITING else when(row["ends_at"])),
                 ("ran", run),
                 ("limit", format_duration(limit) if limit and not run else ""),
             ],

@@ -283,12 +283,15 @@ class JobPicture:
         """What the rows of an array have in common; None where this is a job or a task."""
         if "_" in self.job_id:
             return None
-        of_it = [rows for _, table, _ in tables if (rows := table.filter(_is(table, "array_id", self.job_id))).num_rows]
+        of_it = [(table.filter(_is(table, "array_id", self.job_id)), is_complete) for _, table, is_complete in tables]
         if self._ended_tasks is not None:
-            of_it.append(self._ended_tasks)
-        if not of_it:
+            of_it.append((self._ended_tasks, False))
+        some = [rows for rows, _ in of_it if rows.num_rows]
+        if not some:
             return None
-        rows = _first_of_each_id(of_it[:1] + [rows.filter(_is_any(rows, "state", ENDED)) for rows in of_it[1:]])
+        # An answer on the past tells nothing of the tasks that live.
+        living = next((rows for rows, is_complete in of_it if is_complete), some[0])
+        rows = _first_of_each_id([living, *(rows.filter(_is_any(rows, "state", ENDED)) for rows in some)])
         # One row is no array to fold; it stands for the whole all the same.
         summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
         return {**summary, "id": self.job_id, "array_id": self.job_id, "array_task": None}

@@ -51,11 +51,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Entries under a title; `is_aside`: it may stand beside the others where there is room."""
+    """Entries under a title; `is_aside`: it may stand beside the others where there is room, `is_broad`: below them.
+
+    Paths are broad: one that is torn cannot be copied.
+    """
 
     title: str
     entries: tuple[Entry, ...]
     is_aside: bool = False
+    is_broad: bool = False
 
 
 def job_groups(
@@ -91,7 +95,7 @@ def job_groups(
         Group(f"QoS {row['qos'] or ''}".strip(), _rules(picture), is_aside=True),
         Group("jobs that wait for it", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
-        Group("files", tuple(own.get("files", ()))),
+        Group("files", tuple(own.get("files", ())), is_broad=True),
         Group("what happened", _events(picture, now, zone)),
     ]
     return [group for group in groups if group.entries]

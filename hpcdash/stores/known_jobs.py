@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.states import ACTIVE, ENDED
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 
@@ -41,3 +42,28 @@ def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
         rows = table.filter(pc.equal(table["array_id"], array_id)).select(["id", "_task", "_tasks"]).to_pylist()
         found |= {row["_task"]: row["id"] for row in rows if row["_task"] is not None and row["_tasks"] == 1}
     return found
+
+
+def task_with_log(store: ClusterStore, array_id: str) -> str | None:
+    """As `telling_task`, of the lists there are."""
+    return telling_task(_tables(store), array_id)
+
+
+def telling_task(tables: Iterable[pa.Table], array_id: str) -> str | None:
+    """The task of an array whose log tells most of it now: the first that runs, else the last that ended.
+
+    None where no table has such a task; of a task that several have the first counts.
+    """
+    states: dict[str, tuple[int, str]] = {}
+    for table in tables:
+        rows = (
+            table.filter(pc.equal(table["array_id"], array_id)).select(["id", "state", "_task", "_tasks"]).to_pylist()
+        )
+        for row in rows:
+            if row["_task"] is not None and row["_tasks"] == 1:
+                states.setdefault(row["id"], (row["_task"], str(row["state"])))
+    running = [(task, job_id) for job_id, (task, state) in states.items() if state in ACTIVE]
+    ended = [(task, job_id) for job_id, (task, state) in states.items() if state in ENDED]
+    if running:
+        return min(running)[1]
+    return max(ended)[1] if ended else None

@@ -59,6 +59,8 @@ class Poller:
         self._monotonic = monotonic
         self._wanted_now: set[Kind] = set()
         self._in_flight: set[Kind] = set()
+        # When the questions that have no answer yet were sent.
+        self._sent_at: dict[Kind, float] = {}
         self._force = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -107,6 +109,10 @@ class Poller:
         if kind in self._wanted_now:
             return 0.0
         return self._schedules[kind].asked_at + self.interval_seconds(kind) - self._monotonic()
+
+    def unanswered_seconds(self) -> float:
+        """How long the oldest question that is on its way has been so; 0 where there is none."""
+        return self._monotonic() - min(self._sent_at.values()) if self._sent_at else 0.0
 
     def start(self) -> None:
         if self._task is None or self._task.done():
@@ -189,7 +195,7 @@ class Poller:
 
     async def _poll_one(self, kind: Kind) -> None:
         schedule = self._schedules[kind]
-        began = self._monotonic()
+        began = self._sent_at[kind] = self._monotonic()
         try:
             await self.store.fetch(kind)
         except HpcdashError as error:
@@ -199,6 +205,7 @@ class Poller:
             schedule.asked_at = self._monotonic()
             schedule.took_seconds = schedule.asked_at - began
         finally:
+            self._sent_at.pop(kind, None)
             self._in_flight.discard(kind)
             self._wake.set()
 

@@ -17,6 +17,8 @@ _LINE_WORDS = {
     "lost": "line lost",
     "failed": "no connection",
 }
+# An answer that takes longer is worth a word.
+_SLOW_ANSWER_SECONDS = 4.0
 
 
 def shown_error(session: ClusterSession, view: View) -> HpcdashError | None:
@@ -59,6 +61,8 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
     words = _LINE_WORDS.get(state, state)
     if state != "connected":
         return StatusPart(words, "bold")
+    if (seconds := session.poller.unanswered_seconds()) >= _SLOW_ANSWER_SECONDS:
+        return StatusPart(f"no answer for {seconds:.0f} s", "bold")
     if error is not None:
         # The login node is there; what was asked of it failed.
         return StatusPart("connected, last answer failed", "bold", "failing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -30,7 +31,7 @@ SCHEDULERS = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All in one event loop: a store lives in one."""
     for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

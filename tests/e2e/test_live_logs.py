@@ -144,6 +144,16 @@ def test_following_ends_with_the_job_and_says_how_it_ended(lab: SlurmLab, over_s
     assert f"job {job_id} failed: exit 3" in again.stderr
 
 
+def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(lab: SlurmLab, over_ssh: Program) -> None:
+    script = "#!/bin/sh\necho task $SLURM_ARRAY_TASK_ID\nsleep 600\n"
+    array = lab.submit("alice", "-J", "sweep", "-o", "a-%A-%a.out", "--array=4-9%1", script=script)
+    path = lab.work_dir("alice") / f"a-{array}-4.out"
+    wait_until("the first task's words", lambda: path.exists() and path.stat().st_size > 0, SECONDS)
+    run = over_ssh("log", array)
+    assert (run.status, run.stdout) == (0, b"task 4\n")
+    assert f"of array {array} this is task {array}_4" in run.stderr
+
+
 def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(lab: SlurmLab, over_ssh: Program) -> None:
     job_id = lab.submit("alice", "-J", "held", "--hold", "-o", "held-%j.out", script="#!/bin/sh\necho done\n")
     path = lab.work_dir("alice") / f"held-{job_id}.out"

@@ -176,6 +176,17 @@ async def test_a_kind_that_hangs_does_not_hold_up_the_others(cluster: Cluster) -
     await until(lambda: Kind.HISTORY in cluster.store.snapshots)
 
 
+async def test_it_is_known_how_long_an_answer_is_waited_for(cluster: Cluster) -> None:
+    cluster.transport.hangs[HISTORY] = asyncio.Event()
+    await started(cluster, Kind.HISTORY)
+    await after(cluster, 7)
+    assert cluster.poller.unanswered_seconds() == 7
+    cluster.transport.hangs.pop(HISTORY).set()
+    await until(lambda: Kind.HISTORY in cluster.store.snapshots)
+    await settled(cluster)
+    assert cluster.poller.unanswered_seconds() == 0
+
+
 async def test_ask_now_asks_for_all_that_is_shown_at_once(cluster: Cluster) -> None:
     await started(cluster, *SHOWN)
     cluster.poller.ask_now()

@@ -15,6 +15,7 @@ from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTIONS, available, key_sign, remapped, textual_keys
+from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.screens.main import SPECS, MainScreen
@@ -118,6 +119,18 @@ async def test_read_only_takes_away_what_acts() -> None:
         assert "x cancel" not in screen_text(app)
         await app.main.act("cancel")
         assert app.screen is app.main
+
+
+async def test_read_only_is_said_where_one_would_act() -> None:
+    app = dashboard(read_only=True)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await pilot.press("x")
+        await until(pilot, lambda: "read-only: cancel is taken away" in notes(app), "told of the key")
+        await press(pilot, "colon")
+        await type_text(pilot, "hold")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "read-only: hold is taken away" in screen_text(app), "told of the command")
 
 
 def test_what_a_scheduler_cannot_do_is_not_offered() -> None:
@@ -404,6 +417,44 @@ async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> Non
         await press(pilot, "a")
         assert ids_of(app) == folded
         assert rows.cursor_id == f"{task.split('_')[0]}[]"
+
+
+def notes(app: HpcdashApp) -> list[str]:
+    return [str(note.message) for note in app._notifications]
+
+
+async def test_an_array_in_one_row_has_all_of_its_id_shown() -> None:
+    app = dashboard("arrays")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m")
+        assert "3_[0-1000:10]" in screen_text(app)
+
+
+async def test_a_click_on_a_view_s_name_or_a_key_s_words_is_that_key() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        lines = screen_text(app).splitlines()
+        await pilot.click(offset=(lines[0].index("2 nodes") + 3, 0))
+        await until(pilot, lambda: app.main.view_name == "nodes", "the view clicked on")
+        lines = screen_text(app).splitlines()
+        await pilot.click(offset=(lines[-1].index("q back") + 2, len(lines) - 1))
+        await until(pilot, lambda: app.main.view_name == "jobs", "the key clicked on")
+        at_the_name = screen_text(app).splitlines()[0].index("jobs")
+        await pilot.click(offset=(at_the_name, 0))
+        assert app.main.view_name == "jobs"
+
+
+async def test_a_key_for_a_job_where_there_is_none_says_so() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "slash")
+        await type_text(pilot, "nobody-has-this-name")
+        await press(pilot, "enter", "l")
+        await until(pilot, lambda: "no job is pointed at" in notes(app), "told")
+        assert app.main.view_name == "jobs"
 
 
 async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_words() -> None:

@@ -241,6 +241,24 @@ async def test_an_array_is_shown_in_task_order_with_its_throttle() -> None:
         assert transport.count("sstat") == 0
 
 
+async def test_an_array_some_of_whose_tasks_ended_is_told_as_those_that_live() -> None:
+    living: Fields = {
+        **WAITING,
+        "jobarrayid": "7_[2-4]",
+        "arrayjobid": "7",
+        "arraytaskid": "2-4",
+        "reason": "JobHeldUser",
+    }
+    failed: Fields = {"jobid": "7_1", "state": "FAILED", "exitcode": "1:0", "user": "user000"}
+    app = app_on(SpeakingTransport({**living, "priority": "0"}, past=(failed,)))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await app.main.push("job", job_id="7")
+        await until(pilot, has(app, "✗ failed"), "its ended task is known")
+        assert "held" in line_with(app, "state  ")
+        assert "exit 1" not in screen_text(app)
+
+
 async def test_a_job_that_ended_says_how_and_by_whom() -> None:
     transport = SpeakingTransport(
         past=({"jobid": "88", "state": "CANCELLED by 0", "exitcode": "0:15", "user": "user000"},)

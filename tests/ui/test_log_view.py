@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from hpcdash.errors import ConnectionFailed
 from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from tests.support.real_files import append, make_folder, put, put_sparse, remove, size_of
 from tests.ui.log_stage import (
@@ -26,7 +27,7 @@ from tests.ui.log_stage import (
     shows_no_more,
     view_of,
 )
-from tests.ui.stage import NOW, screen_text, settled, type_text, until
+from tests.ui.stage import NOW, rows_of, screen_text, settled, type_text, until
 
 SIZE = (120, 30)
 
@@ -120,6 +121,43 @@ async def test_home_of_a_huge_log_is_there_at_once(log: Path) -> None:
         await pilot.press("percent_sign", "5", "0", "enter")
         await shows(pilot, "50 % of 10G")
         assert "␀×" in screen_text(pilot.app)
+
+
+async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path) -> None:
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=SIZE) as pilot:
+        await open_log(pilot)
+        why = "nothing to go through: there is no such file"
+        for key in ("number_sign", "n", "N", "f"):
+            view_of(pilot)._say("")
+            await pilot.press(key)
+            await shows(pilot, why)
+        view_of(pilot)._say("")
+        # What one types on is the line's all the same: letters are keys as well.
+        for typed in ("slash x y enter", "percent_sign 5 enter", "at 1 0 : 0 0 enter"):
+            await pilot.press(*typed.split())
+            await shows(pilot, why)
+            await pilot.press("escape")
+            await shows_no_more(pilot, why)
+        assert pane_of(pilot).search_text == ""
+
+
+async def test_next_match_before_any_search_says_how_to_search(log: Path) -> None:
+    put(log, b"one\ntwo\n")
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=SIZE) as pilot:
+        await open_log(pilot)
+        await pilot.press("n")
+        await shows(pilot, "nothing is searched for; / does")
+
+
+async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_room(log: Path) -> None:
+    put(log, b"no times here\n" * 50)
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_log(pilot)
+        await pilot.press("s", "w", "home", "at", "1", "0", ":", "0", "0", "enter")
+        await shows(pilot, "stdout  its lines have no times")
 
 
 async def test_what_one_types_at_the_percent_sign_must_be_a_percentage(log: Path) -> None:
@@ -364,6 +402,21 @@ async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
         await shows(pilot, "the last task of the array that is known")
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: view_of(pilot).job_id == "13_8")
+
+
+async def test_the_log_of_a_folded_array_is_that_of_its_first_running_task(log: Path) -> None:
+    put(log, b"words\n")
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert rows_of(app).move_to("13[]")
+        table = app.sessions[0].store.table(Kind.MINE)
+        assert table is not None
+        tasks = table.select(["id", "array_id", "state", "_task"]).to_pylist()
+        running = [row for row in tasks if row["array_id"] == "13" and row["state"] == "running"]
+        await pilot.press("l")
+        await until(pilot, lambda: app.main.view_name == "log", "the log view")
+        assert view_of(pilot).job_id == min(running, key=lambda row: row["_task"])["id"]
 
 
 async def test_a_job_that_is_no_task_has_no_neighbours(log: Path) -> None:

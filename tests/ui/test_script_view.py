@@ -219,7 +219,9 @@ async def test_the_job_s_keys_work_from_its_script() -> None:
 async def test_asking_again_keeps_the_place() -> None:
     app = app_with({"88": b"#!/bin/sh\n" + b"echo\n" * 100})
     async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(pilot, "end")
+        view = await opened(pilot)
+        await until(pilot, lambda: view.page.max_scroll_y > 50, "the whole script")
+        await press(pilot, "end")
         await until(pilot, lambda: view.page.scroll_offset.y > 50, "the end")
         place = view.page.scroll_offset
         await press(pilot, "ctrl+r")

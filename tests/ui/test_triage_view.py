@@ -23,6 +23,7 @@ from hpcdash.stores.poller import Poller
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.triage import TriageView
 from tests.support.failed_array import FailedArray
 from tests.ui.stage import press, rows_of, screen_text, settled, until
@@ -232,10 +233,10 @@ async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
     transport.mine = transport.recent = [PLAIN]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
-        view = await open_triage(pilot)
-        assert "job 90 is no array" in screen_text(pilot.app)
-        assert "l shows its log" in screen_text(pilot.app)
-        assert view.pointed_job() == "90"
+        await settled(pilot)
+        await press(pilot, "t")
+        await until(pilot, lambda: "job 90 is no array; l shows its log" in told(pilot), "told")
+        assert isinstance(pilot.app.main.view, JobsView)
 
 
 async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.stores.job_rows import rows_meant
+from hpcdash.stores.known_jobs import known_row, task_with_log
 from hpcdash.stores.resubmission import plan_again, settle
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.screens.acting import Acting
@@ -42,14 +44,28 @@ class JobActions(Acting):
 
     async def _open(self, view: str, **arguments: Any) -> None:
         job_id = self.view.pointed_job()
-        if job_id is not None:
+        if job_id is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
             await self.push(view, job_id=job_id, **arguments)
 
     async def do_log(self) -> None:
-        await self._open("log", stream="stdout")
+        await self._open_log("stdout")
 
     async def do_error_log(self) -> None:
-        await self._open("log", stream="stderr")
+        await self._open_log("stderr")
+
+    async def _open_log(self, stream: str) -> None:
+        """The log of the job one points at; of an array that of one of its tasks."""
+        view = self.view
+        job_id = view.pointed_job()
+        task = None if job_id is None else await asyncio.to_thread(task_with_log, self.session.store, job_id)
+        if self.view is not view:
+            return
+        if task is None:
+            await self._open("log", stream=stream)
+        else:
+            await self.push("log", job_id=task, stream=stream)
 
     async def do_script(self) -> None:
         await self._open("script")
@@ -58,7 +74,12 @@ class JobActions(Acting):
         await self._open("script", diff=True)
 
     async def do_triage(self) -> None:
-        await self._open("triage")
+        job_id = self.view.pointed_job()
+        row = None if job_id is None else known_row(self.session.store, job_id)
+        if row is not None and row["array_id"] is None:
+            self.notify(f"job {visible(str(job_id))} is no array; l shows its log", severity="warning", markup=False)
+        else:
+            await self._open("triage")
 
     async def do_journal(self) -> None:
         if not isinstance(self.view, JournalView):

@@ -477,7 +477,8 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         view = self.view
         if isinstance(view, TableView):
             bar = self.query_one(CommandBar)
-            bar.ask("/", view.filter_text or bar.last_filter)
+            # One that stands is refined; the last one, recalled, makes way for what is typed.
+            bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
             view.try_filter(view.filter_text or bar.last_filter)
 
     def do_command(self) -> None:

@@ -191,9 +191,13 @@ class JobView(View):
             sign_cells=_SIGN_LINES * (column - label_cells(())),
         )
         lines = [Text(visible(self._headline()), "bold"), Text()]
-        left = [line for group in groups if not (is_wide and group.is_aside) for line in self._lines(group, column)]
-        aside = [line for group in groups if is_wide and group.is_aside for line in self._lines(group, column)]
-        lines = self._wrapped(lines, width) + (in_columns(left, aside, column) if is_wide else left)
+        lines = self._wrapped(lines, width)
+        if is_wide:
+            left = [group for group in groups if not (group.is_aside or group.is_broad)]
+            aside = [group for group in groups if group.is_aside]
+            lines += in_columns(self._all_lines(left, column), self._all_lines(aside, column), column)
+            groups = [group for group in groups if group.is_broad]
+        lines += self._all_lines(groups, width)
         self._own_words_line = len(lines)
         lines += self._native_lines(width)
         return Text("\n").join(lines)
@@ -211,8 +215,8 @@ class JobView(View):
     def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
         return [part for line in lines for part in (line.wrap(self.app.console, width, overflow="fold") or [line])]
 
-    def _lines(self, group: Group, width: int) -> list[Text]:
-        return entry_lines(group, width, self._style, self.app.console)
+    def _all_lines(self, groups: Sequence[Group], width: int) -> list[Text]:
+        return [line for group in groups for line in entry_lines(group, width, self._style, self.app.console)]
 
     def _native_lines(self, width: int) -> list[Text]:
         detail = self.picture.detail

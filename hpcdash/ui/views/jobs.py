@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
-from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration
 from hpcdash.domain.words import ended_words, state_word
 from hpcdash.stores.cluster import Changed
@@ -59,7 +59,7 @@ def left_cell(now: Any) -> cells.CellFunction:
     """Time left until the limit ends a running job."""
 
     def left(value: datetime | None, row: cells.RowContext) -> cells.Cell:
-        if value is None or row["state"] not in ACTIVE:
+        if value is None or row["state"] not in ACTIVE or row["state"] == JobState.COMPLETING:
             return "", cells.MUTED
         seconds = (value - now()).total_seconds()
         if seconds <= 0:
@@ -141,9 +141,14 @@ class JobsView(TableView):
             return super().fitted(column, table)
         # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
         folded = fitted(replace(column, key="array_id"), table, extra=7)
+        indent_cells = 2
         if self._fold_all and not self._exceptions:
-            table = table.filter(pc.is_null(table["array_id"]))
-        longest = max(folded.longest, fitted(column, table, extra=2).longest)
+            indent_cells = 0
+            # Of an array in one row that row is shown, with the range of its tasks.
+            counts = pc.value_counts(table["array_id"])
+            alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
+            table = table.filter(pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone)))
+        longest = max(folded.longest, fitted(column, table, extra=indent_cells).longest)
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:

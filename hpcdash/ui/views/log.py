@@ -312,9 +312,25 @@ class LogView(View):
         self._beside = not self._beside
         await self._show_streams()
 
+    def _nothing_there(self) -> str:
+        """Why there are no lines to go through; '' where there are some."""
+        pane = self.pane
+        if pane is not None and pane.window.rows:
+            return ""
+        if pane is None or not pane.path or pane.window.looked_at is None:
+            return "nothing to go through: no log is open"
+        return f"nothing to go through: {pane.window.look.problem or 'the log is empty'}"
+
+    def _pane_with_lines(self) -> LogPane | None:
+        """The stream that keys are for; None, and a word why, while it has no lines to go through."""
+        if words := self._nothing_there():
+            self._say(words)
+            return None
+        return self.pane
+
     def do_follow(self) -> None:
-        if self.pane is not None:
-            self.pane.set_following(not self.pane.viewport.following)
+        if (pane := self._pane_with_lines()) is not None:
+            pane.set_following(not pane.viewport.following)
 
     def do_wrap(self) -> None:
         self._wraps = not self._wraps
@@ -327,17 +343,26 @@ class LogView(View):
             bar.ask("search", self.pane.search_text, sign="/", take=self._take_search)
 
     def _take_search(self, typed: str) -> str:
+        if typed and (words := self._nothing_there()):
+            return words
         if self.pane is not None:
             self.pane.search(typed)
         return ""
 
     def do_next_match(self) -> None:
-        if self.pane is not None:
-            self.pane.next_match()
+        self._go_match()
 
     def do_previous_match(self) -> None:
-        if self.pane is not None:
-            self.pane.next_match(backwards=True)
+        self._go_match(backwards=True)
+
+    def _go_match(self, *, backwards: bool = False) -> None:
+        pane = self._pane_with_lines()
+        if pane is None:
+            return
+        if pane.search_text:
+            pane.next_match(backwards=backwards)
+        else:
+            self._say("nothing is searched for; / does")
 
     def do_to_percent(self) -> None:
         if self.pane is not None:
@@ -350,6 +375,8 @@ class LogView(View):
             return "a percentage: 0 to 100"
         if not 0 <= percent <= 100:
             return "a percentage: 0 to 100"
+        if words := self._nothing_there():
+            return words
         if self.pane is not None:
             self.pane.go_percent(percent)
         return ""
@@ -359,13 +386,17 @@ class LogView(View):
             self.screen.query_one(CommandBar).ask("time", sign="@", take=self._take_time)
 
     def _take_time(self, typed: str) -> str:
-        if self.pane is not None and typed.strip():
+        if not typed.strip():
+            return ""
+        if words := self._nothing_there():
+            return words
+        if self.pane is not None:
             self.pane.go_time(typed)
         return ""
 
     def do_line_number(self) -> None:
-        if self.pane is not None:
-            self.pane.count_lines()
+        if (pane := self._pane_with_lines()) is not None:
+            pane.count_lines()
 
     def do_open_outside(self) -> None:
         if self.pane is not None:

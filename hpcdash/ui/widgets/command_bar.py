@@ -103,7 +103,9 @@ class CommandBar(Horizontal):
     def is_open(self) -> bool:
         return bool(self.display)
 
-    def ask(self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None, proposed: bool = False) -> None:
+    def ask(
+        self, mode: str, value: str = "", *, sign: str = "", take: Take | None = None, proposed: bool = False
+    ) -> None:
         """Open the bar with something in it, after `sign` (by default the mode); typing replaces what is `proposed`.
 
         `take` is called at enter instead of what the screen does with a mode of its own; the bar stays open while it

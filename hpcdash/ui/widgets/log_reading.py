@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -369,9 +370,13 @@ class LogReading(Vertical):
         """Which stream, how far, and what is going on."""
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(self.stream, "bold" if self.is_active else "")
-        for words, style in self._position():
-            if words:
-                text.append("  ").append(visible(words), style)
+        parts = [(visible(words), style) for words, style in self._position() if words]
+        said = visible(self._doing or self._found)
+        if said and cell_len(self.stream) + sum(2 + cell_len(words) for words, _ in parts) > self.size.width - 2:
+            # What a key came to is told first where not everything can be.
+            parts.sort(key=lambda part: part[0] != said)
+        for words, style in parts:
+            text.append("  ").append(words, style)
         return text
 
     def _position(self) -> list[tuple[str, str]]:
