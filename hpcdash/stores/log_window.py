@@ -161,11 +161,6 @@ class LogWindow:
 
     # -- reading
 
-    async def open_end(self) -> None:
-        """Hold the end of the file."""
-        async with self._turn:
-            await self._open_end()
-
     async def open_at(self, offset: int) -> None:
         """Hold what is around an offset."""
         async with self._turn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -314,8 +314,3 @@ class _Paths:
             return None
         task = str(row["array_task"])
         return LogFiles(self.stdout.path(task), self.stderr.path(task) if self.stderr is not None else None)
-
-
-def job_ids_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The ids of rows, in their order."""
-    return tuple(str(row["id"]) for row in rows)

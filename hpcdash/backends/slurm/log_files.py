@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.slurm.submit_line import read_submit_line
 from hpcdash.domain import nodelist
-from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
+from hpcdash.domain.sbatch import Option, last_value, read_directives
 from hpcdash.logs.paths import (
     PathFacts,
     default_pattern,
@@ -23,10 +24,7 @@ from hpcdash.logs.paths import (
 
 _NULL = "(null)"
 _INTERACTIVE = frozenset({"srun", "salloc"})
-_WRAPPED = "# This script was created by sbatch --wrap.\n"
 _INTERACTIVE_NOTE = "a job of srun or salloc: its output went to the terminal that it was started in"
-# Stands for a blank inside a word of a submit line, which keeps no quotes.
-_BLANK = "\x00"
 
 Native = Mapping[str, str]
 Row = Mapping[str, Any]
@@ -205,21 +203,6 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
 
 
 def _submit_options(row: Row, native: Native, script: Script | None) -> tuple[Sequence[Option], Sequence[str]]:
-    """The options of the command line that sbatch was called with, and the words from the script's name on.
-
-    SubmitLine joins the words with blanks and drops the quotes: texts known to hold blanks are put together again.
-    """
-    line = native.get("SubmitLine", "")
-    for text in (row["name"], row["comment"], row["work_dir"], _wrapped(script)):
-        if text and " " in text:
-            line = line.replace(text, text.replace(" ", _BLANK), 1)
-    words = [word.replace(_BLANK, " ") for word in line.split(" ")]
-    read = read_command_line(words[1:])
-    return read.options, read.script
-
-
-def _wrapped(script: Script | None) -> str | None:
-    """What --wrap was given, of a script that sbatch made of it."""
-    if script is None or _WRAPPED not in script.text:
-        return None
-    return script.text.partition(_WRAPPED)[2].strip("\n")
+    """The options of the command line that sbatch was called with, and the words from the script's name on."""
+    line = read_submit_line(native.get("SubmitLine", ""), row, script)
+    return (line.options, line.script) if line else ((), ())

@@ -140,9 +140,6 @@ class Viewport:
             if above and self._top() < self._last_top():
                 self.move(-above)
 
-    def to_first(self) -> None:
-        self.to_offset(self.window.start)
-
     def sideways(self, cells: int) -> None:
         """Left or right, as far as the longest line on the screen reaches."""
         longest = max((width_of(self.line(placed.row).text) for placed in self.placed()), default=0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rich.syntax import Syntax
-
 # Start and end in letters, and a name of PARTS.
 Part = tuple[int, int, str]
 PARTS = ("comment", "string", "keyword", "number", "variable")
@@ -64,6 +62,9 @@ def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
             break
         kept.append(line)
     parts: list[list[Part]] = [[] for _ in lines]
+    # Pygments is not for the start of the program.
+    from rich.syntax import Syntax
+
     lexer = Syntax("", language).lexer
     if lexer is None or not kept:
         return parts
