@@ -35,7 +35,7 @@ class ScriptPage(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     ScriptPage {
         height: 1fr; width: 1fr; background: $background; color: $foreground;
-        scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1;
+        scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; scrollbar-gutter: stable;
         & > .script-page--gutter { color: $table-dim; }
         & > .script-page--note { color: $table-dim; text-style: italic; }
         & > .script-page--plain { color: $foreground; }
