@@ -46,6 +46,8 @@ class Capability(StrEnum):
     SIGNAL = "signal"
     ALTER = "alter"
     SUBMIT = "submit"
+    # It keeps the scripts of its jobs, and gives them back.
+    KEEPS_SCRIPTS = "keeps_scripts"
 
 
 class Verb(StrEnum):
@@ -113,7 +115,8 @@ class JobDetail:
 class Probe:
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
-    `commands` maps each of the scheduler's commands to its path there, '' where it is missing.
+    `commands` maps each of the scheduler's commands to its path there, '' where it is missing. `dialect` is the
+    backend's own word for which of several kinds was found; '' where there is one.
     """
 
     user: str
@@ -123,6 +126,7 @@ class Probe:
     has_accounting: bool | None = None
     controller_answers: bool | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
+    dialect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +192,14 @@ class Script:
 class LogFiles:
     """Where a job's output is. `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
 
-    `note` says in words what is not certain about the paths, '' where the scheduler itself gave them.
+    `note` says in words what is not certain about the paths, '' where the scheduler itself gave them. `host` is the
+    node on whose own disk they are for now, '' where the login node has them.
     """
 
     stdout: str | None
     stderr: str | None
     note: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +222,17 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Resubmission:
-    """A job that would be submitted once more, or some tasks of an array.
+class Handover:
+    """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
 
-    `notes` say in words what is left out, guessed or not known. `mark` is the new job's comment, by which it is found
-    where the answer was lost; '' where it keeps a comment of its own.
+    `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`
+    in its comment; `mark` is '' where it keeps a comment of its own, and then by `job_name` ('': not known).
     """
 
     command: ActionCommand
     notes: tuple[str, ...] = ()
     mark: str = ""
+    job_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +262,19 @@ class Backend(Protocol):
     def title(self) -> str: ...
     @property
     def capabilities(self) -> frozenset[Capability]: ...
+    @property
+    def alterable(self) -> tuple[str, ...]:
+        """What of ALTERABLE can be changed here."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its questions can be asked before its probe was answered."""
+        ...
+
+    def settled(self, probe: Probe) -> Backend:
+        """The backend for what the probe found: itself, where there is one kind."""
+        ...
 
     def probe_query(self) -> Query[Probe]:
         """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
@@ -292,13 +312,16 @@ class Backend(Protocol):
         """Whether only the batch script's own directives can tell the paths."""
         ...
 
-    def script_query(self, job_id: str) -> Query[Script]:
-        """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused."""
+    def script_query(self, job_id: str) -> Query[Script] | None:
+        """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused.
+
+        None where it gives none back (no KEEPS_SCRIPTS).
+        """
         ...
 
-    def history_script_query(self, job_id: str) -> Query[Script]:
+    def history_script_query(self, job_id: str) -> Query[Script] | None:
         """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it
-        keeps none."""
+        keeps none. None as above."""
         ...
 
     def submitted_file(self, detail: JobDetail) -> str | None:
@@ -313,15 +336,18 @@ class Backend(Protocol):
         """What a job of domain.schema.JOBS uses (running) or used (ended); None for one that has not started."""
         ...
 
-    def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told."""
+    def priority_query(self, job_id: str) -> Query[Mapping[str, str]] | None:
+        """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told.
+
+        None, here and below, where the scheduler has no such thing.
+        """
         ...
 
-    def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
+    def qos_query(self, qos: str) -> Query[Mapping[str, str]] | None:
         """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
         ...
 
-    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
+    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
         """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
         ...
 
@@ -332,7 +358,7 @@ class Backend(Protocol):
 
     def resubmission(
         self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-    ) -> Resubmission:
+    ) -> Handover:
         """Submit a job's script with its options again, of an array only `tasks` (None: all it had), as they were.
 
         `past` is what history_native_query says, {} where that is not to be had. The command's one outcome is for the
@@ -341,7 +367,7 @@ class Backend(Protocol):
         """
         ...
 
-    def submission(self, wanted: Submission) -> ActionCommand:
-        """Hand a script in, from the folder the command runs in. Its one outcome is for `wanted.name`; its words name
-        the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
+    def submission(self, wanted: Submission) -> Handover:
+        """Hand a script in, from the folder the command runs in. The command's one outcome is for `wanted.name`; its
+        words name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
         ...

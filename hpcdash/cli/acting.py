@@ -15,7 +15,7 @@ from hpcdash.backends.base import ActionRequest, Outcome, Verb
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings
-from hpcdash.domain.job_ids import split_ids
+from hpcdash.domain.job_ids import number_of, split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import clip, visible
@@ -101,9 +101,7 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
     verb = plan.request.verb
     print(f"{verb} on {visible(session.name)}: {jobs_words(plan.rows)}", file=sys.stderr)
     known = {row["_number"] for row in plan.rows}
-    unknown = [
-        job_id for job_id in plan.request.job_ids if int(job_id.partition("_")[0].partition("+")[0]) not in known
-    ]
+    unknown = [job_id for job_id in plan.request.job_ids if int(number_of(job_id) or -1) not in known]
     if unknown:
         print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
     if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):

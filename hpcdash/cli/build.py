@@ -16,6 +16,7 @@ import platformdirs
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.pbs import BACKEND as PBS
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import (
@@ -41,7 +42,7 @@ from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.session import ClusterSession
 
 # The schedulers that are driven over any transport; the embedded queue is of this machine alone.
-BACKENDS: dict[str, Backend] = {SLURM.name: SLURM}
+BACKENDS: dict[str, Backend] = {SLURM.name: SLURM, PBS.name: PBS}
 EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
@@ -154,7 +155,7 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
         return tuple(BACKENDS.values())
     if cluster.backend not in BACKENDS:
         raise UsageError(
-            f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm, local."
+            f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm, pbs, local."
         )
     return (BACKENDS[cluster.backend],)
 

@@ -42,6 +42,7 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
     async def run() -> T:
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
+            await session.store.settle()
             return await work(session)
         finally:
             await session.store.close()

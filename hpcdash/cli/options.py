@@ -48,7 +48,9 @@ def common_options(function: F) -> F:
         click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or its Host in ~/.ssh/config."),
         click.option("--local", is_flag=True, help="This machine's own scheduler."),
         click.option(
-            "--backend", type=click.Choice(["slurm", "local"]), help="The scheduler; found by itself when left out."
+            "--backend",
+            type=click.Choice(["slurm", "pbs", "local"]),
+            help="The scheduler; found by itself when left out.",
         ),
         click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Another configuration."),
         click.option("--yes", is_flag=True, help="Ask no question."),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
@@ -86,7 +87,7 @@ class Dependency:
 
     def names(self, job_id: str, array_id: str | None) -> Condition | None:
         """The condition that speaks of a job: of itself, or of the array it is a task of."""
-        array_of_it = array_id or job_id.partition("_")[0]
+        array_of_it = array_id or array_of(job_id)
         for condition in self.conditions:
             if condition.job_id == job_id or (condition.job_id == array_of_it and (condition.is_array or array_id)):
                 return condition
@@ -176,7 +177,7 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
 
 def _number_first(job_id: str) -> tuple[int, str]:
     """For an order in which 9 comes before 10."""
-    return len(job_id.partition("_")[0]), job_id
+    return len(number_of(job_id)), job_id
 
 
 def never_words(branches: Sequence[Branch], is_any: bool) -> str:

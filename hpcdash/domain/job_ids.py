@@ -1,4 +1,8 @@
-"""Job ids as people and rows write them: 12, 12_3, 12_[3-5,9%1], 65+1; read, split and joined. Knows no table."""
+"""Job ids as people and rows write them; read, split and joined. Knows no table.
+
+Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1. PBS's: 12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the
+server may be left out.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,13 @@ from dataclasses import dataclass, replace
 
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 
-_NUMBER = re.compile(r"[0-9]{1,10}(?![0-9])")
+# PBS counts to 999 999 999 999 at most (max_job_sequence_id), Slurm less far.
+_NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
+# A number alone after the dot is a step of Slurm's.
+_SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*)")
 _SEPARATOR = re.compile(r"[,\s]")
+_SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
+_PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)
 
 
 class BadJobId(ValueError):
@@ -26,18 +35,24 @@ class BadJobId(ValueError):
 class JobId:
     """A job, tasks of an array (`tasks`; None: all there is under the number), or a component of a heterogeneous job.
 
-    A throttle is no part of an id: it is dropped.
+    A throttle is no part of an id: it is dropped. `has_brackets` for PBS's way of writing an array; `server` is what
+    stands after PBS's first dot, '' where it was left out.
     """
 
     number: str
     tasks: ArrayTasks | None = None
     component: int | None = None
+    has_brackets: bool = False
+    server: str = ""
 
     def __str__(self) -> str:
         if self.component is not None:
             return f"{self.number}+{self.component}"
+        ending = f".{self.server}" if self.server else ""
+        if self.has_brackets:
+            return f"{self.number}[{self.tasks or ''}]{ending}"
         if self.tasks is None:
-            return self.number
+            return f"{self.number}{ending}"
         return f"{self.number}_{self.tasks}" if self.tasks.count == 1 else f"{self.number}_[{self.tasks}]"
 
 
@@ -47,16 +62,31 @@ def parse_job_id(text: str) -> JobId:
     if number is None:
         raise BadJobId(text, 0, "it begins with the job's number")
     position, tasks, component = number.end(), None, None
-    if text.startswith("_", position):
+    has_brackets, server = text.startswith("[", position), ""
+    if text.startswith("[]", position):
+        position += 2
+    elif has_brackets:
+        tasks, position = _read_tasks(text, position)
+    elif text.startswith("_", position):
         tasks, position = _read_tasks(text, position + 1)
     elif text.startswith("+", position):
         found = _NUMBER.match(text, position + 1)
         if found is None:
             raise BadJobId(text, position + 1, "a component's number comes after +")
         component, position = int(found[0]), found.end()
+    if (has_brackets or (tasks is None and component is None)) and (named := _SERVER.match(text, position)):
+        server, position = named[1], named.end()
     if position < len(text):
-        raise BadJobId(text, position, "write 12, 12_3 or 12_[3-5]")
-    return JobId(str(int(number[0])), tasks, component)
+        raise BadJobId(text, position, "write 12, 12_3 or 12_[3-5]; with PBS 12[3] or 12[3-5]")
+    return JobId(str(int(number[0])), tasks, component, has_brackets, server)
+
+
+def slurm_job_id(text: str) -> JobId:
+    """As parse_job_id, in Slurm's manner: 12[3] is 12_3; raises BadJobId for an id with a server."""
+    job = parse_job_id(text)
+    if job.server:
+        raise BadJobId(text, text.index("."), "write 12, 12_3 or 12_[3-5]")
+    return replace(job, has_brackets=False)
 
 
 def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
@@ -125,10 +155,49 @@ def joined_tasks(tasks: Iterable[int]) -> ArrayTasks | None:
 
 def covers(wanted: JobId, other: JobId) -> bool:
     """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers 12_[5-9]."""
-    if wanted.number != other.number:
+    if wanted.number != other.number or not _same_server(wanted.server, other.server):
         return False
     if wanted.component is not None:
         return wanted.component == other.component
     if wanted.tasks is None:
         return True
     return other.tasks is not None and wanted.tasks.overlaps(other.tasks)
+
+
+def _same_server(one: str, other: str) -> bool:
+    """Whether two names may be one server's: left out, the same, or one without its domain."""
+    return not one or not other or one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def array_of(job_id: str) -> str:
+    """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any other id as it is."""
+    if found := _SLURM_TASKS.fullmatch(job_id):
+        return found[1]
+    if found := _PBS_TASKS.fullmatch(job_id):
+        return f"{found[1]}[]{found[3]}"
+    return job_id
+
+
+def task_of(job_id: str) -> str:
+    """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; '' for none."""
+    if found := _SLURM_TASKS.fullmatch(job_id):
+        return found[2]
+    found = _PBS_TASKS.fullmatch(job_id)
+    return found[2] if found else ""
+
+
+def holds_many(job_id: str) -> bool:
+    """Whether a row's id stands for what is left of an array rather than for one job or task."""
+    found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
+    return found is not None and not found[2].isdigit()
+
+
+def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
+    """The id of some tasks of an array, in the manner of the array's id; raises BadJobId for what is no array's."""
+    return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))
+
+
+def number_of(job_id: str) -> str:
+    """The digits a row's id begins with, '' where there are none."""
+    found = re.match(r"[0-9]+", job_id)
+    return found[0] if found else ""

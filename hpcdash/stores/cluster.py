@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import array_of, holds_many, task_of
 from hpcdash.errors import CommandError, CommandMissing, HpcdashError, NoSuchJob, RateLimited, UnreachableError
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -156,6 +157,14 @@ class ClusterStore:
                 self.tell_health()
             return self.probe
 
+    async def settle(self) -> None:
+        """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
+
+        Where only one can be there nothing is asked.
+        """
+        if self.probe is None and (len(self._backends) > 1 or not self.backend.is_settled):
+            await self.open()
+
     async def _find_scheduler(self) -> Probe:
         missing: CommandMissing | None = None
         for backend in self._backends:
@@ -164,7 +173,7 @@ class ClusterStore:
             except CommandMissing as error:
                 missing = missing or error
                 continue
-            self.backend = backend
+            self.backend = backend.settled(probe)
             return probe
         assert missing is not None
         raise missing
@@ -323,7 +332,7 @@ class ClusterStore:
 
     async def fetch_detail(self, job_id: str) -> JobDetail:
         """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob."""
-        row_query = self.backend.jobs_query(JobScope(job_ids=(job_id.partition("_[")[0],)))
+        row_query = self.backend.jobs_query(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
         try:
             parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.native_query(job_id)))
             row = _row_of(parsed.table, job_id)
@@ -362,7 +371,7 @@ def _row_of(table: pa.Table, job_id: str) -> pa.Table:
 
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
-    array_id, _, task = job_id.partition("_")
+    array_id, task = array_of(job_id), task_of(job_id)
     wanted = _tasks(task)
     if wanted is None:
         return 0

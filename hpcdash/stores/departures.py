@@ -19,6 +19,7 @@ from hpcdash.backends.base import Backend, JobScope, ParsedTable, Probe, Query
 from hpcdash.domain import schema
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs
+from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, RateLimited
 from hpcdash.stores.clock import Clock
@@ -200,9 +201,9 @@ class Departures:
                 elif is_queue:
                     missing.is_queued = row["state"] in ACTIVE or row["state"] in WAITING
                 continue
-            array_id, bracket, _ = job_id.partition("_[")
-            if bracket:
-                happened += self._settle_record(missing, known.by_array.get(array_id, []), now, is_queue=is_queue)
+            if holds_many(job_id):
+                rows = known.by_array.get(array_of(job_id), [])
+                happened += self._settle_record(missing, rows, now, is_queue=is_queue)
         return happened
 
     def _settle_record(self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool) -> list[JobEvent]:
@@ -253,7 +254,7 @@ class _Index:
 def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
     """The rows of the wanted jobs, and those of wanted records' arrays."""
     ids = list(wanted)
-    arrays = sorted({job_id.partition("_[")[0] for job_id in ids if "_[" in job_id})
+    arrays = sorted({array_of(job_id) for job_id in ids if holds_many(job_id)})
     mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
     if arrays:
         mask = pc.or_(mask, pc.is_in(known["array_id"], pa.array(arrays, pa.string())))

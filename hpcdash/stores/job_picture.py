@@ -14,6 +14,7 @@ from hpcdash.backends.base import JobDetail, JobScope, Usage
 from hpcdash.domain.arrays import fold
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.task_states import TaskStates, task_states
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
@@ -84,7 +85,7 @@ class JobPicture:
         """What was seen to happen to this job (of an array: to its tasks) since this run began."""
         if not self.is_whole_array:
             return tuple(event for event in self.store.events if event.job_id == self.job_id)
-        return tuple(event for event in self.store.events if event.job_id.partition("_")[0] == self.job_id)
+        return tuple(event for event in self.store.events if array_of(event.job_id) == self.job_id)
 
     @property
     def array_id(self) -> str | None:
@@ -163,19 +164,21 @@ class JobPicture:
         self.usage = None if query is None else await self.store.ask(query)
 
     async def _fetch_priority(self) -> None:
-        self.priority = await self.store.ask(self.store.backend.priority_query(self.job_id))
+        query = self.store.backend.priority_query(self.job_id)
+        self.priority = {} if query is None else await self.store.ask(query)
 
     async def _fetch_qos(self) -> None:
         assert self.row is not None
-        if self.row["qos"]:
+        if self.row["qos"] and (query := self.store.backend.qos_query(str(self.row["qos"]))) is not None:
             self._need_accounting()
-            self.qos = await self.store.ask(self.store.backend.qos_query(str(self.row["qos"])))
+            self.qos = await self.store.ask(query)
 
     async def _fetch_queue_rules(self) -> None:
         assert self.row is not None
         if self.row["queue"]:
             first_queue = str(self.row["queue"]).partition(",")[0]
-            self.queue_rules = await self.store.ask(self.store.backend.queue_rules_query(first_queue))
+            query = self.store.backend.queue_rules_query(first_queue)
+            self.queue_rules = {} if query is None else await self.store.ask(query)
 
     async def _fetch_related(self) -> None:
         """The jobs it depends on that no table knows: those of the queue, then those of the past."""
@@ -308,7 +311,7 @@ class JobPicture:
                     related.setdefault(other["id"], other)
             waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), _is_any(table, "state", WAITING)))
             # Those that name this job come first, should there be more than are looked through.
-            number = str(row["array_id"] or row["id"]).partition("_")[0]
+            number = number_of(str(row["array_id"] or row["id"]))
             names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
             for some in (names_it, waiting):
                 for other in some.slice(0, _MOST_DEPENDENTS).select(_OF_OTHERS).to_pylist():

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, shared_tasks
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, shared_tasks, with_tasks
 
 Row = Mapping[str, Any]
 
@@ -67,5 +67,5 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
     meant = joined_tasks(task for tasks in shared for task in (shared_tasks(held, tasks) or ()))
     if meant is None or meant.count == held.count:
         return row
-    job_id = JobId(str(row["array_id"]), meant)
-    return {**row, "id": str(job_id), "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}
+    job_id = with_tasks(str(row["array_id"]), meant)
+    return {**row, "id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}

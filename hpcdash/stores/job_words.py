@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcdash.domain.dependencies import Branch, never_words, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
+from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.task_states import TaskStates
 from hpcdash.domain.units import format_duration
@@ -254,7 +255,7 @@ def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[En
     for event in picture.events[-_MOST_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)
         ago = format_duration(max(0.0, (now - at).total_seconds()))
-        which = f"task {event.job_id.partition('_')[2]} " if picture.is_whole_array else ""
+        which = f"task {task_of(event.job_id)} " if picture.is_whole_array else ""
         was = f"{state_word(event.before)} → " if event.before else ""
         words = f"{which}{was}{state_word(event.after)}  ({ago} ago)"
         entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", words, state=event.after))

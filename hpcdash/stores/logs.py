@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.scripts import fetch_script
@@ -47,7 +48,7 @@ async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
 
 def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
     """The details with the row of the one task that was asked for, where the row holds others too."""
-    array_id, _, task = job_id.partition("_")
+    array_id, task = array_of(job_id), task_of(job_id)
     row = detail.job
     held = row["array_task"][0].as_py()
     if not task.isdigit() or held == task or row["array_id"][0].as_py() != array_id:

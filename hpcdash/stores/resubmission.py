@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import MARK_START, ActionRequest, JobDetail, JobScope, Outcome, Resubmission, Verb
+from hpcdash.backends.base import MARK_START, ActionRequest, Handover, JobDetail, JobScope, Outcome, Verb
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError
 from hpcdash.stores.actions import Plan, Report
 from hpcdash.stores.cluster import ClusterStore
@@ -91,7 +91,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
             f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
         )
     asides: list[str] = []
-    made: list[tuple[Wanted, Resubmission]] = []
+    made: list[tuple[Wanted, Handover]] = []
     searches: dict[str, Search] = {}
     for one in wanted:
         again, told = await _prepare(store, one)
@@ -100,13 +100,13 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
         asides += [note for told_note in told if (note := f"{name}{told_note}") not in asides]
         job_id = again.command.job_ids[0]
         not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-        searches[job_id] = Search(again.mark, one.rows[0]["name"] if one.rows else None, not_before)
+        searches[job_id] = Search(again.mark, again.job_name or None, not_before)
     request = ActionRequest(Verb.SUBMIT, tuple(again.command.job_ids[0] for _, again in made))
     rows = tuple(row for one, _ in made for row in one.rows)
     return Again(Plan(request, rows, tuple(again.command for _, again in made)), tuple(asides), searches)
 
 
-async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Resubmission, list[str]]:
+async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[str]]:
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
@@ -186,4 +186,4 @@ def _numbers_of(table: pa.Table, search: Search) -> list[str]:
     else:
         since = pc.greater_equal(table["submitted_at"], pa.scalar(search.not_before, table["submitted_at"].type))
         found = table.filter(pc.fill_null(pc.and_(since, pc.equal(table["name"], search.name)), False))
-    return [str(number) for number in dict.fromkeys(found["_number"].to_pylist())]
+    return list(dict.fromkeys(map(array_of, found["id"].to_pylist())))

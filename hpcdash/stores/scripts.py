@@ -33,13 +33,21 @@ async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | 
     and for one that has no script, NoSuchJob, AccountingUnavailable, or what keeps the cluster from answering.
     """
     obstacle: HpcdashError
+    backend = store.backend
+    queued, past = backend.script_query(job_id), backend.history_script_query(job_id)
+    if queued is None or past is None:
+        obstacle = SchedulerRefused(
+            f"{backend.title} gives no script back, not even to a job's owner",
+            "The scripts of jobs that are submitted from here are kept here.",
+        )
+        return await _submitted_file(store, job_id, detail, obstacle)
     try:
-        return await store.ask(store.backend.script_query(job_id))
+        return await store.ask(queued)
     except SchedulerRefused as error:
         obstacle = error
     except NoSuchJob:
         try:
-            return await store.ask(store.backend.history_script_query(job_id))
+            return await store.ask(past)
         except (NoSuchJob, AccountingUnavailable) as error:
             obstacle = error
     return await _submitted_file(store, job_id, detail, obstacle)

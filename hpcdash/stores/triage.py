@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import JobScope, LogFiles
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array
+from hpcdash.domain.job_ids import array_of
 from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.domain.triage import EndedTask, TaskGroup, groups_of, last_meaningful, node_names
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited, UsageError
@@ -54,7 +55,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     What the queue says of a task counts before what the past does: accounting cuts exit codes. Raises UsageError for a
     job that is no array, NoSuchJob, and what keeps the cluster from answering.
     """
-    number = job_id.partition("_")[0].removesuffix("[]")
+    number = array_of(job_id)
     backend = store.backend
     queued, past = await asyncio.gather(
         store.ask(backend.jobs_query(JobScope(job_ids=(number,)))),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcdash.backends.base import JobDetail, Outcome, Resubmission, Script
+from hpcdash.backends.base import Handover, JobDetail, Outcome, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
@@ -48,13 +48,13 @@ def again(
     tasks: str | None = None,
     text: Script | None = None,
     native: Mapping[str, str] | None = None,
-) -> Resubmission:
+) -> Handover:
     told = {"SubmitLine": line, **(native or {})} if line else {**(native or {})}
     wanted = None if tasks is None else parse_tasks(tasks)
     return resubmission(detail or held(), told, text or script(), wanted, MARK)
 
 
-def options(found: Resubmission) -> list[str]:
+def options(found: Handover) -> list[str]:
     """The options of sbatch that stand for the job itself, without those the tests' jobs always get."""
     words = list(program_words(found.command.argv))
     words = words[words.index("sbatch") + 1 :]

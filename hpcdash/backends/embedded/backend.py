@@ -9,17 +9,18 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.base import (
+    ALTERABLE,
     ActionCommand,
     ActionRequest,
     Answer,
     Capability,
+    Handover,
     JobDetail,
     JobScope,
     LogFiles,
     ParsedTable,
     Probe,
     Query,
-    Resubmission,
     Script,
     Submission,
     Usage,
@@ -53,10 +54,15 @@ class EmbeddedBackend:
     name = "local"
     title = "embedded queue"
     capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
+    alterable = ALTERABLE
+    is_settled = True
 
     def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:
         self._program = tuple(program)
         self._ended = (f"--ended={ended_seconds}",) if ended_seconds else ()
+
+    def settled(self, probe: Probe) -> EmbeddedBackend:
+        return self
 
     def _ask(self, *words: str) -> tuple[str, ...]:
         return (*self._program, *words)
@@ -118,21 +124,21 @@ class EmbeddedBackend:
             return None
         return Query(self._ask("usage", str(row["id"])), partial(_usage, row=row))
 
-    def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        return Query(self._ask("show", job_id), _nothing)
+    def priority_query(self, job_id: str) -> None:
+        return None
 
-    def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
-        return Query(self._ask("probe"), _nothing)
+    def qos_query(self, qos: str) -> None:
+        return None
 
-    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
-        return Query(self._ask("probe"), _nothing)
+    def queue_rules_query(self, queue: str) -> None:
+        return None
 
-    def submission(self, wanted: Submission) -> ActionCommand:
+    def submission(self, wanted: Submission) -> Handover:
         return submit.submission(self._program, wanted)
 
     def resubmission(
         self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-    ) -> Resubmission:
+    ) -> Handover:
         return submit.resubmission(self._program, detail, tasks, mark)
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
@@ -167,8 +173,3 @@ def _usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
         memory_asked_bytes=row["memory_bytes"],
         gpus=row["gpus"],
     )
-
-
-def _nothing(answer: Answer) -> Mapping[str, str]:
-    require_success(answer)
-    return {}

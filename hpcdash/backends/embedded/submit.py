@@ -6,17 +6,18 @@ from functools import partial
 
 import msgspec
 
-from hpcdash.backends.base import MARK_START, ActionCommand, Answer, JobDetail, Outcome, Resubmission, Submission
+from hpcdash.backends.base import MARK_START, ActionCommand, Answer, Handover, JobDetail, Outcome, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import JobId
-from hpcdash.domain.sbatch import read_command_line
+from hpcdash.domain.job_ids import with_tasks
+from hpcdash.domain.sbatch import last_value, read_command_line, read_directives
 from hpcdash.errors import UsageError, excerpt
 
 
-def submission(program: tuple[str, ...], wanted: Submission) -> ActionCommand:
+def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
     """The queue's `submit`; the script comes on stdin. Raises UsageError for a word that is no option."""
-    if stray := read_command_line(wanted.options).script:
-        raise UsageError(f"{stray[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
+    line = read_command_line(wanted.options)
+    if line.script:
+        raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
     words = list(wanted.options)
     if wanted.array:
         words.append(f"--array={wanted.array}")
@@ -26,20 +27,24 @@ def submission(program: tuple[str, ...], wanted: Submission) -> ActionCommand:
         words.append("--hold")
     token = ("--token", wanted.mark) if wanted.mark else ()
     argv = (*program, "submit", *token, "--named", wanted.name, *words, "-", *wanted.arguments)
-    return ActionCommand(argv, (wanted.name,), partial(_read, job_id=wanted.name), wanted.script)
+    command = ActionCommand(argv, (wanted.name,), partial(_read, job_id=wanted.name), wanted.script)
+    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    # A job that has a comment of its own keeps it.
+    mark = wanted.mark if last_value(given, "comment") is None else ""
+    return Handover(command, (), mark, last_value(given, "job-name") or wanted.name)
 
 
-def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str) -> Resubmission:
+def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str) -> Handover:
     """The queue's `again`: it has kept the script, the options, the environment and the folder."""
     row = detail.job.to_pylist()[0]
     asked = row["array_id"] or row["id"]
-    job_id = asked if tasks is None else str(JobId(asked, tasks))
+    job_id = asked if tasks is None else with_tasks(asked, tasks)
     argv = (*program, "again", "--token", mark, job_id)
     command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
-        return Resubmission(command, (note,))
-    return Resubmission(command, (), mark)
+        return Handover(command, (note,), job_name=row["name"] or "")
+    return Handover(command, (), mark, row["name"] or "")
 
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:

@@ -14,7 +14,7 @@ from hpcdash.backends.slurm.action_answers import Target, read_scancel, read_sco
 from hpcdash.backends.slurm.alterations import Alteration, alteration
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import BadJobId, JobId, joined_tasks, parse_job_id
+from hpcdash.domain.job_ids import BadJobId, JobId, joined_tasks, slurm_job_id
 from hpcdash.errors import UsageError
 
 # What of scancel(1)'s environment would choose other jobs, ask, or signal someone else.
@@ -86,7 +86,7 @@ Job = tuple[str, JobId]
 
 def _read_id(text: str) -> JobId:
     try:
-        return parse_job_id(text)
+        return slurm_job_id(text)
     except BadJobId as error:
         raise UsageError(f"{text!r} is no job id: {error.why}\n  {text}\n  {' ' * error.position}^") from None
 

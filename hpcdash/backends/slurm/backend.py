@@ -8,16 +8,17 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.base import (
+    ALTERABLE,
     ActionCommand,
     ActionRequest,
     Capability,
+    Handover,
     JobDetail,
     JobScope,
     LogFiles,
     ParsedTable,
     Probe,
     Query,
-    Resubmission,
     Script,
     Submission,
     Usage,
@@ -48,6 +49,11 @@ class SlurmBackend:
     name = "slurm"
     title = "Slurm"
     capabilities = frozenset(Capability)
+    alterable = ALTERABLE
+    is_settled = True
+
+    def settled(self, probe: Probe) -> SlurmBackend:
+        return self
 
     def probe_query(self) -> Query[Probe]:
         return probe.probe_query()
@@ -111,8 +117,8 @@ class SlurmBackend:
 
     def resubmission(
         self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-    ) -> Resubmission:
+    ) -> Handover:
         return submit.resubmission(detail, past, script, tasks, mark)
 
-    def submission(self, wanted: Submission) -> ActionCommand:
+    def submission(self, wanted: Submission) -> Handover:
         return submit.submission(wanted)

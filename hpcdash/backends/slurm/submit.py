@@ -14,16 +14,16 @@ from hpcdash.backends.base import (
     MARK_START,
     ActionCommand,
     Answer,
+    Handover,
     JobDetail,
     Outcome,
-    Resubmission,
     Script,
     Submission,
 )
 from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import JobId
+from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.logs.paths import JOB_DEFAULT, TASK_DEFAULT
@@ -81,7 +81,7 @@ _LIMIT_SECONDS = 120.0
 
 def resubmission(
     detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-) -> Resubmission:
+) -> Handover:
     """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
@@ -121,13 +121,13 @@ def resubmission(
         notes.append("bytes that are no UTF-8 are lost: some options are not quite what they were")
     argv = _argv(words, arguments)
     asked = row["array_id"] or row["id"]
-    job_id = asked if tasks is None else str(JobId(asked, tasks))
+    job_id = asked if tasks is None else with_tasks(asked, tasks)
     stdin = script.text.encode("utf-8", "surrogateescape")
     command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS)
-    return Resubmission(command, tuple(notes), "" if own_comment else mark)
+    return Handover(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
 
-def submission(wanted: Submission) -> ActionCommand:
+def submission(wanted: Submission) -> Handover:
     """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
 
     Raises UsageError for an option that sbatch does not know, or a second array.
@@ -144,13 +144,17 @@ def submission(wanted: Submission) -> ActionCommand:
     if wanted.held:
         words.append("--hold")
     # Through stdin the file's name is not seen.
-    if last_value(given, "job-name") is None:
+    job_name = last_value(given, "job-name")
+    if job_name is None:
         words.append(f"--job-name={wanted.name}")
-    if wanted.mark and last_value(given, "comment") is None:
-        words.append(f"--comment={wanted.mark}")
+    # A job that has a comment of its own keeps it.
+    mark = wanted.mark if last_value(given, "comment") is None else ""
+    if mark:
+        words.append(f"--comment={mark}")
     argv = _argv(words, wanted.arguments)
     read = partial(_read, job_id=wanted.name)
-    return ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    return Handover(command, (), mark, job_name or wanted.name)
 
 
 def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:

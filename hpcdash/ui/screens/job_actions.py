@@ -166,16 +166,18 @@ class JobActions(Acting):
 
     def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
         """What may be changed of all of these jobs, and in words why not more."""
-        rows = choice.rows
+        rows, alterable = choice.rows, self.session.store.backend.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows)
-        names = ["time", *(() if running else _WAITING_ONLY), *(("throttle",) if is_arrays else ())]
+        waiting_only = [name for name in _WAITING_ONLY if name in alterable]
+        names = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
         asides = []
+        stays = " and ".join(filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])).replace("qos", "QoS")
         if running == count_jobs(rows):
-            asides = ["it runs: its queue, QoS and nice stay" if running == 1 else "they run: queue, QoS and nice stay"]
+            asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
         elif running:
             verb = "runs" if running == 1 else "run"
-            asides = [f"{running} of them {verb}: queue, QoS and nice can be changed where all wait"]
+            asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
         # Of several jobs each keeps its own, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from hpcdash.domain import query
+from hpcdash.domain.job_ids import array_of
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
@@ -200,7 +201,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
         groups: dict[str, list[JobEvent]] = {}
         for event in events:
-            groups.setdefault(event.job_id.partition("_")[0], []).append(event)
+            groups.setdefault(array_of(event.job_id), []).append(event)
         if len(groups) > _ANNOUNCED_ONE_BY_ONE:
             groups = {"": list(events)}
         for number, happened in groups.items():

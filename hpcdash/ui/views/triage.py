@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.exits import exit_words, signal_name
+from hpcdash.domain.job_ids import array_of, with_tasks
 from hpcdash.domain.schema import COUNT, TEXT, WORD
 from hpcdash.domain.stakes import count_jobs, state_counts
 from hpcdash.domain.states import JobState
@@ -108,7 +110,7 @@ class TriageView(TableView):
 
     @property
     def array_id(self) -> str:
-        return self.triage.tasks.array_id if self.triage is not None else self.job_id.partition("_")[0]
+        return self.triage.tasks.array_id if self.triage is not None else array_of(self.job_id)
 
     @property
     def schema(self) -> pa.Schema:
@@ -368,7 +370,7 @@ class TriageView(TableView):
         """The tasks and what was said last."""
         row = self.rows.cursor_row
         if row is not None:
-            words = f"{self.array_id}_[{row['tasks']}] {row['name'] or ''}".strip()
+            words = f"{with_tasks(self.array_id, parse_tasks(row['tasks']))} {row['name'] or ''}".strip()
             self.app.copy_to_clipboard(words)
             self.notify(f"copied {visible(words[:60])}", markup=False)
 

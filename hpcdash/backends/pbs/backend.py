@@ -1,0 +1,155 @@
+"""PBS as hpcdash's backend interface: names the pieces, holds nothing but which kind of PBS it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import (
+    ActionCommand,
+    ActionRequest,
+    Capability,
+    Handover,
+    JobDetail,
+    JobScope,
+    LogFiles,
+    ParsedTable,
+    Probe,
+    Query,
+    Script,
+    Submission,
+    Usage,
+)
+from hpcdash.backends.pbs import (
+    actions,
+    detail,
+    directives,
+    history,
+    jobs,
+    log_files,
+    nodes,
+    probe,
+    queues,
+    reasons,
+    rules,
+    submit,
+    usage,
+)
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.domain.array_tasks import ArrayTasks
+
+_TITLES = {
+    Dialect.OPENPBS: "PBS",
+    Dialect.PBS_TEXT: "PBS",
+    Dialect.TORQUE: "Torque",
+    Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands",
+}
+_ALL = frozenset(Capability) - {Capability.KEEPS_SCRIPTS}
+# Slurm's wrappers have no qsig and no history, and know neither paths nor starts to come.
+_NOT_WRAPPED = frozenset(
+    {
+        Capability.EXPECTED_START,
+        Capability.HISTORY,
+        Capability.LOGS,
+        Capability.SIGNAL,
+        Capability.SUSPEND,
+    }
+)
+
+
+class PbsBackend:
+    """Implements hpcdash.backends.base.Backend; `dialect` None: the probe has yet to find it out.
+
+    Measured on OpenPBS 23.06.
+    """
+
+    name = "pbs"
+
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        self.is_settled = dialect is not None
+        self._dialect = dialect or Dialect.OPENPBS
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self._dialect]
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return _ALL - _NOT_WRAPPED if self._dialect is Dialect.SLURM_WRAPPERS else _ALL
+
+    @property
+    def alterable(self) -> tuple[str, ...]:
+        return actions.alterable(self._dialect)
+
+    def settled(self, probe: Probe) -> PbsBackend:
+        return PbsBackend(Dialect(probe.dialect))
+
+    def probe_query(self) -> Query[Probe]:
+        return probe.probe_query()
+
+    def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
+        return jobs.jobs_query(self._dialect, scope)
+
+    def nodes_query(self) -> Query[ParsedTable]:
+        return nodes.nodes_query(self._dialect)
+
+    def queues_query(self) -> Query[ParsedTable]:
+        return queues.queues_query(self._dialect)
+
+    def history_query(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
+        return history.history_query(self._dialect, user, since_seconds, job_ids)
+
+    def native_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return detail.native_query(self._dialect, job_id)
+
+    def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
+        return history.history_native_query(self._dialect, job_id)
+
+    def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        return detail.job_detail(row, native)
+
+    def reason_hint(self, state: str, reason: str | None) -> str:
+        return reasons.reason_hint(state, reason)
+
+    def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        return log_files.log_files(self._dialect, detail)
+
+    def needs_script_for_logs(self, detail: JobDetail) -> bool:
+        return False
+
+    def script_query(self, job_id: str) -> None:
+        return None
+
+    def history_script_query(self, job_id: str) -> None:
+        return None
+
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        return log_files.submitted_file(detail)
+
+    def explain_directive(self, line: str) -> str:
+        return directives.explain(line)
+
+    def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        return usage.usage_query(self._dialect, row)
+
+    def priority_query(self, job_id: str) -> Query[Mapping[str, str]] | None:
+        return rules.priority_query(self._dialect, job_id)
+
+    def qos_query(self, qos: str) -> None:
+        return None
+
+    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
+        return rules.queue_rules_query(self._dialect, queue)
+
+    def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        return actions.action_commands(self._dialect, request)
+
+    def resubmission(
+        self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+    ) -> Handover:
+        return submit.resubmission(self._dialect, detail, past, script, tasks, mark)
+
+    def submission(self, wanted: Submission) -> Handover:
+        return submit.submission(self._dialect, wanted)
