@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.job_ids import BadJobId, covers, parse_job_id, split_ids
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.job_ids import (
+    BadJobId,
+    array_of,
+    covers,
+    holds_many,
+    number_of,
+    parse_job_id,
+    slurm_job_id,
+    split_ids,
+    task_of,
+    with_tasks,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +31,13 @@ from hpcdash.domain.job_ids import BadJobId, covers, parse_job_id, split_ids
         ("12_[3-5,9%2]", "12_[3-5,9]"),
         ("12_[0-15:4]", "12_[0-12:4]"),
         ("65+1", "65+1"),
+        ("12.pbs01", "12.pbs01"),
+        ("0.pbs-1.uni.example", "0.pbs-1.uni.example"),
+        ("12[]", "12[]"),
+        ("12[].pbs01", "12[].pbs01"),
+        ("12[3]", "12[3]"),
+        ("12[3-5,9%2].pbs01", "12[3-5,9].pbs01"),
+        ("123456789012.pbs01", "123456789012.pbs01"),
     ],
 )
 def test_an_id_is_read_without_its_throttle(text: str, same: str) -> None:
@@ -40,8 +59,16 @@ def test_an_id_is_read_without_its_throttle(text: str, same: str) -> None:
         ("12_[1,...]", 9),
         ("12+", 3),
         ("12.0", 2),
+        ("12[", 3),
+        ("12[x]", 3),
+        ("12[3", 4),
+        ("12[3]x", 5),
+        ("12[].", 4),
+        ("12.-x", 2),
+        ("12.a b", 4),
+        ("12_3.pbs01", 4),
         ("12 13", 2),
-        ("12345678901", 0),
+        ("1234567890123", 0),
     ],
 )
 def test_what_is_no_id_is_refused_with_the_place(text: str, position: int) -> None:
@@ -84,3 +111,65 @@ def test_a_list_is_split_at_commas_outside_of_brackets() -> None:
 )
 def test_an_arrays_number_covers_its_tasks(one: str, other: str, does: bool) -> None:
     assert covers(parse_job_id(one), parse_job_id(other)) is does
+
+
+@pytest.mark.parametrize(
+    ("job_id", "array_id", "task", "many", "number"),
+    [
+        ("12", "12", "", False, "12"),
+        ("12_3", "12", "3", False, "12"),
+        ("12_[3-5%1]", "12", "[3-5%1]", True, "12"),
+        ("65+1", "65+1", "", False, "65"),
+        ("12.pbs01", "12.pbs01", "", False, "12"),
+        ("12[].pbs01", "12[].pbs01", "", True, "12"),
+        ("12[3].pbs01", "12[].pbs01", "3", False, "12"),
+        ("12[3-5].pbs01", "12[].pbs01", "3-5", True, "12"),
+        ("x", "x", "", False, ""),
+    ],
+)
+def test_a_rows_id_tells_its_array_and_tasks(job_id: str, array_id: str, task: str, many: bool, number: str) -> None:
+    assert array_of(job_id) == array_id
+    assert task_of(job_id) == task
+    assert holds_many(job_id) is many
+    assert number_of(job_id) == number
+
+
+@pytest.mark.parametrize(
+    ("array_id", "tasks", "job_id"),
+    [
+        ("12", "3", "12_3"),
+        ("12", "3-5%1", "12_[3-5]"),
+        ("12[].pbs01", "3", "12[3].pbs01"),
+        ("12[].pbs01", "3-5%2", "12[3-5].pbs01"),
+        ("12[]", "1,3", "12[1,3]"),
+    ],
+)
+def test_tasks_of_an_array_are_named_in_the_arrays_manner(array_id: str, tasks: str, job_id: str) -> None:
+    assert with_tasks(array_id, parse_tasks(tasks)) == job_id
+
+
+@pytest.mark.parametrize(
+    ("wanted", "other", "is_covered"),
+    [
+        ("12", "12.pbs01", True),
+        ("12", "12[3].pbs01", True),
+        ("12[]", "12[3].pbs01", True),
+        ("12[3]", "12[3].pbs01", True),
+        ("12[3]", "12[4].pbs01", False),
+        ("12[3-5]", "12[4].pbs01", True),
+        ("12.pbs01", "12.pbs02", False),
+        ("12.pbs01", "12.pbs01.uni.example", True),
+        ("12[3]", "12[].pbs01", False),
+        ("13", "12.pbs01", False),
+    ],
+)
+def test_a_server_left_out_is_any_servers(wanted: str, other: str, is_covered: bool) -> None:
+    assert covers(parse_job_id(wanted), parse_job_id(other)) is is_covered
+
+
+def test_slurm_takes_brackets_and_refuses_a_server() -> None:
+    assert str(slurm_job_id("12[3-5]")) == "12_[3-5]"
+    assert str(slurm_job_id("12[]")) == "12"
+    with pytest.raises(BadJobId) as refused:
+        slurm_job_id("12.pbs01")
+    assert refused.value.position == 2
