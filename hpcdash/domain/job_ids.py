@@ -197,6 +197,24 @@ def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
     return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))
 
 
+def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
+    """An id as a person wrote it, in the manner of a row that it means: 12 is 12.server, or the array's 12[].server.
+
+    As it is where the row is another job's, or it is no id at all.
+    """
+    if job_id in (row_id, array_id):
+        return job_id
+    try:
+        wanted, held = parse_job_id(job_id), parse_job_id(row_id)
+    except BadJobId:
+        return job_id
+    if not covers(wanted, held):
+        return job_id
+    if array_id is None:
+        return row_id
+    return array_id if wanted.tasks is None else with_tasks(array_id, wanted.tasks)
+
+
 def number_of(job_id: str) -> str:
     """The digits a row's id begins with, '' where there are none."""
     found = re.match(r"[0-9]+", job_id)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
-from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import array_of, holds_many, task_of
+from hpcdash.domain.job_ids import BadJobId, array_of, covers, holds_many, parse_job_id, task_of
 from hpcdash.errors import CommandError, CommandMissing, HpcdashError, NoSuchJob, RateLimited, UnreachableError
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -371,21 +370,17 @@ def _row_of(table: pa.Table, job_id: str) -> pa.Table:
 
 
 def _holding_row(table: pa.Table, job_id: str) -> int:
-    array_id, task = array_of(job_id), task_of(job_id)
-    wanted = _tasks(task)
-    if wanted is None:
-        return 0
-    for index, (known, tasks) in enumerate(
-        zip(table["array_id"].to_pylist(), table["array_task"].to_pylist(), strict=True)
-    ):
-        held = _tasks(tasks)
-        if known == array_id and held is not None and held.overlaps(wanted):
-            return index
-    raise NoSuchJob(f"array {array_id} has no task {task}")
-
-
-def _tasks(text: str | None) -> ArrayTasks | None:
+    """Of a single task its own row, or the one of its array that holds it; else the first."""
     try:
-        return parse_tasks(text or "")
-    except ValueError:
-        return None
+        wanted = parse_job_id(job_id)
+    except BadJobId:
+        return 0
+    if wanted.tasks is None:
+        return 0
+    for index, known_id in enumerate(table["id"].to_pylist()):
+        try:
+            if covers(wanted, parse_job_id(known_id)):
+                return index
+        except BadJobId:
+            continue
+    raise NoSuchJob(f"array {array_of(job_id)} has no task {task_of(job_id)}")

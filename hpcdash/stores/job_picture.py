@@ -14,7 +14,7 @@ from hpcdash.backends.base import JobDetail, JobScope, Usage
 from hpcdash.domain.arrays import fold
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.task_states import TaskStates, task_states
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
@@ -155,6 +155,8 @@ class JobPicture:
 
     async def _fetch_detail(self) -> None:
         self.detail = await self.store.fetch_detail(self.job_id)
+        row = self.detail.job
+        self.job_id = in_full(self.job_id, row["id"][0].as_py(), row["array_id"][0].as_py())
         self.taken_at = self.store.clock.now()
 
     async def _fetch_usage(self) -> None:
@@ -284,7 +286,7 @@ class JobPicture:
 
     def _whole_array(self, tables: list[tuple[float, pa.Table, bool]]) -> Row | None:
         """What the rows of an array have in common; None where this is a job or a task."""
-        if "_" in self.job_id:
+        if task_of(self.job_id):
             return None
         of_it = [(table.filter(_is(table, "array_id", self.job_id)), is_complete) for _, table, is_complete in tables]
         if self._ended_tasks is not None:

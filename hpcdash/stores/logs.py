@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.base import JobDetail, LogFiles, Script
-from hpcdash.domain.job_ids import array_of, task_of
+from hpcdash.domain.job_ids import array_of, in_full, task_of
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.scripts import fetch_script
@@ -48,10 +48,11 @@ async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
 
 def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
     """The details with the row of the one task that was asked for, where the row holds others too."""
-    array_id, task = array_of(job_id), task_of(job_id)
     row = detail.job
-    held = row["array_task"][0].as_py()
-    if not task.isdigit() or held == task or row["array_id"][0].as_py() != array_id:
+    array_id, held = row["array_id"][0].as_py(), row["array_task"][0].as_py()
+    job_id = in_full(job_id, row["id"][0].as_py(), array_id)
+    task = task_of(job_id)
+    if not task.isdigit() or held == task or array_of(job_id) != array_id:
         return detail
     for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
         position = row.schema.get_field_index(name)

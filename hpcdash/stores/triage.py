@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import JobScope, LogFiles
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_ids import array_of, in_full
 from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.domain.triage import EndedTask, TaskGroup, groups_of, last_meaningful, node_names
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited, UsageError
@@ -73,6 +73,8 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
             raise answer
     if not any(table.num_rows for table in tables):
         raise NoSuchJob(f"no list and no history knows {job_id}", "It may have ended long ago.")
+    first = next(table for table in tables if table.num_rows)
+    number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
     rows = await asyncio.to_thread(_rows_of_array, tables, number)
     if not rows:
         raise UsageError(f"job {number} is no array", "l shows its log.")

@@ -12,6 +12,7 @@ from hpcdash.domain.job_ids import (
     array_of,
     covers,
     holds_many,
+    in_full,
     number_of,
     parse_job_id,
     slurm_job_id,
@@ -165,6 +166,24 @@ def test_tasks_of_an_array_are_named_in_the_arrays_manner(array_id: str, tasks: 
 )
 def test_a_server_left_out_is_any_servers(wanted: str, other: str, is_covered: bool) -> None:
     assert covers(parse_job_id(wanted), parse_job_id(other)) is is_covered
+
+
+@pytest.mark.parametrize(
+    ("typed", "row_id", "array_id", "in_the_rows_manner"),
+    [
+        ("12", "12.pbs01", None, "12.pbs01"),
+        ("12", "12[3].pbs01", "12[].pbs01", "12[].pbs01"),
+        ("12[7]", "12[6-10].pbs01", "12[].pbs01", "12[7].pbs01"),
+        ("12_7", "12_[6-10%1]", "12", "12_7"),
+        ("12", "12_3", "12", "12"),
+        ("13", "12.pbs01", None, "13"),
+        ("x", "12.pbs01", None, "x"),
+    ],
+)
+def test_an_id_that_was_typed_is_written_as_its_rows_are(
+    typed: str, row_id: str, array_id: str | None, in_the_rows_manner: str
+) -> None:
+    assert in_full(typed, row_id, array_id) == in_the_rows_manner
 
 
 def test_slurm_takes_brackets_and_refuses_a_server() -> None:
