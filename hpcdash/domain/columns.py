@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,10 @@ STATE_ORDER: tuple[str, ...] = (
 MAX_NATURAL_NAMES = 30_000
 _PAD_DIGITS = 12
 _NUMBER_ORDER = ("_number", "_task")
+# The most a column of whole numbers holds.
+MOST = (1 << 63) - 1
+# The last second of the year 9999: no date is written beyond it.
+LAST_INSTANT = 253_402_300_799
 
 
 def as_array(column: Column) -> pa.Array:
@@ -59,7 +63,9 @@ def as_array(column: Column) -> pa.Array:
 
 def row_numbers(count: int) -> pa.Array:
     """0, 1, … `count` - 1 as int64."""
-    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
+    # A plain 1 makes pyarrow look for numpy at each call.
+    one = pa.scalar(1, pa.int64())
+    return pc.subtract(pc.cumulative_sum(pa.repeat(one, count)), one)
 
 
 def text_of(column: Column) -> pa.Array:
@@ -134,3 +140,62 @@ def _text_ranks(words: pa.Array) -> pa.Array:
         keys = pc.replace_substring_regex(keys, "([0-9]+)", "0" * _PAD_DIGITS + r"\1")
         keys = pc.replace_substring_regex(keys, f"[0-9]*([0-9]{{{_PAD_DIGITS}}})", r"\1")
     return pc.rank(keys, sort_keys="ascending", tiebreaker="dense")
+
+
+def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
+    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read` gives None for."""
+    encoded = words(column)
+    values = pa.array([None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind)
+    return values.take(encoded.indices)
+
+
+def pairs_per_distinct(
+    column: Column, read: Callable[[str], tuple[int | None, int | None]]
+) -> tuple[pa.Array, pa.Array]:
+    """As per_distinct, for two whole numbers of each text."""
+    encoded = words(column)
+    pairs = [(None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()]
+    firsts = pa.array([first for first, _ in pairs], pa.int64())
+    seconds = pa.array([second for _, second in pairs], pa.int64())
+    return firsts.take(encoded.indices), seconds.take(encoded.indices)
+
+
+def words(column: Column) -> pa.DictionaryArray:
+    """A text column of few distinct values, dictionary-encoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def digits(text: str | None) -> int | None:
+    """A number of plain digits that a column can hold; None for anything else."""
+    if not text or not text.isascii() or not text.isdigit():
+        return None
+    number = int(text) if len(text) < 20 else MOST + 1
+    return number if number <= MOST else None
+
+
+def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
+    """A text column as int64; where any text is more than a plain number, each distinct one is what `read` gives."""
+    try:
+        return pc.cast(column, pa.int64())
+    except pa.ArrowInvalid:
+        return per_distinct(column, read, pa.int64())
+
+
+def utc_instants(epochs: Column) -> Column:
+    """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the year 9999."""
+    told = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
+    epochs = pc.if_else(told, epochs, pa.scalar(None, pa.int64()))
+    return epochs.cast(pa.timestamp("s", tz="UTC"))
+
+
+def text_column(pieces: Sequence[bytes | None] | pa.Array) -> pa.Array:
+    """Bytes of any kind as a string column, null kept; what is not UTF-8 carries U+FFFD."""
+    raw = pieces if isinstance(pieces, pa.Array) else pa.array(pieces, pa.binary())
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()], pa.string()
+        )

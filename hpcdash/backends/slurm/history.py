@@ -17,8 +17,9 @@ from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
-from hpcdash.backends.slurm.rows import NOTHING, Columns, text_column
+from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.domain import schema
+from hpcdash.domain.columns import text_column
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 

@@ -7,11 +7,13 @@ column, whatever bytes it holds; the joined first pieces are CSV, a row a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+
+from hpcdash.domain.columns import text_column
 
 SEPARATOR = "\x1f"
 # In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
@@ -57,14 +59,6 @@ def _valid_utf8(raw: bytes) -> bytes:
     if raw.isascii():
         return raw
     return raw.decode("utf-8", "replace").encode()
-
-
-def text_column(pieces: Sequence[bytes]) -> pa.Array:
-    """Bytes of any kind as a string column; what is not UTF-8 carries U+FFFD."""
-    try:
-        return pa.array(pieces, pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([piece.decode("utf-8", "replace") for piece in pieces], pa.string())
 
 
 def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:

@@ -6,13 +6,37 @@ A value is read once for each distinct text of a column, not once a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from hpcdash.domain.columns import (
+    LAST_INSTANT,
+    MOST,
+    digits,
+    pairs_per_distinct,
+    per_distinct,
+    utc_instants,
+    whole_numbers,
+    words,
+)
 from hpcdash.domain.rfc3339 import format_utc
+
+__all__ = [
+    "LAST_INSTANT",
+    "digits",
+    "duration_seconds",
+    "durations",
+    "instants",
+    "integers",
+    "pairs_per_distinct",
+    "per_distinct",
+    "readable_instant",
+    "tres",
+    "tres_columns",
+    "wait_status",
+    "whole_number",
+    "words",
+]
 
 _GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=([0-9]{1,9})(?=,|$)")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
@@ -23,50 +47,11 @@ _BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 _EPOCH_DIGITS = 10
 # The eighth bit says that a core was dumped.
 _SIGNAL_MASK = 0x7F
-_MOST = (1 << 63) - 1
-# The last second of the year 9999: no date is written beyond it.
-LAST_INSTANT = 253_402_300_799
-
-
-def per_distinct(column: pa.ChunkedArray, read: Callable[[str], Any], kind: pa.DataType) -> pa.ChunkedArray:
-    """`read` of each distinct text, spread over the rows; null stays null, and so does what `read` gives None for."""
-    encoded = words(column)
-    values = pa.array([None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind)
-    return values.take(encoded.indices)
-
-
-def pairs_per_distinct(
-    column: pa.ChunkedArray | pa.Array, read: Callable[[str], tuple[int | None, int | None]]
-) -> tuple[pa.Array, pa.Array]:
-    """As per_distinct, for two whole numbers of each text."""
-    encoded = words(column)
-    pairs = [(None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()]
-    firsts = pa.array([first for first, _ in pairs], pa.int64())
-    seconds = pa.array([second for _, second in pairs], pa.int64())
-    return firsts.take(encoded.indices), seconds.take(encoded.indices)
-
-
-def words(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
-    """A text column of few distinct values, dictionary-encoded."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-
-
-def digits(text: str | None) -> int | None:
-    """A number of plain digits that a column can hold; None for anything else."""
-    if not text or not text.isascii() or not text.isdigit():
-        return None
-    number = int(text) if len(text) < 20 else _MOST + 1
-    return number if number <= _MOST else None
 
 
 def integers(column: pa.ChunkedArray) -> pa.Array:
     """Whole numbers; what is none is null. Falls back to one look a distinct text when any row is odd ('1.5K')."""
-    try:
-        return pc.cast(column, pa.int64())
-    except pa.ArrowInvalid:
-        return per_distinct(column, whole_number, pa.int64())
+    return whole_numbers(column, whole_number)
 
 
 def whole_number(text: str) -> int | None:
@@ -79,15 +64,12 @@ def whole_number(text: str) -> int | None:
     if not _DECIMAL.fullmatch(head):
         return None
     number = int(float(head) * factor) if "." in head else int(head) * factor
-    return number if number <= _MOST else None
+    return number if number <= MOST else None
 
 
 def instants(column: pa.ChunkedArray) -> pa.Array:
     """Epoch seconds as UTC timestamps; 0 and negative stand for no time, and so does one past the year 9999."""
-    epochs = integers(column)
-    told = pc.and_(pc.greater(epochs, 0), pc.less_equal(epochs, LAST_INSTANT))
-    epochs = pc.if_else(told, epochs, pa.scalar(None, pa.int64()))
-    return epochs.cast(pa.timestamp("s", tz="UTC"))
+    return utc_instants(integers(column))
 
 
 def duration_seconds(text: str) -> int | None:
@@ -131,7 +113,7 @@ def _memory_bytes(text: str) -> int | None:
     if not _DECIMAL.fullmatch(number):
         return None
     size = int(float(number) * (1 << shift)) if "." in number else int(number) << shift
-    return size if size <= _MOST else None
+    return size if size <= MOST else None
 
 
 def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
