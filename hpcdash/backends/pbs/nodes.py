@@ -1,10 +1,200 @@
-"""Nodes and their vnodes, from pbsnodes, read into the columns of domain.schema.NODES."""
+"""Nodes: one pbsnodes with a record a vnode, read into the columns of domain.schema.NODES. Knows no jobs but their ids.
+
+A row is a vnode, which is what the scheduler places jobs on; nearly always that is a whole host. A host that was
+divided (gpu01 into gpu01[0] and gpu01[1]) is left out where it keeps nothing for itself: no job could be put there.
+"""
 
 from __future__ import annotations
 
-from hpcdash.backends.base import ParsedTable, Query
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
+from hpcdash.backends.pbs import values
+from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.failures import require_success, unreadable
+from hpcdash.backends.pbs.node_states import is_bad, node_state
+from hpcdash.backends.pbs.records import Form, read_all
+from hpcdash.domain import schema
+from hpcdash.domain.columns import digits
+
+_AVAILABLE = "resources_available."
+_ASSIGNED = "resources_assigned."
+# The names sites give the resource that tells a GPU's kind; PBS itself has none.
+_GPU_TYPES = ("gpu_model", "gpu_type", "gputype", "gpumodel", "gpu_name", "accelerator_model")
+# Resources that are no features: they say where or how much.
+_NO_FEATURES = frozenset({"arch", "host", "vnode", *_GPU_TYPES})
+_AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
+# PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job.
+_SLOTS = re.compile(r"([0-9][0-9,-]*)/([^,\s/]+)")
+_NO_NODES = (b"no node list", b"No nodes found")
 
 
 def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
-    raise NotImplementedError
+    """pbsnodes, with each vnode where PBS has vnodes."""
+    if dialect is Dialect.OPENPBS:
+        token = fresh_token()
+        argv = pbs("pbsnodes", "-av", "-F", "dsv", "-D", token)
+        return Query(argv, partial(parse_nodes, token=token), command=("pbsnodes", "-av"))
+    command = ("pbsnodes", "-av" if dialect is Dialect.PBS_TEXT else "-a")
+    return Query(pbs(*command), partial(parse_nodes, dialect=dialect), command=command)
+
+
+def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:
+    """Rows of domain.schema.NODES, in the order printed; raises what the answer's failure stands for.
+
+    `memory_used_bytes` is what jobs asked for, `queues` null where a node is of no queue in particular.
+    """
+    if not answer.stdout.strip() and any(words in answer.stderr for words in _NO_NODES):
+        return ParsedTable(schema.empty(schema.NODES))
+    require_success(answer)
+    read = read_all(answer.stdout, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, token=token)
+    if read is None:
+        raise unreadable(answer, "nodes")
+    records, rejected = read
+    if dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        with_resources = {_host(name, said) for name, said in records if not _is_empty(said)}
+        rows = [
+            _vnode(name, said)
+            for name, said in records
+            if not _is_empty(said) or _host(name, said) not in with_resources
+        ]
+    else:
+        rows = [_torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS) for name, said in records]
+    return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
+
+
+def _host(name: str, said: Mapping[str, str]) -> str:
+    return said.get(_AVAILABLE + "host") or name.partition("[")[0]
+
+
+def _is_empty(said: Mapping[str, str]) -> bool:
+    """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
+    counts = (digits(said.get(_AVAILABLE + "ncpus")), digits(said.get(_AVAILABLE + "ngpus")))
+    return not any(counts) and not _size(said.get(_AVAILABLE + "mem"))
+
+
+def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
+    jobs = {place.strip().rpartition("/")[0] or place.strip() for place in said.get("jobs", "").split(",")} - {""}
+    native = said.get("state", "")
+    state, flags = node_state(native, has_jobs=bool(jobs))
+    cpus = digits(said.get(_AVAILABLE + "ncpus"))
+    # A resource that is nowhere set has no attribute; a node that never came up has none at all.
+    gpus = digits(said.get(_AVAILABLE + "ngpus", "" if cpus is None else "0"))
+    return {
+        "name": name,
+        "state": str(state),
+        "native_state": native or None,
+        "flags": flags,
+        "reason": said.get("comment") or None,
+        "reason_by": None,
+        "reason_since": _instant(said.get("last_state_change_time")) if is_bad(state) else None,
+        "queues": _listed(said.get("queue") or said.get("queue_list")),
+        "cpus": cpus,
+        "cpus_used": digits(said.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
+        "gpus": gpus,
+        "gpus_used": digits(said.get(_ASSIGNED + "ngpus", "" if gpus is None else "0")),
+        "gpu_type": next((said[_AVAILABLE + key] for key in _GPU_TYPES if said.get(_AVAILABLE + key)), None),
+        "memory_bytes": _size(said.get(_AVAILABLE + "mem")),
+        "memory_used_bytes": _size(said.get(_ASSIGNED + "mem")),
+        "load": None,
+        "features": _features(said),
+        "jobs": len(jobs),
+    }
+
+
+def _features(said: Mapping[str, str]) -> list[str]:
+    """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem, cputype=milan."""
+    features = []
+    for key, value in said.items():
+        name = key.removeprefix(_AVAILABLE)
+        if name == key or name in _NO_FEATURES or value == "False" or _AMOUNT.fullmatch(value):
+            continue
+        features.append(name if value == "True" else f"{name}={value}")
+    return features
+
+
+def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
+    """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
+    used_by = [] if is_slurm else _SLOTS.findall(said.get("jobs", ""))
+    native = said.get("state", "")
+    state, flags = node_state(native, has_jobs=bool(used_by))
+    status = _status(said.get("status", ""))
+    cpus = digits(said.get("np"))
+    gpus = digits(said.get("gpus", "0" if cpus is not None else ""))
+    return {
+        "name": name,
+        "state": str(state),
+        "native_state": native or None,
+        "flags": flags,
+        "reason": said.get("note") or None,
+        "reason_by": None,
+        "reason_since": None,
+        "queues": None,
+        "cpus": cpus,
+        "cpus_used": None if is_slurm else sum(_slot_count(slots) for slots, _ in used_by),
+        "gpus": gpus,
+        "gpus_used": 0 if gpus == 0 else _gpus_used(said.get("gpu_status")),
+        "gpu_type": _gpu_type(said.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
+        # What the wrappers call available is all of the node's memory.
+        "memory_bytes": _size(status.get("availmem" if is_slurm else "physmem")),
+        "memory_used_bytes": None,
+        "load": _load(status.get("loadave")),
+        "features": re.findall(r"[^,\s]+", said.get("properties", "")),
+        "jobs": None if is_slurm else len({job for _, job in used_by}),
+    }
+
+
+def _status(text: str) -> dict[str, str]:
+    """What a node's daemon says of itself; a message may hold commas, what comes after it is still found."""
+    pairs = (part.partition("=") for part in text.split(","))
+    return {key: value for key, equals, value in pairs if equals}
+
+
+def _slot_count(slots: str) -> int:
+    """How many slots `0-3,5` are."""
+    count = 0
+    for part in slots.strip(",-").split(","):
+        low, _, high = part.partition("-")
+        first, last = digits(low), digits(high or low)
+        if first is not None and last is not None and last >= first:
+            count += last - first + 1
+    return count
+
+
+def _gpus_used(status: str | None) -> int | None:
+    """GPUs that jobs have, of Torque's `gpu[0]=…;gpu_state=Unallocated;…`; None where it says nothing of them."""
+    states = re.findall(r"gpu_state=([A-Za-z]+)", status or "")
+    return sum(word != "Unallocated" for word in states) if states else None
+
+
+def _gpu_type(status: str) -> str | None:
+    found = re.search(r"gpu_product_name=([^;,]+)", status)
+    return found[1] if found else None
+
+
+def _gres_type(gres: str) -> str | None:
+    found = re.match(r"gpu:([^:,()]*[^:,()0-9][^:,()]*)", gres)
+    return found[1] if found else None
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+
+
+def _size(text: str | None) -> int | None:
+    return None if text is None else values.size_bytes(text)
+
+
+def _instant(text: str | None) -> int | None:
+    epoch: int | None = values.instants(pa.array([text], pa.string())).cast(pa.int64())[0].as_py()
+    return epoch
+
+
+def _load(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{0,9})?", text) else None

@@ -5,11 +5,26 @@ Knows no attribute's meaning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.pbs.shown_bytes import as_text, excerpt, restored
+from hpcdash.backends.pbs.text_records import Record, text_records, xml_records
+from hpcdash.domain.columns import row_numbers, text_column
+
+# In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
+_CHUNK_BYTES = 1 << 22
+_HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=")
+_HEAD = r"^(?:(?:Job Id|Queue|Server): *|Name=)"
+_NODE_HEAD = b"Name="
+# A plain 1 makes pyarrow look for numpy at each call.
+_ONE = pa.scalar(1, pa.int32())
 
 
 class Form(StrEnum):
@@ -37,12 +52,165 @@ class Records:
 def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "") -> Records | None:
     """All records of `raw`; None where it holds text but no record at all (it is something else).
 
-    Bytes that are no UTF-8 become U+FFFD. What DSV writes for newlines, and the carets it writes for control bytes,
-    stay as they are.
+    Bytes that are no UTF-8 become U+FFFD. What DSV writes for newlines (`\\n`) and for control bytes (`^[`) stays as it
+    is; what it writes for UTF-8 is UTF-8 again. `token` is DSV's, of any characters. Of an attribute that comes twice
+    DSV's last counts; in text and XML the one that a person's value cannot have forged. In text a whole record inside a
+    value, with the attribute that is always first, cannot be told from a real one.
     """
-    raise NotImplementedError
+    rejected: list[str] = []
+    names = tuple(dict.fromkeys(wanted))
+    tables: list[pa.Table] = []
+    if form is Form.DSV:
+        lines = _DsvLines(token.encode(), rejected)
+        tables = [_dsv_table(batch, lines.token, names) for batch in lines.batches(raw) if batch]
+        found_any = lines.found_any
+    else:
+        records = list(text_records(raw, rejected) if form is Form.TEXT else xml_records(raw, rejected))
+        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
+        tables = [_table(records, names)]
+    if rejected and not found_any:
+        return None
+    nothing = pa.schema([(name, pa.string()) for name in ("id", *names)]).empty_table()
+    return Records(pa.concat_tables(tables or [nothing]), tuple(rejected))
+
+
+def read_all(
+    raw: bytes, form: Form, *, token: str = ""
+) -> tuple[list[tuple[str, Mapping[str, str]]], tuple[str, ...]] | None:
+    """((id, every attribute in the order it was printed) of each record, what was rejected); None as read_records.
+
+    Costs a Python object an attribute: for nodes and for details, not for thousands of jobs.
+    """
+    rejected: list[str] = []
+    records: Iterable[Record]
+    if form is Form.DSV:
+        lines = _DsvLines(token.encode(), rejected)
+        records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
+        found_any = lines.found_any
+    else:
+        records = list(text_records(raw, rejected) if form is Form.TEXT else xml_records(raw, rejected))
+        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
+    if rejected and not found_any:
+        return None
+    texts: list[tuple[str, Mapping[str, str]]] = [
+        (as_text(name), {as_text(key): as_text(value) for key, value in said.items()}) for name, said in records
+    ]
+    return texts, tuple(rejected)
 
 
 def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[str, Mapping[str, str]]]:
     """(id, every attribute in the order it was printed) of each record: for details of few of them."""
-    raise NotImplementedError
+    read = read_all(raw, form, token=token)
+    return read[0] if read else []
+
+
+class _DsvLines:
+    """Gathers the lines of each record. Nearly always that is one, but PBS writes the byte CA as ^ and a newline, and
+    pbsnodes the newlines of a node's comment as they are."""
+
+    def __init__(self, token: bytes, rejected: list[str]) -> None:
+        self.token = token
+        self.found_any = False
+        self._rejected = rejected
+        self._first_attribute = b""
+
+    def batches(self, raw: bytes) -> Iterator[list[bytes]]:
+        """Whole records, some megabytes of them at a time."""
+        stream = BytesIO(raw)
+        current: list[bytes] = []
+        undecided: list[bytes] = []
+        previous = b""
+        while lines := stream.readlines(_CHUNK_BYTES):
+            batch: list[bytes] = []
+            for line in lines:
+                if line.startswith(_HEADS) and self._begins(line, previous):
+                    if current:
+                        batch.append(_joined(current))
+                    if undecided:
+                        self._reject(undecided)
+                        undecided = []
+                    current = [line]
+                elif current and (self.token in line or (previous.endswith(b"^\n") and not undecided)):
+                    current += [*undecided, line]
+                    undecided = []
+                else:
+                    undecided.append(line)
+                previous = line
+            yield batch
+        if current and not current[-1].endswith(b"\n"):
+            self._rejected.append(f"the output ended inside a record: {excerpt(_joined(current), self.token)}")
+        elif current:
+            yield [_joined(current)]
+        self._reject(undecided)
+
+    def _begins(self, line: bytes, previous: bytes) -> bool:
+        """Whether a record begins here: where a value may have brought the line, its first attribute must be the one
+        that is every record's first; nobody's value comes before that one."""
+        if not self.found_any:
+            self.found_any = True
+            self._first_attribute = self._first(line)
+            return True
+        if previous.endswith(b"^\n") or line.startswith(_NODE_HEAD):
+            return self._first(line) == self._first_attribute
+        return True
+
+    def _first(self, line: bytes) -> bytes:
+        parts = line.split(self.token, 2)
+        return parts[1].partition(b"=")[0] if len(parts) > 1 else b""
+
+    def _reject(self, lines: list[bytes]) -> None:
+        self._rejected.extend(excerpt(line, self.token) for line in lines if line.strip())
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    record = lines[0] if len(lines) == 1 else b"".join(lines)
+    return restored(record.removesuffix(b"\n"))
+
+
+def _dsv_record(record: bytes, token: bytes) -> Record:
+    head, *fields = record.split(token)
+    pairs = (field.partition(b"=")[::2] for field in fields if b"=" in field)
+    return re.sub(_HEAD.encode(), b"", head).strip(), dict(pairs)
+
+
+def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa.Table:
+    """The work is Arrow's, which lets other threads run: one pass to split, one to sort the fields by their names."""
+    split = pc.split_pattern(pa.array(records, pa.binary()), pattern=token)
+    parts = pc.split_pattern(split.flatten(), pattern=b"=", max_splits=1)
+    keys = pc.list_element(parts, 0)
+    has_value = pc.greater(pc.list_value_length(parts), _ONE)
+    found = pc.index_in(keys, value_set=pa.array([name.encode() for name in names], pa.binary()))
+    codes = pc.if_else(has_value, found, pa.scalar(None, pa.int32()))
+    by_name = pc.array_sort_indices(codes)
+    rows = pc.list_parent_indices(split).take(by_name)
+    at = pc.add(parts.offsets[:-1].take(by_name), _ONE)
+    counts = {counted["values"]: counted["counts"] for counted in pc.value_counts(codes).to_pylist()}
+    every_row = row_numbers(len(records))
+    ids = pc.replace_substring_regex(text_column(pc.list_element(split, 0)), _HEAD, "")
+    columns = {"id": pc.utf8_trim_whitespace(ids)}
+    start = 0
+    for code, name in enumerate(names):
+        count = counts.get(code, 0)
+        values = parts.values.take(at.slice(start, count))
+        columns[name] = text_column(_spread(values, rows.slice(start, count), every_row))
+        start += count
+    return pa.table(columns)
+
+
+def _spread(values: pa.Array, rows: pa.Array, every_row: pa.Array) -> pa.Array:
+    """Values at their rows, null elsewhere; of several for one row the last."""
+    if rows.equals(every_row):
+        return values
+    if pc.count_distinct(rows).as_py() < len(rows):
+        # index_in gives the first place of each.
+        backwards = pc.array_sort_indices(row_numbers(len(rows)), order="descending")
+        values, rows = values.take(backwards), rows.take(backwards)
+    return values.take(pc.index_in(every_row, value_set=rows))
+
+
+def _table(records: list[Record], names: tuple[str, ...]) -> pa.Table:
+    columns = {"id": text_column([name for name, _ in records])}
+    for name in names:
+        key = name.encode()
+        columns[name] = text_column([fields.get(key) for _, fields in records])
+    return pa.table(columns)

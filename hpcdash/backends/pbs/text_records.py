@@ -1,0 +1,179 @@
+"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as bytes.
+
+Knows no attribute's meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from hpcdash.backends.pbs.shown_bytes import excerpt, restored
+
+# (id, attributes)
+Record: TypeAlias = tuple[bytes, dict[bytes, bytes]]
+# The second group is a blank, or the tab of Slurm's wrappers, which begin their attributes with one too.
+_TEXT_HEAD = re.compile(rb"(Job Id|Queue|Server):([ \t])[ \t]*(\S.*)")
+_TEXT_ATTRIBUTE = re.compile(rb" {3,8}([A-Za-z][\w.-]*) =(?: (.*))?")
+_TABBED_ATTRIBUTE = re.compile(rb"\t([A-Za-z][\w.-]*) =(?: (.*))?")
+_XML_RECORD = re.compile(rb"<(Job|Node|Queue|Server)>(.*?)</\1>", re.DOTALL)
+_XML_IDS = (b"Job_Id", b"name", b"Name")
+_XML_ELEMENT = re.compile(rb"<([A-Za-z_][\w.-]*)>(.*?)</\1>", re.DOTALL)
+_XML_OUTSIDE = re.compile(rb"<\?xml[^>]*>|</?Data>")
+_XML_ENTITY = re.compile(rb"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6}));")
+_XML_NAMED = {b"lt": b"<", b"gt": b">", b"amp": b"&", b"quot": b'"', b"apos": b"'"}
+_JOB = b"Job Id"
+# Whose values nobody but a manager sets.
+_TRUSTED = frozenset({b"Queue", b"Server"})
+# What Slurm's wrappers print of every job, after all that a person may name.
+_WRAPPED_LAST = b"Resource_List.walltime"
+
+
+class _TextRecord:
+    """A record of text while its lines are read."""
+
+    def __init__(self, name: bytes, is_wrapped_job: bool, is_tabbed: bool) -> None:
+        self.name = name
+        self.fields: dict[bytes, bytes] = {}
+        self._is_wrapped_job = is_wrapped_job
+        self._is_tabbed = is_tabbed
+        self._attribute = _TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE
+        self._key: bytes | None = None
+        self._value: list[bytes] = []
+        self._undecided: list[bytes] = []
+
+    @property
+    def may_end(self) -> bool:
+        """Whether it has what it must have before another one begins."""
+        return not self._is_wrapped_job or self._key == _WRAPPED_LAST or _WRAPPED_LAST in self.fields
+
+    def add(self, line: bytes) -> None:
+        """An attribute, or what belongs to the value before it; after an empty line that is seen only later."""
+        found = self._attribute.fullmatch(line)
+        goes_on = not self._is_tabbed and line.startswith(b"\t")
+        if not found and not goes_on and (not line or self._undecided):
+            self._undecided.append(line)
+            return
+        self._value += [part for undecided in self._undecided for part in (b"\n", undecided)]
+        self._undecided = []
+        if found:
+            self._keep()
+            self._key, self._value = found[1], [found[2] or b""]
+        else:
+            self._value += [line[1:]] if goes_on else [b"\n", line]
+
+    def end(self) -> tuple[Record, list[bytes]]:
+        """The record, and the lines after it that are none of its own."""
+        self._keep()
+        return (self.name, self.fields), [line for line in self._undecided if line.strip()]
+
+    def _keep(self) -> None:
+        """Of an attribute that comes twice one was forged: in the wrappers' text a job's name, which comes before the
+        others, forges the first; in PBS's the variables, which come after most, forge the second."""
+        if self._key is not None and (self._is_tabbed or self._key not in self.fields):
+            self.fields[self._key] = restored(b"".join(self._value))
+
+
+def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
+    """The records of text, in order; what is none is added to `rejected`.
+
+    A value's own lines belong to it as long as they do not look like the end of one record and the beginning of
+    another, which cannot be told from real ones.
+    """
+    lines = raw.split(b"\n")
+    cut = lines.pop()
+    heads = _TextHeads()
+    current: _TextRecord | None = None
+    before = b""
+    for line, after in zip(lines, [*lines, cut][1:], strict=True):
+        begun = heads.begun(line, before, after) if current is None or current.may_end else None
+        if begun is not None:
+            if current is not None:
+                record, noise = current.end()
+                rejected.extend(map(excerpt, noise))
+                yield record
+            current = begun
+        elif current is not None:
+            current.add(line)
+        elif line.strip():
+            rejected.append(excerpt(line))
+        before = line
+    if current is not None:
+        record, noise = current.end()
+        if cut and before:
+            cut = record[0]
+        else:
+            rejected.extend(map(excerpt, noise))
+            yield record
+    if cut:
+        rejected.append(f"the output ended inside a record: {excerpt(cut)}")
+
+
+class _TextHeads:
+    """Finds where records begin: `Job Id: 12.srv`, or a node's name alone, and then the attribute that is always first.
+
+    A node's name follows an empty line, but for the first, which may follow anything, such as a greeting.
+    """
+
+    def __init__(self) -> None:
+        self._first_attributes: dict[bytes, bytes] = {}
+
+    def begun(self, line: bytes, before: bytes, after: bytes) -> _TextRecord | None:
+        if not line or line[:1] in b" \t":
+            return None
+        named = _TEXT_HEAD.fullmatch(line)
+        kind, name = (named[1], named[3]) if named else (b"", line)
+        is_tabbed = named is not None and named[2] == b"\t"
+        if self._first_attributes and (named is None) != (b"" in self._first_attributes):
+            return None
+        if self._first_attributes and named is None and before.strip():
+            return None
+        attribute = (_TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE).fullmatch(after)
+        first = attribute[1] if attribute else b""
+        if named is None and not first:
+            return None
+        if self._first_attributes.setdefault(kind, first) != first and kind not in _TRUSTED:
+            return None
+        return _TextRecord(name.strip(), is_tabbed and kind == _JOB, is_tabbed)
+
+
+def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
+    """As text_records, of Torque's <Data><Job>…; what lies within an element becomes Resource_List.walltime.
+
+    No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are.
+    """
+    position = 0
+    for found in _XML_RECORD.finditer(raw):
+        _reject_outside(raw[position : found.start()], rejected)
+        position = found.end()
+        fields: dict[bytes, bytes] = {}
+        for name, value in _XML_ELEMENT.findall(found[2]):
+            inner = _XML_ELEMENT.findall(value) if value.lstrip().startswith(b"<") else []
+            if not inner:
+                fields.setdefault(name, _unescaped(value))
+            for resource, amount in inner:
+                fields.setdefault(name + b"." + resource, _unescaped(amount))
+        ids = [fields.pop(name) for name in _XML_IDS if name in fields]
+        if ids:
+            yield ids[0].strip(), fields
+        else:
+            rejected.append(excerpt(found[0]))
+    _reject_outside(raw[position:], rejected)
+
+
+def _reject_outside(between: bytes, rejected: list[str]) -> None:
+    noise = _XML_OUTSIDE.sub(b"", between)
+    if noise.strip():
+        rejected.append(excerpt(noise))
+
+
+def _unescaped(value: bytes) -> bytes:
+    return _XML_ENTITY.sub(_entity, value) if b"&" in value else value
+
+
+def _entity(found: re.Match[bytes]) -> bytes:
+    if found[1]:
+        return _XML_NAMED[found[1]]
+    number = int(found[2]) if found[2] else int(found[3], 16)
+    return chr(number).encode("utf-8", "replace") if number <= 0x10FFFF else found[0]

@@ -1,0 +1,135 @@
+"""What PBS and Torque write for times, sizes and places, as Arrow columns of numbers and words. Knows no command.
+
+Null stays null, and what cannot be read becomes null.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import (
+    MOST,
+    Column,
+    as_array,
+    digits,
+    per_distinct,
+    utc_instants,
+    whole_numbers,
+    words,
+)
+from hpcdash.domain.nodelist import compress
+
+__all__ = [
+    "duration_seconds",
+    "durations",
+    "exec_hosts",
+    "hosts_of",
+    "instants",
+    "integers",
+    "size_bytes",
+    "sizes",
+    "unescaped",
+    "words",
+]
+
+# As ctime() writes it: Sat Nov 21 04:01:41 2026
+_CTIME = "%a %b %d %H:%M:%S %Y"
+_SIGNED = re.compile(r"([+-]?)([0-9]{1,19})")
+# [days:]hours:minutes:seconds, the front ones left out, perhaps with a fraction.
+_CLOCK = re.compile(r"([0-9]{1,12}(?::[0-9]{1,9}){0,3})(?:\.[0-9]{0,9})?")
+_SIZE = re.compile(r"([0-9]{1,19})(\.[0-9]{1,18})?[ ]?([kmgtpe]?)([bw]?)", re.IGNORECASE)
+_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
+# PBS's word, in which sizes may be given (8gw), has 8 bytes.
+_WORD_SHIFT = 3
+# What qstat's DSV writes for a backslash, a newline and a form feed; a comma's backslash is Variable_List's own.
+_ESCAPED = re.compile(r"\\([\\nf])")
+_MEANT = {"\\": "\\", "n": "\n", "f": "\f"}
+# What a vnode adds to its host's name: gpu01[0]
+_VNODE = re.compile(r"\[[^\]]*\]$")
+
+
+def integers(column: Column) -> pa.Array:
+    """Whole numbers, perhaps negative."""
+    return as_array(whole_numbers(column, _whole_number))
+
+
+def _whole_number(text: str) -> int | None:
+    found = _SIGNED.fullmatch(text)
+    number = digits(found[2]) if found else None
+    return number if number is None or found is None or found[1] != "-" else -number
+
+
+def instants(column: Column) -> pa.Array:
+    """Instants: `Sat Nov 21 04:01:41 2026`, which is UTC as we ask for it, or epoch seconds; 0 is no time."""
+    texts = as_array(column)
+    read = pc.strptime(texts, format=_CTIME, unit="s", error_is_null=True)
+    if read.null_count > texts.null_count:
+        read = pc.coalesce(read.cast(pa.int64()), integers(texts))
+    return utc_instants(read.cast(pa.int64()))
+
+
+def duration_seconds(text: str) -> int | None:
+    """'168:00:00', '02:30' (minutes first), '30' or '1:00:00:00' (a day); None for what is no time."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found[1].split(":")]
+    days = parts.pop(0) if len(parts) == 4 else 0
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + part
+    seconds += 86400 * days
+    return seconds if seconds <= MOST else None
+
+
+def durations(column: Column) -> pa.Array:
+    """Seconds, as duration_seconds."""
+    return per_distinct(column, duration_seconds, pa.int64())
+
+
+def size_bytes(text: str) -> int | None:
+    """'8gb', '7128kb', '0b', '100' (bytes) or '2gw' (words); units are binary. None for what is no size."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, fraction, unit, kind = found.groups()
+    shift = _SHIFT[unit.lower()] + (_WORD_SHIFT if kind.lower() == "w" else 0)
+    size = int(float(number + fraction) * (1 << shift)) if fraction else int(number) << shift
+    return size if size <= MOST else None
+
+
+def sizes(column: Column) -> pa.Array:
+    """Bytes, as size_bytes."""
+    return per_distinct(column, size_bytes, pa.int64())
+
+
+def hosts_of(places: str) -> list[str]:
+    """The hosts of an exec_host (`cn01/0*4+cn02/1`) or an exec_vnode (`(cn01:ncpus=4)+(gpu01[0]:ncpus=1)`).
+
+    Each once, in order; the host of a vnode is its name without the brackets.
+    """
+    hosts: dict[str, None] = {}
+    for place in places.split("+"):
+        name = place.strip().strip("()").partition("/")[0].partition(":")[0]
+        name = _VNODE.sub("", name)
+        if name:
+            hosts[name] = None
+    return list(hosts)
+
+
+def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, pa.Array]:
+    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host, else of their exec_vnode."""
+    places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
+    encoded = words(places)
+    named = [None if text is None else hosts_of(text) for text in encoded.dictionary.to_pylist()]
+    lists = pa.array([compress(names) if names else None for names in named], pa.string())
+    counts = pa.array([len(names) if names else None for names in named], pa.int64())
+    return lists.take(encoded.indices), counts.take(encoded.indices)
+
+
+def unescaped(text: str) -> str:
+    """A value of qstat's DSV as PBS keeps it: its newlines and backslashes again. pbsnodes escapes nothing."""
+    return _ESCAPED.sub(lambda found: _MEANT[found[1]], text)
