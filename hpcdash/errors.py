@@ -158,6 +158,10 @@ class ControllerDown(CommandError):
     exit_status = EXIT_UNREACHABLE
 
 
+class NoConfiguration(ControllerDown):
+    """The scheduler's commands are there and belong to no cluster."""
+
+
 class AccountingUnavailable(CommandError):
     """The scheduler keeps no history here, or its database does not answer."""
 

@@ -88,11 +88,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T_co]):
-    """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none."""
+    """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
+
+    `command` is what a person would have called, where `argv` is a script around it.
+    """
 
     argv: tuple[str, ...]
     parse: Callable[[Answer], T_co]
     limit_seconds: float = 30.0
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,8 @@ class ActionRequest:
     """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
-    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER.
+    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER. `all_waiting` are those
+    ids that mean all tasks of an array that wait, None where nobody looked.
     """
 
     verb: Verb
@@ -155,6 +160,7 @@ class ActionRequest:
     signal: str = ""
     recipient: str = ""
     changes: Mapping[str, str] = field(default_factory=dict)
+    all_waiting: frozenset[str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +174,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ActionCommand:
-    """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing."""
+    """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing.
+
+    `pause_seconds` are let go by before it runs, to spare the scheduler.
+    """
 
     argv: tuple[str, ...]
     job_ids: tuple[str, ...]
     read: Callable[[Answer], tuple[Outcome, ...]]
     stdin: bytes | None = None
     limit_seconds: float = 60.0
+    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.pbs import BACKEND as PBS
 from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.cli.found import found_here, why_none_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import (
     ClusterSettings,
@@ -35,6 +35,7 @@ from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import FrozenClock, SystemClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
+from hpcdash.stores.kept_scripts import KeptScripts
 from hpcdash.stores.poller import Pace, Poller
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Prompter, Transport
@@ -47,15 +48,6 @@ EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
-# Where Slurm's commands find their configuration, besides SLURM_CONF.
-_SLURM_CONFIGURATIONS = (
-    "/etc/slurm/slurm.conf",
-    "/etc/slurm-llnl/slurm.conf",
-    "/usr/local/etc/slurm.conf",
-    "/run/slurm/conf/slurm.conf",
-    "/var/spool/slurmd/conf-cache/slurm.conf",
-    "/var/spool/slurm/conf-cache/slurm.conf",
-)
 
 
 def cache_root() -> Path:
@@ -73,15 +65,6 @@ def state_root() -> Path:
 def journal() -> Journal:
     """What was done from here, on whichever cluster."""
     return Journal(state_root() / "journal.jsonl")
-
-
-def found_here() -> list[str]:
-    """The schedulers this machine seems to have: their commands are on the PATH, and know where to ask.
-
-    Slurm's commands without a configuration are packages that were installed and no cluster.
-    """
-    is_configured = bool(os.environ.get("SLURM_CONF")) or any(map(os.path.exists, _SLURM_CONFIGURATIONS))
-    return [SLURM.name] if shutil.which("squeue") and is_configured else []
 
 
 def queue_folder() -> Path:
@@ -142,35 +125,32 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
 
 
 def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
-    """The backends to try, in order."""
+    """The backends to try, in order: on this machine those that seem to be there, elsewhere all of them."""
     is_here = cluster.transport == "local"
-    if cluster.backend == EMBEDDED or (cluster.backend is None and is_here and not found_here()):
+    names = [cluster.backend] if cluster.backend else found_here() if is_here else list(BACKENDS)
+    if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
                 f"cluster {cluster.name}: the embedded queue is this machine's own, and not behind {cluster.transport}",
                 "Run hpcdash there, or leave the backend out to have its scheduler found.",
             )
         return (EmbeddedBackend(queue_program(queue_folder())),)
-    if cluster.backend is None:
-        return tuple(BACKENDS.values())
-    if cluster.backend not in BACKENDS:
+    if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(
-            f"cluster {cluster.name}: this version has no backend {cluster.backend!r}", "It has: slurm, pbs, local."
+            f"cluster {cluster.name}: this version has no backend {unknown[0]!r}", "It has: slurm, pbs, local."
         )
-    return (BACKENDS[cluster.backend],)
+    return tuple(BACKENDS[name] for name in names)
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
     """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
         return ""
-    if found_here():
-        chosen = "this machine's Slurm"
-    elif shutil.which("squeue"):
-        why = "Slurm's commands are here, but no slurm.conf; --backend slurm asks them"
-        chosen = f"this machine's embedded queue ({why})"
+    here = found_here()
+    if here:
+        chosen = f"this machine's {BACKENDS[here[0]].title}"
     else:
-        chosen = "this machine's embedded queue (no Slurm is here)"
+        chosen = f"this machine's embedded queue ({why_none_here()})"
     return f"No cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
 
 
@@ -235,6 +215,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         clock=SystemClock(),
         budget=CommandBudget(ceiling),
         cache=SnapshotCache(cache_root(), f"{cluster.name} {cluster.ssh or 'local'} {cluster.user or ''}".strip()),
+        scripts=KeptScripts(state_root() / "scripts"),
         user=cluster.user or "",
         title=cluster.title,
     )

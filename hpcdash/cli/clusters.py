@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_here
+from hpcdash.cli.build import BACKENDS, EMBEDDED, build_session, connection_pool
+from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
@@ -70,7 +71,7 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         return
     if not rows:
         path, _ = config_path(common.config)
-        print(f"no cluster is configured (in {path}), and this machine has no Slurm")
+        print(f"no cluster is configured (in {path}), and this machine has no scheduler")
         print("add one:  hpcdash clusters add NAME --ssh USER@HOST")
         return
     cells = [["NAME", "REACHED BY", "SCHEDULER", "USER", "FROM"]]
@@ -90,7 +91,10 @@ def run_clusters(common: CommonOptions, form: str) -> None:
 
 
 def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:
-    """Try a cluster and write it into the configuration; where the trial fails, only with `force`."""
+    """Try a cluster and write it into the configuration; where the trial fails, only with `force`.
+
+    The scheduler that was found is written as well: nobody has to look for it again.
+    """
     if common.ssh:
         fields = {"ssh": common.ssh, **fields}
     if common.backend:
@@ -103,28 +107,37 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     # Whether the file takes it is known before anybody is asked for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
-        print(visible(asyncio.run(_look_at(cluster))))
+        backend, words = asyncio.run(_look_at(cluster))
+        print(visible(words))
     except HpcdashError as error:
         if not force:
             kept = f"Nothing was written to {path}; --force writes it all the same."
             error.next_step = f"{error.next_step}\n{kept}" if error.next_step else kept
             raise
         print(f"hpcdash: {visible(error.message.rstrip('.'))}; it is written all the same", file=sys.stderr)
+    else:
+        if backend in BACKENDS:
+            fields.setdefault("backend", backend)
     write_cluster(path, name, fields)
     print(f"{name} is in {path}")
     print(f"look at it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 
-async def _look_at(cluster: ClusterSettings) -> str:
-    """What answers there, as whom, and how many nodes it has; raises what stands in the way."""
+async def _look_at(cluster: ClusterSettings) -> tuple[str, str]:
+    """The backend that was found; and in words what answers there, as whom, and how many nodes it has.
+
+    Raises what stands in the way.
+    """
     store = build_session(cluster, connection_pool(TerminalPrompter())).store
     try:
         probe = await store.open()
         nodes = (await store.fetch(Kind.NODES)).table.num_rows
     finally:
         await store.close()
-    title, version = store.backend.title, probe.version.rpartition(" ")[2]
-    return f"{title[:1].upper()}{title[1:]} {version} as {probe.user}, {nodes} node{'' if nodes == 1 else 's'}"
+    # `slurm-wlm 22.05.8`, `OpenPBS 23.06.06`, `Slurm's wrappers`.
+    title, (_, _, version) = store.backend.title, probe.version.rpartition(" ")
+    title = f"{title[:1].upper()}{title[1:]}" + (f" {version}" if version[:1].isdigit() else "")
+    return store.backend.name, f"{title} as {probe.user}, {nodes} node{'' if nodes == 1 else 's'}"
 
 
 def run_config_check(common: CommonOptions) -> None:

@@ -38,6 +38,16 @@ _SLOW_ANSWER_SECONDS = 2.0
 _SHARED_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fhgfs", "panfs", "wekafs", "smb2", "afs", "orangefs"}
 )
+# What it means that a scheduler keeps no history, by its dialect, or its name.
+_PBS_KEEPS_NONE = (
+    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only where it was seen"
+)
+_NO_HISTORY = {
+    "slurm": "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
+    "openpbs": _PBS_KEEPS_NONE,
+    "pbs-text": _PBS_KEEPS_NONE,
+    "torque": "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)",
+}
 _HOME_SCRIPT = """
 echo "$HOME"
 stat -f -c %T "$HOME" 2>/dev/null || echo
@@ -147,9 +157,9 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
         for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
             checks.append(await _table_check(store, kind))
         return True
-    checks.append(
-        Check("scheduler", True, f"{probe.version}, cluster {probe.cluster or 'unnamed'}, you are {probe.user}")
-    )
+    dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
+    cluster = probe.cluster or "unnamed"
+    checks.append(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}, you are {probe.user}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     checks.append(
@@ -248,6 +258,5 @@ def _accounting_check(store: ClusterStore) -> Check:
         return Check("accounting", True, "not told")
     if has:
         return Check("accounting", True, "kept: ended jobs are known")
-    return Check(
-        "accounting", True, "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)"
-    )
+    assert store.probe is not None
+    return Check("accounting", True, _NO_HISTORY.get(store.probe.dialect or store.backend.name, "not kept here"))

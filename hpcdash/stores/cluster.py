@@ -12,12 +12,22 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
 from hpcdash.domain.job_ids import BadJobId, array_of, covers, holds_many, parse_job_id, task_of
-from hpcdash.errors import CommandError, CommandMissing, HpcdashError, NoSuchJob, RateLimited, UnreachableError
+from hpcdash.errors import (
+    CommandError,
+    CommandMissing,
+    CommandTimedOut,
+    HpcdashError,
+    NoConfiguration,
+    NoSuchJob,
+    RateLimited,
+    UnreachableError,
+)
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import Clock
 from hpcdash.stores.departures import Departures, JobEvent
 from hpcdash.stores.joins import with_job_counts
+from hpcdash.stores.kept_scripts import KeptScripts
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.transport.base import Transport
 
@@ -37,6 +47,7 @@ class Changed:
     events: tuple[JobEvent, ...] = ()
 
 
+_JOINED = (Kind.NODES, Kind.QUEUES)
 Listener = Callable[[Changed], None]
 
 
@@ -52,6 +63,7 @@ class ClusterStore:
         clock: Clock,
         budget: CommandBudget,
         cache: SnapshotCache | None = None,
+        scripts: KeptScripts | None = None,
         user: str = "",
         title: str = "",
     ) -> None:
@@ -66,11 +78,15 @@ class ClusterStore:
         self.errors: dict[Kind, HpcdashError] = {}
         self.connection_error: HpcdashError | None = None
         self._backends = tuple(backends)
+        # Where scripts are kept that the scheduler would not give back; None: they are not.
+        self.scripts = scripts
         self._cache = cache
         self._cache_read: set[Kind] = set()
         self._user = user
         self._listeners: list[Listener] = []
         self._cache_written: dict[Kind, float] = {}
+        # As the scheduler told them, without the counts of jobs that everyone's queue adds.
+        self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._adopting: asyncio.Lock = asyncio.Lock()
         # Whether a login shell's environment changed anything; None: not asked for.
@@ -165,17 +181,31 @@ class ClusterStore:
             await self.open()
 
     async def _find_scheduler(self) -> Probe:
-        missing: CommandMissing | None = None
+        missing: list[CommandMissing] = []
+        unconfigured: NoConfiguration | None = None
         for backend in self._backends:
             try:
                 probe = await self._ask_once(backend.probe_query())
             except CommandMissing as error:
-                missing = missing or error
+                missing.append(error)
                 continue
-            self.backend = backend.settled(probe)
-            return probe
-        assert missing is not None
-        raise missing
+            except NoConfiguration as error:
+                unconfigured = unconfigured or error
+                continue
+            # The commands of one may be installed where another is used; of two that do not answer the first tells.
+            if unconfigured is None or probe.controller_answers is not False:
+                self.backend = backend.settled(probe)
+                return probe
+        if unconfigured is not None:
+            raise unconfigured
+        if len(missing) == 1:
+            raise missing[0]
+        raise CommandMissing(
+            "; ".join(error.message for error in missing),
+            missing[0].next_step,
+            status=missing[0].status,
+            words="\n".join(error.words for error in missing if error.words),
+        )
 
     async def ask(self, query: Query[T]) -> T:
         """Run a query that a person waits for; its answer is read in a thread.
@@ -189,11 +219,11 @@ class ClusterStore:
         return await self._with_login_environment(lambda: self._ask_once(query))
 
     async def _with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Tries as things are, and where a command is missing once more as a login shell has it."""
+        """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
         was_adopted = self._adopted is not None
         try:
             return await attempt()
-        except CommandMissing:
+        except (CommandMissing, NoConfiguration):
             if was_adopted or not await self._adopt_login_environment():
                 raise
         return await attempt()
@@ -217,7 +247,17 @@ class ClusterStore:
                 f"asked again in {wait:.0f} s; poll.commands_per_minute in the configuration sets the ceiling",
             )
         self.budget.spend()
-        completed = await self.transport.run(query.argv, limit_seconds=query.limit_seconds)
+        try:
+            completed = await self.transport.run(query.argv, limit_seconds=query.limit_seconds)
+        except CommandTimedOut as error:
+            if not query.command:
+                raise
+            raise CommandTimedOut(
+                f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
+                f"{self.backend.title}'s server may hang or be busy; jobs run on without it. It is asked again.",
+                argv=query.command,
+                words=error.words,
+            ) from error
         self.budget.answered(completed.seconds)
         return await asyncio.to_thread(query.parse, completed)
 
@@ -274,6 +314,8 @@ class ClusterStore:
         if kind is Kind.MINE:
             events = await self._departures.follow(self._mine_before(), snapshot.table)
         else:
+            if kind in _JOINED:
+                self._unjoined[kind] = snapshot.table
             snapshot = await self._join(snapshot)
         self._answered(kind)
         self.snapshots[kind] = snapshot
@@ -303,14 +345,14 @@ class ClusterStore:
 
     async def _join(self, snapshot: Snapshot) -> Snapshot:
         """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last run's."""
-        everyone = self.snapshots.get(Kind.EVERYONE)
-        if snapshot.kind not in (Kind.NODES, Kind.QUEUES) or everyone is None or everyone.cached:
+        everyone, own = self.snapshots.get(Kind.EVERYONE), self._unjoined.get(snapshot.kind)
+        if own is None or everyone is None or everyone.cached:
             return snapshot
-        table = await asyncio.to_thread(with_job_counts, snapshot.kind, snapshot.table, everyone.table)
+        table = await asyncio.to_thread(with_job_counts, snapshot.kind, own, everyone.table)
         return replace(snapshot, table=table)
 
     async def _join_again(self) -> None:
-        for kind in (Kind.NODES, Kind.QUEUES):
+        for kind in _JOINED:
             if (snapshot := self.snapshots.get(kind)) is None:
                 continue
             joined = await self._join(snapshot)

@@ -93,7 +93,7 @@ def job_groups(
         Group("time", tuple(time)),
         Group("resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
         Group("priority", _priority(picture), is_aside=True),
-        Group(f"QoS {row['qos'] or ''}".strip(), _rules(picture), is_aside=True),
+        Group(_rules_title(row), _rules(picture), is_aside=True),
         Group("jobs that wait for it", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
         Group("files", tuple(own.get("files", ())), is_broad=True),
@@ -167,6 +167,10 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
     return (*entries, *_remarks(picture, Part.PRIORITY))
 
 
+def _rules_title(row: Mapping[str, Any]) -> str:
+    return f"QoS {row['qos']}" if row["qos"] else f"queue {row['queue'] or ''}".strip()
+
+
 def _rules(picture: JobPicture) -> tuple[Entry, ...]:
     """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS does not."""
     row = picture.row
@@ -174,6 +178,9 @@ def _rules(picture: JobPicture) -> tuple[Entry, ...]:
     if row["state"] in ENDED:
         return ()
     qos, queue = picture.qos or {}, picture.queue_rules
+    if not row["qos"]:
+        entries = [Entry(label, value) for label, value in queue.items()]
+        return (*entries, *_remarks(picture, Part.QUEUE))
     entries = [Entry(label, value) for label, value in qos.items()]
     # Where the QoS is not known any job may have to make way; by itself a queue does not say by whom.
     if PREEMPTED_BY in qos or (picture.qos is None and Part.QOS in picture.errors):

@@ -7,6 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.columns import as_array
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.stores.snapshots import Kind
@@ -16,23 +17,30 @@ _NODES_A_JOB = 200_000
 
 
 def with_job_counts(kind: Kind, table: pa.Table, jobs: pa.Table) -> pa.Table:
-    """A nodes table with `jobs`, or a queues table with `jobs_running` and `jobs_pending`."""
+    """A nodes table with `jobs`, or a queues table with `jobs_running` and `jobs_pending`.
+
+    What a node says of itself stays. Of a queue's own counts and those of its rows the larger ones: a server may hide
+    the jobs of others, and count an array that waits as one.
+    """
     states = pc.cast(jobs["state"], pa.string())
     active = pc.is_in(states, pa.array([str(state) for state in ACTIVE]))
     if kind is Kind.NODES:
         counts = _by_node(jobs.filter(active))
-        return _set(table, "jobs", [counts.get(name, 0) for name in table["name"].to_pylist()])
+        counted = pa.array([counts.get(name, 0) for name in table["name"].to_pylist()], pa.int64())
+        return _set(table, "jobs", pc.coalesce(as_array(table["jobs"]), counted))
     waiting = pc.is_in(states, pa.array([str(state) for state in WAITING]))
     running = _by_queue(jobs.filter(active))
     pending = _by_queue(jobs.filter(waiting))
     names = table["name"].to_pylist()
-    table = _set(table, "jobs_running", [running.get(name, 0) for name in names])
-    return _set(table, "jobs_pending", [pending.get(name, 0) for name in names])
+    for column, counts in (("jobs_running", running), ("jobs_pending", pending)):
+        counted = pa.array([counts.get(name, 0) for name in names], pa.int64())
+        table = _set(table, column, pc.max_element_wise(as_array(table[column]), counted))
+    return table
 
 
-def _set(table: pa.Table, column: str, counts: list[int]) -> pa.Table:
+def _set(table: pa.Table, column: str, counts: pa.Array) -> pa.Table:
     position = table.schema.get_field_index(column)
-    return table.set_column(position, table.schema.field(position), pa.array(counts, pa.int64()))
+    return table.set_column(position, table.schema.field(position), counts)
 
 
 def _by_node(jobs: pa.Table) -> Counter[str]:

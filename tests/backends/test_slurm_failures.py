@@ -13,6 +13,7 @@ from hpcdash.errors import (
     CommandError,
     CommandMissing,
     ControllerDown,
+    NoConfiguration,
     NoSuchJob,
     SchedulerRefused,
     program_name,
@@ -29,7 +30,7 @@ HEARD = [
         "squeue: error: s_p_parse_file: cannot stat file /nonexistent: No such file or directory, retrying in 1sec up "
         "to 60sec\nsqueue: error: ClusterName needs to be specified\n"
         "squeue: fatal: Unable to process configuration file",
-        ControllerDown,
+        NoConfiguration,
     ),
     (
         "squeue",
@@ -37,7 +38,7 @@ HEARD = [
         "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\nsqueue: error: fetch_config: DNS "
         "SRV lookup failed\nsqueue: error: _establish_config_source: failed to fetch config\nsqueue: fatal: Could not "
         "establish a configuration source",
-        ControllerDown,
+        NoConfiguration,
     ),
     ("squeue", 1, "slurm_load_jobs error: Protocol authentication error", ControllerDown),
     (

@@ -28,7 +28,7 @@ def test_what_answers_is_said_and_the_cluster_written(slurm_lab: SlurmLab, tmp_p
     assert first.startswith("Slurm ")
     assert first.endswith(" as alice, 6 nodes")
     assert second == f"juno is in {program.config}"
-    assert program.config.read_text() == '[clusters.juno]\nssh = "lab-alice"\n'
+    assert program.config.read_text() == '[clusters.juno]\nssh = "lab-alice"\nbackend = "slurm"\n'
 
 
 def test_where_nobody_answers_nothing_is_written_but_by_force(program: Program) -> None:

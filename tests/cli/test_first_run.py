@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.cli import build
+from hpcdash.cli import found
 from hpcdash.cli.build import why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, Settings
@@ -36,7 +36,7 @@ async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobo
     marker = nobody.home / "state" / "hpcdash" / "toured"
     async with dashboard(nobody, columns=80, lines=24) as screen:
         text = await screen.until(lambda text: "hpcdash clusters add NAME --ssh" in " ".join(text.split()))
-        assert "embedded queue (no Slurm is here)" in " ".join(text.split())
+        assert "embedded queue (neither Slurm nor PBS is here)" in " ".join(text.split())
         await screen.until(lambda text: "1/6 enter opens the job" in text and "connected" in text)
         assert not marker.exists()
         screen.type("\x05")
@@ -85,7 +85,7 @@ async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) 
 
 
 def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
+    monkeypatch.setattr(found, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))
     said = why_this(CommonOptions(), Settings())

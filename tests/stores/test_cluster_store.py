@@ -4,18 +4,20 @@ import asyncio
 import gc
 import os
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.base import Answer, ParsedTable, Probe, Query
+from hpcdash.backends.base import Answer, JobScope, ParsedTable, Probe, Query
 from hpcdash.backends.slurm import BACKEND, SlurmBackend
 from hpcdash.errors import (
     CommandMissing,
     CommandTimedOut,
     ConnectionFailed,
     ControllerDown,
+    NoConfiguration,
     NoSuchJob,
     RateLimited,
     UnreadableOutput,
@@ -186,6 +188,47 @@ async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
     await store.open()
     assert store.backend is BACKEND
     assert (cluster.transport.count(PROBED), cluster.transport.adoptions) == (2, 0)
+
+
+class Unconfigured(SlurmBackend):
+    """Its commands are installed, and belong to no cluster."""
+
+    name = "unconfigured"
+
+    def probe_query(self) -> Query[Probe]:
+        def parse(answer: Answer) -> Probe:
+            raise NoConfiguration("no configuration")
+
+        return Query(super().probe_query().argv, parse)
+
+
+class Silent(SlurmBackend):
+    """Its server does not answer."""
+
+    name = "silent"
+
+    def probe_query(self) -> Query[Probe]:
+        return Query(super().probe_query().argv, lambda answer: Probe("alice", "1", controller_answers=False))
+
+
+async def test_a_scheduler_that_is_installed_and_belongs_to_no_cluster_makes_way_for_one_that_answers(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+
+    def store_of(*backends: SlurmBackend) -> ClusterStore:
+        budget = CommandBudget(30, cluster.clock)
+        return ClusterStore("some", cluster.transport, backends, clock=cluster.clock, budget=budget)
+
+    store = store_of(Unconfigured(), BACKEND)
+    await store.open()
+    assert store.backend is BACKEND
+    for backends in ((Unconfigured(),), (Unconfigured(), Silent())):
+        with pytest.raises(NoConfiguration):
+            await store_of(*backends).open()
+    store = store_of(Silent(), BACKEND)
+    await store.open()
+    assert store.backend.name == "silent"
 
 
 async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(cluster: Cluster) -> None:
@@ -390,3 +433,28 @@ async def test_a_store_without_a_cache_remembers_nothing(tmp_path: Path) -> None
     assert store.table(Kind.NODES) is None
     assert isinstance(store.table(Kind.MINE), pa.Table)
     assert os.listdir(tmp_path) == []
+
+
+async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_name_it(cluster: Cluster) -> None:
+    cluster.transport.fails[ONE] = CommandTimedOut(
+        "sh had not finished", argv=("sh", "-c", "…"), words="said on stderr"
+    )
+    asked = cluster.store.backend.jobs_query(JobScope(job_ids=("88",)))
+    asked = replace(asked, command=("qstat", "-f"), limit_seconds=30.0)
+    with pytest.raises(CommandTimedOut, match=r"qstat gave no answer within 30 s") as raised:
+        await cluster.store.ask(asked)
+    assert raised.value.argv == ("qstat", "-f")
+    assert raised.value.words == "said on stderr"
+
+
+async def test_counts_that_are_joined_again_go_down_as_well(cluster: Cluster) -> None:
+    cluster.transport.everyone = [{"jobarrayid": "1", "state": "RUNNING", "nodelist": "cn01", "partition": "gpu"}]
+    cluster.transport.nodes = [{"nodelist": "cn01"}]
+    await cluster.store.fetch(Kind.EVERYONE)
+    await cluster.store.fetch(Kind.NODES)
+    before = cluster.store.snapshots[Kind.NODES].table["jobs"].to_pylist()
+    cluster.transport.everyone = []
+    await cluster.store.fetch(Kind.EVERYONE)
+    after = cluster.store.snapshots[Kind.NODES].table["jobs"].to_pylist()
+    assert sum(before) == 1
+    assert sum(after) == 0

@@ -90,3 +90,14 @@ def test_fifty_thousand_jobs_are_counted_in_under_a_second() -> None:
     counts = counted(Kind.NODES, nodes(*(f"n{n}" for n in range(5000))), queue)
     assert time.perf_counter() - began < 1
     assert counts["n100"] == 40
+
+
+def test_what_a_node_says_of_its_jobs_stays() -> None:
+    table = pa.Table.from_pylist([{"name": "g1", "jobs": 8}, {"name": "g2"}], schema=schema.NODES)
+    assert counted(Kind.NODES, table, jobs(("running", "gpu", "g[1-2]", 1))) == {"g1": 8, "g2": 1}
+
+
+def test_of_a_queues_own_counts_and_those_of_its_rows_the_larger_ones_count() -> None:
+    table = pa.Table.from_pylist([{"name": "gpu", "jobs_running": 20, "jobs_pending": 1}], schema=schema.QUEUES)
+    queue = jobs(("running", "gpu", "g1", 1), ("pending", "gpu", None, 5))
+    assert counted(Kind.QUEUES, table, queue) == {"gpu": (20, 5)}

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+
+# What a person or a program here may call; Slurm's contribs/torque has no others than its own.
+_ALL_COMMANDS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove", "qselect", "pbsnodes")
+_NOT_WRAPPED = frozenset({"qsig", "qmove", "qselect"})
+_PBS_VERSION = r"(?i)pbs_version\s*=\s*(?:PBSPro_|PBS_?Pro\s+)?(?P<version>\S+)"
+_TORQUE_VERSION = r"(?i)(?<![\w=])version:\s*(?P<version>[0-9][\w.-]*)"
+_NUMBERS = r"[0-9]+(?:\.[0-9]+){0,2}"
+# OpenPBS began at 20; the commercial product counts in years from 2020 on.
+_FIRST_WITH_DSV = 18
+_FIRST_OPENPBS = 20
+_FIRST_YEAR = 2000
+# Torque's servers tell their version as PBS Pro's do, and none of them went so far.
+_LAST_TORQUE = 7
 
 
 class Dialect(StrEnum):
@@ -21,3 +35,31 @@ class Dialect(StrEnum):
     def has_array_brackets(self) -> bool:
         """Whether an array is 12[].server; Slurm's wrappers know no arrays."""
         return self is not Dialect.SLURM_WRAPPERS
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands this kind has, where it is whole."""
+        if self is Dialect.SLURM_WRAPPERS:
+            return tuple(name for name in _ALL_COMMANDS if name not in _NOT_WRAPPED)
+        return _ALL_COMMANDS
+
+
+def dialect_of(said: str) -> tuple[Dialect, str] | None:
+    """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat --version` said.
+
+    None where that is neither PBS nor Torque. `pbs_version = PBSPro_13.1.2.160576` and years are PBS Pro's.
+    """
+    if found := re.search(_PBS_VERSION, said):
+        numbers = re.match(_NUMBERS, found["version"])
+        major = int(numbers[0].partition(".")[0]) if numbers else 0
+        if numbers is None:
+            # A build of one's own may have any word for it: it is newer than 18 then.
+            return Dialect.OPENPBS, f"PBS {found['version']}"
+        if _FIRST_OPENPBS <= major < _FIRST_YEAR:
+            return Dialect.OPENPBS, f"OpenPBS {numbers[0]}"
+        if major < _LAST_TORQUE and not found[0].lower().count("pro"):
+            return Dialect.TORQUE, f"Torque {found['version']}"
+        return (Dialect.OPENPBS if major >= _FIRST_WITH_DSV else Dialect.PBS_TEXT), f"PBS Pro {numbers[0]}"
+    if found := re.search(_TORQUE_VERSION, said):
+        return Dialect.TORQUE, f"Torque {found['version']}"
+    return None

@@ -1,21 +1,277 @@
-"""Reads how a PBS command failed: from its exit status and its own words to an error with a next step."""
+"""Reads how a PBS command failed: from its own words and its exit status to an error with a next step.
+
+Knows no table. Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's contribs/torque.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from hpcdash.backends.base import Answer
-from hpcdash.errors import CommandError, UnreadableOutput
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandError,
+    CommandMissing,
+    CommandTimedOut,
+    ControllerDown,
+    NoConfiguration,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+    program_name,
+)
+
+_MISSING_STATUS = 127
+# What timeout(1) exits with when it had to end the command.
+_TIMED_OUT_STATUS = 124
+_SHOWN_BYTES = 400
+_LIST_HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=", b"<Data>", b"<?xml")
+_NO_HISTORY_WORDS = b"not configured to maintain job history"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A way to fail; `{name}` in its texts is the command's name."""
+
+    error: type[CommandError]
+    message: str
+    next_step: str
+
+
+_NO_HISTORY = _Kind(
+    AccountingUnavailable,
+    "this PBS server keeps no history of jobs (job_history_enable is off)",
+    "How a job ended is known only from what was seen here, and from its output; administrators can turn it on.",
+)
+_ENDED = _Kind(NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app.")
+_UNKNOWN_JOB = _Kind(
+    NoSuchJob, "PBS does not know this job (any more)", "Finished jobs: `hpcdash history`, or key 4 in the app."
+)
+_DOWN = _Kind(
+    ControllerDown, "PBS's server does not answer", "Running jobs go on without it; `qstat -B` tells when it is back."
+)
+_UNAUTHORIZED = _Kind(
+    SchedulerRefused,
+    "PBS does not allow you this",
+    "It is somebody else's job, a queue that is not for you, or takes an operator (suspend, resume, requeue).",
+)
+_BAD_STATE = _Kind(
+    SchedulerRefused,
+    "PBS does not do this to a job in the state this one is in",
+    "Look at its state: it may have started, or ended, in the meantime.",
+)
+_NO_QUEUE = _Kind(SchedulerRefused, "PBS knows no such queue", "`hpcdash queues` lists those there are.")
+_CLOSED_QUEUE = _Kind(
+    SchedulerRefused, "this queue takes no jobs now", "`hpcdash queues` tells which do; or wait until it is enabled."
+)
+_RESOURCE_LIMITS = _Kind(
+    SchedulerRefused,
+    "it asks for more (or less) than the queue or the server allows",
+    "`qstat -Qf QUEUE` tells the limits (resources_max, resources_min): ask for less, or take another queue.",
+)
+_COUNT_LIMIT = _Kind(
+    SchedulerRefused,
+    "you have as much in this queue, or on this server, as you are allowed",
+    "Wait until some of your jobs have ended; `qstat -Qf QUEUE` tells the limits.",
+)
+_INVALID = _Kind(
+    SchedulerRefused,
+    "PBS does not do this to what was named",
+    "A single task of an array cannot be held, released or changed; its whole array can.",
+)
+_AUTHENTICATION = _Kind(
+    ControllerDown,
+    "this login node cannot prove to PBS's server who you are",
+    "Nothing of yours is wrong: tell the site's administrators what it said (pbs_iff, munge or trqauthd).",
+)
+_BAD_HOST = _Kind(
+    ControllerDown,
+    "PBS's server takes no commands from this machine",
+    "Log in to a machine jobs are submitted from, or ask the site's administrators.",
+)
+_BUSY = _Kind(
+    ControllerDown, "PBS's server takes no more connections for now", "It is asked again by itself; running jobs go on."
+)
+_NO_SERVER = _Kind(
+    ControllerDown,
+    "{name} finds no PBS server under the name it is configured with",
+    "Is PBS_SERVER in /etc/pbs.conf right here, or set by a module or a login profile? `hpcdash doctor` tells more.",
+)
+_NO_CONFIGURATION = _Kind(
+    NoConfiguration,
+    "{name} finds no PBS configuration here",
+    "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try again.",
+)
+_WRAPPED_DOWN = _Kind(
+    ControllerDown,
+    "Slurm's controller (slurmctld) does not answer",
+    "{name} is Slurm's here; running jobs go on, and `scontrol ping` tells the controller's state.",
+)
+_WRAPPED_NOWHERE = _Kind(
+    NoConfiguration,
+    "{name} is Slurm's here, and finds no Slurm configuration",
+    "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
+)
+_WRAPPER_BROKEN = _Kind(
+    CommandMissing,
+    "{name} is Slurm's here, and lacks the Perl module it needs",
+    'Slurm\'s own commands do not need it: set backend = "slurm" for this cluster.',
+)
+_BAD_OPTION = _Kind(
+    SchedulerRefused,
+    "{name} does not take one of its options, or its value",
+    "Its own words tell which; `man {name}` explains them.",
+)
+_WRAPPER_OUTDATED = _Kind(
+    SchedulerRefused,
+    "{name} is Slurm's here, and calls Slurm in a way it does not know any more",
+    'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
+)
+_NO_RESOURCE = _Kind(
+    SchedulerRefused, "PBS knows no such resource here", "Its own words tell which; sites name their own (gpus, ngpus)."
+)
+_BAD_VALUE = _Kind(
+    SchedulerRefused, "PBS cannot read a value it was given", "Its own words tell which; `man pbs_resources` helps."
+)
+_NO_NODE = _Kind(SchedulerRefused, "PBS knows no such node", "`hpcdash nodes` lists those there are.")
+_NO_SIGNAL = _Kind(SchedulerRefused, "PBS knows no such signal", "TERM, USR1, … or a number; `kill -l` lists them.")
+_WINDOWS_LINES = _Kind(
+    SchedulerRefused, "the script's lines end as Windows writes them", "`sed -i 's/\\r$//' SCRIPT` makes them plain."
+)
+# Tried in this order: the first whose words are there tells. One failure often says several of them.
+_BY_WORDS: tuple[tuple[str, _Kind], ...] = (
+    (r"not configured to maintain job history", _NO_HISTORY),
+    (r"Can't locate Slurm\w*\.pm|Can't load .*[Ss]lurm", _WRAPPER_BROKEN),
+    (r"Usage: Slurm::", _WRAPPER_OUTDATED),
+    (r"Could not establish a configuration source|Unable to process configuration file", _WRAPPED_NOWHERE),
+    (r"Problem loading (jobs|partitions|slurm|node)", _WRAPPED_DOWN),
+    (
+        r"Unknown (Array )?Job Id|Unknown Array ID|Unknown Job\b|unknown job id|Job not found"
+        r"|[Ii]llegally formed job identifier|Job id .* not valid",
+        _UNKNOWN_JOB,
+    ),
+    (r"Job has (already )?finished|finished array subjob", _ENDED),
+    (r"pbs_?conf error|pbs conf variables not found|[Cc]ould not load pbs conf", _NO_CONFIGURATION),
+    (
+        r"pbs_iff:|Unable to authenticate connection|auth: error returned|errno=150(07|19)\b"
+        r"|MUNGE user-authentication|[Mm]unge (executable|encode|decode)"
+        r"|(connect to|communicat\w+ with|in connection to) (the )?trqauthd|trqauthd unable"
+        r"|Invalid credential|Expired credential",
+        _AUTHENTICATION,
+    ),
+    (r"Access from host not allowed|client is not allowed/trusted", _BAD_HOST),
+    (r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b", _NO_SERVER),
+    (
+        r"No free connections|connection table full|errno=15033\b|Cannot assign requested address|[Ss]erver busy"
+        r"|too busy to run",
+        _BUSY,
+    ),
+    (
+        r"[Cc]annot connect to|Couldn't connect to|Connection refused|No route to host|Connection timed out"
+        r"|Connection reset|Network is unreachable|Communication failure|[Ee]nd of [Ff]ile|shutting down"
+        r"|Premature end of message|Batch protocol error|Bad DIS|(Unable to|could not) contact"
+        r"|Could not connect to batch|Can not establish connection|Unable to get connection",
+        _DOWN,
+    ),
+    (r"Unauthorized Request|not authorized|Invalid user id", _UNAUTHORIZED),
+    (r"Unknown queue|queue does not exist", _NO_QUEUE),
+    (r"Queue is not enabled", _CLOSED_QUEUE),
+    (r"Access to queue is denied|Unauthorized queue", _UNAUTHORIZED),
+    (r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds", _RESOURCE_LIMITS),
+    (r"would exceed|Maximum number of jobs", _COUNT_LIMIT),
+    (r"Request invalid for state|while job running|not rerunnable|already in (progress|exit state)", _BAD_STATE),
+    (r"Unknown resource", _NO_RESOURCE),
+    (r"Unknown node", _NO_NODE),
+    (r"Unknown/illegal signal name", _NO_SIGNAL),
+    (r"script contains cr, lf", _WINDOWS_LINES),
+    (
+        r"Illegal attribute or resource value|node\(s\) specification error|cannot be used with .select. or .place."
+        r"|Bad time specification|attribute value is out of range",
+        _BAD_VALUE,
+    ),
+    (r"(?m)^\w+: Invalid request\b", _INVALID),
+    (r"(?mi)invalid option|Unknown option|conflicting options|illegal -|^usage:", _BAD_OPTION),
+)
+# PBSE_… & 255, where the words told nothing. Several failures of one call leave one status.
+_BY_STATUS = {
+    35: _ENDED,
+    36: _NO_HISTORY,
+    38: _COUNT_LIMIT,
+    39: _COUNT_LIMIT,
+    153: _UNKNOWN_JOB,
+    156: _INVALID,
+    159: _UNAUTHORIZED,
+    162: _DOWN,
+    168: _BAD_STATE,
+    170: _NO_QUEUE,
+    173: _CLOSED_QUEUE,
+    188: _RESOURCE_LIMITS,
+}
+# qstat's where it has no connection; others have it for anything.
+_NO_CONNECTION_STATUS = 255
+
+
+def says_no_history(answer: Answer) -> bool:
+    """Whether the server said that it keeps no history; `qstat -x` exits 0 then, with nothing printed."""
+    return _NO_HISTORY_WORDS in answer.stderr
 
 
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     """The error a failed answer stands for; `command` is what a person would call it, where a script ran it."""
-    raise NotImplementedError
+    argv = command or answer.argv
+    words = excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
+    # A list that was cut is no message: anybody may have written what a job's attributes say.
+    told = "" if not answer.stderr.strip() and _is_list(answer.stdout) else words
+    name = program_name(argv)
+    if answer.status == _MISSING_STATUS:
+        return CommandMissing(
+            f"{name} is not on the PATH here",
+            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` looks around.',
+            argv=argv,
+            status=answer.status,
+            words=words,
+        )
+    if answer.status == _TIMED_OUT_STATUS and not told:
+        return CommandTimedOut(
+            f"PBS's server left {name} without an answer",
+            "It may be hung or busy; running jobs go on without it.",
+            argv=argv,
+            status=answer.status,
+        )
+    kind = next((kind for pattern, kind in _BY_WORDS if re.search(pattern, told)), _BY_STATUS.get(answer.status))
+    if kind is None and answer.status == _NO_CONNECTION_STATUS and not told:
+        kind = _DOWN
+    if kind is None:
+        kind = _Kind(SchedulerRefused, "{name} failed", "Its own words tell why; `man {name}` explains them.")
+    return kind.error(
+        kind.message.replace("{name}", name),
+        kind.next_step.replace("{name}", name),
+        argv=argv,
+        status=answer.status,
+        words=words,
+    )
+
+
+def _is_list(stdout: bytes) -> bool:
+    return stdout.lstrip().startswith(_LIST_HEADS)
 
 
 def require_success(answer: Answer, command: tuple[str, ...] = ()) -> None:
     """Raises the error of an answer that ended badly; one that was cut at our output cap has printed what it has."""
-    raise NotImplementedError
+    if answer.status != 0 and not answer.truncated:
+        raise failure(answer, command)
 
 
 def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
     """The error of an answer that ended well but is not in the format asked for; `what`: jobs, nodes …"""
-    raise NotImplementedError
+    argv = command or answer.argv
+    name = program_name(argv)
+    return UnreadableOutput(
+        f"{name} printed something that is no list of {what}",
+        f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
+        argv=argv,
+        status=answer.status,
+        words=excerpt(answer.stdout[:_SHOWN_BYTES]) or excerpt(answer.stderr),
+    )

@@ -3,13 +3,105 @@
 from __future__ import annotations
 
 from hpcdash.backends.base import Answer, Probe, Query
+from hpcdash.backends.pbs.commands import pbs
+from hpcdash.backends.pbs.dialects import Dialect, dialect_of
+from hpcdash.errors import CommandMissing, excerpt
+
+WRAPPERS_VERSION = "Slurm's wrappers"
+# Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on stderr. A server that
+# hangs hangs its clients for good. A qstat that knows no -F exits 2.
+_SCRIPT = """
+echo "user=$(id -un)"
+echo "clock=$(date +%s)"
+for command in qstat qsub qdel qhold qrls qrerun qalter qsig qmove qselect pbsnodes; do
+  echo "command=$command=$(command -v "$command")"
+done
+command -v qstat >/dev/null 2>&1 || exit 127
+soon=
+if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
+version=$($soon qstat --version 2>&1 </dev/null | head -n 5 | tr '\\n\\r' '  ')
+echo "version=$version"
+case $version in
+  *pbs_version*|*[Vv]ersion:?[0-9]*) ;;
+  *) program=$(command -v qstat)
+    if [ "$(dd if="$program" bs=2 count=1 2>/dev/null | tr -d '\\000')" = '#!' ] && grep -qi slurm "$program"
+    then
+      echo "is_slurms=yes"
+      if $soon qstat -Q >/dev/null 2>&1 </dev/null; then echo "Server="; fi
+      exit 0
+    fi ;;
+esac
+{
+  unread=2
+  case $version in
+    *pbs_version*) $soon qstat -Bf -F dsv -D '|' 2>/dev/null </dev/null; unread=$? ;;
+  esac
+  if [ $unread -eq 2 ]; then $soon qstat -Bf 2>/dev/null </dev/null; fi
+} | tr '|' '\\n' | sed -n -e 's/^Server: */Server=/p' \\
+  -e 's/^[[:blank:]]*\\(job_history_enable\\) *= */\\1=/p' -e 's/^[[:blank:]]*\\(pbs_version\\) *= */\\1=/p'
+"""
+_PROBE_LIMIT_SECONDS = 45.0
+_COMMAND = ("qstat", "--version")
+_ELSEWHERE = 'If PBS lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+# Of Perl without the module, and of qstat's usage, which no other's has so.
+_SLURMS_WORDS = ("Can't locate Slurm", "Unknown option: version Usage:     qstat")
+# How others that have a qstat name themselves.
+_OTHERS = (
+    (("Grid Engine", "SGE", "UGE", "GE 6", "GE 8", "OGS/"), "Grid Engine's"),
+    (("LSF", "Platform"), "LSF's"),
+)
 
 
 def probe_query() -> Query[Probe]:
-    """One shell on the other side; `Probe.dialect` is a Dialect."""
-    raise NotImplementedError
+    """One shell on the other side; asks the server once about itself. `Probe.dialect` is a Dialect."""
+    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS)
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where qstat is not there or speaks no dialect we know."""
-    raise NotImplementedError
+    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
+    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition("=")
+        if key == "command":
+            name, _, path = value.partition("=")
+            paths[name] = path
+        else:
+            found.setdefault(key, value.strip())
+    said = found.get("version", "")
+
+    def missing(message: str, next_step: str) -> CommandMissing:
+        words = said or excerpt(answer.stderr)
+        return CommandMissing(message, next_step, argv=_COMMAND, status=answer.status or None, words=words)
+
+    if not paths.get("qstat"):
+        raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
+    server_version = found.get("pbs_version", "")
+    known = dialect_of(said) or (dialect_of(f"pbs_version = {server_version}") if server_version else None)
+    if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
+        if "Can't locate" in said:
+            raise missing(
+                "no PBS here: qstat is Slurm's, and lacks the Perl module it needs",
+                "Slurm's own commands do not need it: squeue is to be on the PATH, or set path for this cluster.",
+            )
+        known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
+    if known is None:
+        owner = next((name for marks, name in _OTHERS if any(mark in said for mark in marks)), "")
+        whose = f"is {owner}" if owner else "does not tell that it is PBS's"
+        raise missing(f"no PBS here: qstat {whose}", _ELSEWHERE)
+    dialect, version = known
+    clock = found.get("clock", "")
+    answers = "Server" in found
+    return Probe(
+        user=found.get("user", ""),
+        version=version,
+        cluster=found.get("Server", ""),
+        clock_epoch_seconds=float(clock) if clock.isascii() and clock.isdigit() else None,
+        # Where the server does not say it the setting is off.
+        has_accounting=None
+        if not answers or dialect is Dialect.SLURM_WRAPPERS
+        else found.get("job_history_enable", "").lower() == "true",
+        controller_answers=answers,
+        commands={name: paths.get(name, "") for name in dialect.commands},
+        dialect=str(dialect),
+    )

@@ -1,18 +1,185 @@
-"""What a waiting job's priority is made of, and what its queue and server allow. Knows no table."""
+"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat -Qf. Knows no table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from hpcdash.backends.base import Query
+from hpcdash.backends.base import Answer, Query, fresh_token
+from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.failures import require_success, unreadable
+from hpcdash.backends.pbs.reasons import resource_amount
+from hpcdash.backends.pbs.records import Form, read_attributes
+from hpcdash.backends.pbs.values import duration_seconds, hosts_of
+from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.units import format_duration
+
+_Words = Callable[[Mapping[str, str]], Mapping[str, str]]
+# accrue_type of pbs_ifl.h, while a job waits.
+_ACCRUES = {
+    "1": "does not count now: its owner is at a limit, or it cannot start yet",
+    "2": "counts",
+}
+_MOST_HOSTS = 4
+# preempt_queue_prio of the scheduler where the site sets none: queues from there on may take others' places.
+_EXPRESS_PRIORITY = 150
+# One entity's limit: [u:PBS_GENERIC=3], [g:"my group"=10], [o:PBS_ALL=100].
+_LIMIT = r"\[?([ugpo]):(\"[^\"]*\"|'[^']*'|[^=\]]*)=([^\],]*)\]?"
+_ENTITIES = {"u": "user", "g": "group", "p": "project"}
+_COUNTS = {
+    "max_run": "running jobs",
+    "max_queued": "jobs",
+    "queued_jobs_threshold": "waiting jobs",
+    "max_run_soft": "running jobs that need not make way",
+}
+_AMOUNTS = {
+    "max_run_res": "at most at once",
+    "max_queued_res": "at most with what waits",
+    "queued_jobs_threshold_res": "at most waiting",
+    "max_run_res_soft": "what need not make way",
+}
+# Limits as PBS had them before 10, and Torque has them.
+_OLD_COUNTS = {
+    "max_running": "running jobs of all",
+    "max_user_run": "running jobs of a user",
+    "max_group_run": "running jobs of a group",
+    "max_queuable": "jobs of all",
+    "max_user_queuable": "jobs of a user",
+    "max_array_size": "tasks of an array",
+}
+_OLD_AMOUNTS = {"max_user_res": "at most at once for a user", "max_group_res": "at most at once for a group"}
+_PER_JOB = (
+    ("resources_max", "longest time", "at most for a job"),
+    ("resources_min", "shortest time", "at least for a job"),
+    ("resources_default", "time if none is asked", "if not asked for"),
+)
+_LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
 
 def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | None:
-    """As Backend.priority_query."""
-    raise NotImplementedError
+    """As Backend.priority_query: one job's own attributes; the waiting tasks of an array share their array's."""
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return None
+    return _query(dialect, ("qstat", "-f"), array_of(job_id) if holds_many(job_id) else job_id, "jobs", _priority)
 
 
 def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] | None:
-    """As Backend.queue_rules_query."""
-    raise NotImplementedError
+    """As Backend.queue_rules_query, and what else the queue allows."""
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return None
+    return _query(dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
+
+
+def _query(dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Words) -> Query[Mapping[str, str]]:
+    if dialect is Dialect.OPENPBS:
+        token = fresh_token()
+        argv, form = pbs(*command, "-F", "dsv", "-D", token, name), Form.DSV
+    else:
+        token, argv, form = "", pbs(*command, name), Form.TEXT
+    parse = partial(_parse, command=(*command, name), form=form, token=token, what=what, words=words)
+    return Query(argv, parse, command=(*command, name))
+
+
+def _parse(
+    answer: Answer, *, command: tuple[str, ...], form: Form, token: str, what: str, words: _Words
+) -> Mapping[str, str]:
+    """{} where nothing was told: others' jobs may be hidden."""
+    require_success(answer, command)
+    records = read_attributes(answer.stdout, form, token=token)
+    if not records:
+        if answer.stdout.strip():
+            raise unreadable(answer, what, command)
+        return {}
+    return words(records[0][1])
+
+
+def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
+    asked = _whole(native.get("Priority", ""))
+    words = {"asked for": "none of its own (qsub -p)" if not asked else f"{asked:+d} (qsub -p)"}
+    waited = duration_seconds(native.get("eligible_time", ""))
+    if waited is not None:
+        words["counted wait"] = f"for {format_duration(waited)}"
+    if accrues := _ACCRUES.get(native.get("accrue_type", "")):
+        words["its wait"] = accrues
+    if native.get("topjob", "").lower() == "true":
+        words["its place"] = "is kept: it is among the first"
+    hosts = hosts_of(native.get("estimated.exec_vnode", ""))
+    if hosts:
+        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+        words["may run on"] = ", ".join(hosts[:_MOST_HOSTS]) + more
+    runs = _whole(native.get("run_count", ""))
+    if runs and runs > 0:
+        words["was started"] = "once already" if runs == 1 else f"already {runs} times"
+    return words
+
+
+def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
+    words: dict[str, str] = {}
+    if native.get("enabled") == "False":
+        words["takes jobs"] = "none now"
+    elif native.get("from_route_only") == "True":
+        words["takes jobs"] = "only those that another queue passes on"
+    if native.get("started") == "False":
+        words["starts jobs"] = "none now"
+    if native.get("route_destinations"):
+        words["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
+    for start, time_label, label in _PER_JOB:
+        given = _resources(native, start)
+        if seconds := duration_seconds(given.pop("walltime", "")):
+            words[time_label] = format_duration(seconds)
+        if given:
+            words[label] = ", ".join(resource_amount(name, value) for name, value in given.items())
+    words |= _limits(native)
+    for entity, label in _LISTS:
+        if native.get(f"acl_{entity}_enable", "").lower() == "true":
+            words[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
+    priority = _whole(native.get("Priority", ""))
+    if priority:
+        express = ": where the site preempts, its jobs come first" if priority >= _EXPRESS_PRIORITY else ""
+        words["the queue's priority"] = f"{priority}{express}"
+    if delay := _whole(native.get("kill_delay", "")):
+        words["from TERM to KILL"] = format_duration(delay)
+    return words
+
+
+def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
+    """What is under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
+    return {name.partition(".")[2]: value for name, value in native.items() if name.partition(".")[0] == start}
+
+
+def _limits(native: Mapping[str, str]) -> dict[str, str]:
+    words = {
+        f"{label} of {who}": limit for name, label in _COUNTS.items() for who, limit in _by_entity(native.get(name, ""))
+    }
+    amounts: dict[str, list[str]] = {}
+    for name, label in _AMOUNTS.items():
+        for resource, value in _resources(native, name).items():
+            for who, limit in _by_entity(value):
+                amounts.setdefault(f"{label} for {who}", []).append(resource_amount(resource, limit))
+    for name, label in _OLD_AMOUNTS.items():
+        for resource, value in _resources(native, name).items():
+            amounts.setdefault(label, []).append(resource_amount(resource, value))
+    words |= {label: native[name] for name, label in _OLD_COUNTS.items() if native.get(name)}
+    return words | {label: ", ".join(parts) for label, parts in amounts.items()}
+
+
+def _by_entity(limits: str) -> list[tuple[str, str]]:
+    """('a user', '3') of [u:PBS_GENERIC=3], ('alice', '5') of [u:alice=5], ('all', '100') of [o:PBS_ALL=100]."""
+    found = []
+    for kind, name, limit in re.findall(_LIMIT, limits):
+        name = name.strip("\"'")
+        what = _ENTITIES.get(kind)
+        if what is None:
+            who = "all"
+        elif name == "PBS_GENERIC":
+            who = f"a {what}"
+        else:
+            who = name if kind == "u" else f"{what} {name}"
+        found.append((who, limit.strip()))
+    return found
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None

@@ -10,6 +10,7 @@ from hpcdash.errors import (
     CommandError,
     CommandMissing,
     ControllerDown,
+    NoConfiguration,
     NoSuchJob,
     SchedulerRefused,
     UnreadableOutput,
@@ -84,7 +85,7 @@ def failure(answer: Answer) -> CommandError:
         )
     if has(_CONFIGURATION_WORDS):
         return error(
-            ControllerDown,
+            NoConfiguration,
             f"{name} finds no Slurm configuration here",
             "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
         )

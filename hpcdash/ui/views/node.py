@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,15 @@ class NodeView(JobsView):
             self.reload()
 
 
+_VNODE = re.compile(r"\[[0-9]+\]$")
+
+
 def on_node(jobs: pa.Table, node: str) -> pa.Table:
-    """The jobs that have a node; each distinct node list is read once."""
+    """The jobs that have a node; each distinct node list is read once.
+
+    Of PBS's vnodes (gpu01[0]) a job's list has the host: those of all its vnodes are shown.
+    """
+    node = _VNODE.sub("", node)
     states = pc.cast(jobs["state"], pa.string())
     active = jobs.filter(pc.is_in(states, pa.array([str(state) for state in ACTIVE])))
     lists = [text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)]

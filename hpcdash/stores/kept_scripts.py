@@ -1,0 +1,151 @@
+"""Keeps the scripts that were submitted from here, for schedulers that give none back. Knows no scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
+
+# Of one cluster: past what a server's history holds, and no more than a few MB.
+MOST_KEPT = 1000
+KEPT_SECONDS = 180 * 86400
+# How far a job's time of submission may be from when its script was kept: the clocks of two machines, and an answer
+# that was looked for. A server that counts from 0 again takes longer to come back to a number.
+APART_SECONDS = 3600.0
+_NAME = re.compile(r"(.+)~([0-9]{1,12})")
+_UNFINISHED = ".new-"
+_UNFINISHED_SECONDS = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class KeptScript:
+    """A script as it was handed in, and when, in epoch seconds."""
+
+    script: bytes
+    kept_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    job: JobId
+    kept_at: int
+
+
+class KeptScripts:
+    """One folder a cluster in `folder`, 0700, its files 0600: a file a submission, `12.pbs01~1795250000`.
+
+    Names of clusters and ids may hold any characters.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, cluster: str, job_id: str, script: bytes, at: float) -> None:
+        """Keep the script of a job or array, whole or not at all; what is old, or one too many, goes. Raises OSError.
+
+        What cannot be read as an id is not kept: nobody could ask for it.
+        """
+        if _read(job_id) is None:
+            return
+        folder = self._of(cluster)
+        self._make(folder)
+        # mkstemp makes the file 0600.
+        descriptor, unfinished = tempfile.mkstemp(dir=folder, prefix=_UNFINISHED)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(script)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, folder / f"{_safe(job_id)}~{int(at)}")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+            raise
+        with contextlib.suppress(OSError):
+            _prune(folder, at)
+
+    def find(self, cluster: str, job_id: str, submitted_at: float | None = None) -> KeptScript | None:
+        """The newest script of a job, of its array where it is a task; `12` is 12.pbs01 and 12[].pbs01 as well.
+
+        Where `submitted_at` is known, the one that was kept then; None where there is none from about that time.
+        """
+        wanted = _read(job_id)
+        if wanted is None:
+            return None
+        whole = JobId(wanted.number, server=wanted.server)
+        files = [file for file in _files(self._of(cluster)) if covers(whole, file.job)]
+        if submitted_at is None:
+            files.sort(key=lambda file: -file.kept_at)
+        else:
+            files = [file for file in files if abs(file.kept_at - submitted_at) <= APART_SECONDS]
+            files.sort(key=lambda file: abs(file.kept_at - submitted_at))
+        for file in files:
+            with contextlib.suppress(OSError):
+                return KeptScript(_content(file.path), float(file.kept_at))
+        return None
+
+    def _of(self, cluster: str) -> Path:
+        digest = hashlib.sha256(cluster.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        return self.folder / f"{re.sub(r'[^A-Za-z0-9_@-]', '_', cluster)[:60]}-{digest}"
+
+    def _make(self, folder: Path) -> None:
+        """Ours alone, however loose the umask is; raises OSError where it cannot be."""
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in (self.folder, folder):
+            one.mkdir(mode=0o700, exist_ok=True)
+            if one.is_symlink():
+                raise OSError(None, f"{one} is a link to somewhere else")
+            if one.stat().st_mode & 0o777 != 0o700:
+                one.chmod(0o700)
+
+
+def _read(job_id: str) -> JobId | None:
+    try:
+        return parse_job_id(job_id)
+    except BadJobId:
+        return None
+
+
+def _safe(job_id: str) -> str:
+    return quote(job_id, safe="", errors="backslashreplace")
+
+
+def _files(folder: Path) -> Iterator[_File]:
+    """The scripts of one cluster, in no order; none where the folder cannot be read."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        found = _NAME.fullmatch(name)
+        job = _read(unquote(found[1])) if found else None
+        if found is not None and job is not None:
+            yield _File(folder / name, job, int(found[2]))
+
+
+def _content(path: Path) -> bytes:
+    """What stands in a file of ours; raises OSError for a link and another's file."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if os.fstat(file.fileno()).st_uid != os.geteuid():
+            raise PermissionError(f"{path} is another's")
+        return file.read()
+
+
+def _prune(folder: Path, now: float) -> None:
+    """Delete what is old, what is more than MOST_KEPT, and what a crash left unfinished."""
+    newest_first = sorted(_files(folder), key=lambda file: -file.kept_at)
+    for position, file in enumerate(newest_first):
+        if position >= MOST_KEPT or file.kept_at < now - KEPT_SECONDS:
+            file.path.unlink(missing_ok=True)
+    for unfinished in folder.glob(f"{_UNFINISHED}*"):
+        if unfinished.stat().st_mtime < now - _UNFINISHED_SECONDS:
+            unfinished.unlink(missing_ok=True)

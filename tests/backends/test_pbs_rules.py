@@ -1,0 +1,171 @@
+"""What a job's priority is made of and what a queue allows, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdash.backends.base import Query
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.rules import priority_query, queue_rules_query
+from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
+from hpcdash.transport.base import Completed
+
+_DEBUG = {
+    "queue_type": "Execution",
+    "Priority": "150",
+    "max_queued": "[u:PBS_GENERIC=3]",
+    "resources_max.ncpus": "4",
+    "resources_max.mem": "64gb",
+    "resources_max.walltime": "00:30:00",
+    "resources_min.walltime": "00:01:00",
+    "resources_default.walltime": "00:10:00",
+    "enabled": "True",
+    "started": "True",
+}
+
+
+def asked(query: Query[Mapping[str, str]] | None) -> Query[Mapping[str, str]]:
+    assert query is not None
+    return query
+
+
+def token_of(query: Query[Any]) -> str:
+    return query.argv[query.argv.index("-D") + 1]
+
+
+def answered(query: Query[Mapping[str, str]], head: str, attributes: Mapping[str, str]) -> Mapping[str, str]:
+    token = token_of(query)
+    line = token.join((head, *(f"{name}={value}" for name, value in attributes.items())))
+    return query.parse(Completed(query.argv, 0, f"{line}\n".encode(), b"", 0.0))
+
+
+def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    return answered(asked(queue_rules_query(Dialect.OPENPBS, "debug")), "Queue: debug", attributes)
+
+
+def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    return answered(asked(priority_query(Dialect.OPENPBS, "12.pbs01")), "Job Id: 12.pbs01", attributes)
+
+
+def test_a_queues_limits_are_told() -> None:
+    assert rules(_DEBUG) == {
+        "longest time": "30:00",
+        "at most for a job": "4 CPUs, 64G of memory",
+        "shortest time": "1:00",
+        "time if none is asked": "10:00",
+        "jobs of a user": "3",
+        "the queue's priority": "150: where the site preempts, its jobs come first",
+    }
+
+
+def test_limits_are_told_by_whose_they_are() -> None:
+    assert rules(
+        {
+            "max_run": '[u:PBS_GENERIC=3],[u:alice=5],[g:"m l"=10],[p:PBS_GENERIC=7],[o:PBS_ALL=100]',
+            "max_run_res.ngpus": "[u:PBS_GENERIC=4]",
+            "max_run_res.mem": "[u:PBS_GENERIC=64gb]",
+        }
+    ) == {
+        "running jobs of a user": "3",
+        "running jobs of alice": "5",
+        "running jobs of group m l": "10",
+        "running jobs of a project": "7",
+        "running jobs of all": "100",
+        "at most at once for a user": "4 GPUs, 64G of memory",
+    }
+
+
+def test_a_queue_that_is_closed_or_for_some_says_so() -> None:
+    assert rules({"enabled": "False", "started": "False"}) == {"takes jobs": "none now", "starts jobs": "none now"}
+    assert rules({"acl_user_enable": "True", "acl_users": "bob,carl", "acl_groups": "ml"}) == {
+        "only for users": "bob, carl"
+    }
+    assert rules({"queue_type": "Route", "route_destinations": "workq,gpu"}) == {"passes jobs on to": "workq, gpu"}
+    assert rules({"queue_type": "Execution", "enabled": "True", "started": "True"}) == {}
+
+
+def test_torques_limits_are_its_own_and_in_text() -> None:
+    query = asked(queue_rules_query(Dialect.TORQUE, "batch"))
+    assert query.argv[-4:] == ("qstat", "-Q", "-f", "batch")
+    text = (
+        b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = 20\n"
+        b"    resources_max.walltime = 72:00:00\n    enabled = True\n    started = True\n\n"
+    )
+    assert query.parse(Completed(query.argv, 0, text, b"", 0.0)) == {
+        "longest time": "3d00h",
+        "running jobs of a user": "8",
+        "jobs of a user": "20",
+    }
+
+
+def test_why_a_waiting_job_is_where_it_is() -> None:
+    assert priority(
+        {
+            "Priority": "100",
+            "eligible_time": "01:10:51",
+            "accrue_type": "1",
+            "run_count": "3",
+            "estimated.exec_vnode": "(cn01:ncpus=4)+(gpu01[0]:ncpus=1)",
+        }
+    ) == {
+        "asked for": "+100 (qsub -p)",
+        "counted wait": "for 1:10:51",
+        "its wait": "does not count now: its owner is at a limit, or it cannot start yet",
+        "may run on": "cn01, gpu01",
+        "was started": "already 3 times",
+    }
+
+
+def test_no_words_of_a_priority_look_like_points() -> None:
+    # What begins with a number is shown with its share of a sum.
+    for words in priority({"Priority": "7", "eligible_time": "10:00:00", "run_count": "1"}).values():
+        assert not words[0].isdigit()
+
+
+def test_what_waits_of_an_array_is_asked_for_as_its_array() -> None:
+    assert asked(priority_query(Dialect.OPENPBS, "12[6-10].pbs01")).argv[-1] == "12[].pbs01"
+    assert asked(priority_query(Dialect.OPENPBS, "12[6].pbs01")).argv[-1] == "12[6].pbs01"
+
+
+def test_each_question_has_a_token_of_its_own() -> None:
+    assert token_of(asked(priority_query(Dialect.OPENPBS, "1.a"))) != token_of(
+        asked(priority_query(Dialect.OPENPBS, "1.a"))
+    )
+
+
+def test_slurms_wrappers_tell_neither() -> None:
+    assert priority_query(Dialect.SLURM_WRAPPERS, "12") is None
+    assert queue_rules_query(Dialect.SLURM_WRAPPERS, "batch") is None
+
+
+def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
+    query = asked(priority_query(Dialect.OPENPBS, "12.pbs01"))
+    assert query.parse(Completed(query.argv, 0, b"", b"", 0.0)) == {}
+    with pytest.raises(NoSuchJob):
+        query.parse(Completed(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
+    with pytest.raises(UnreadableOutput, match="no list of jobs"):
+        query.parse(Completed(query.argv, 0, b"Welcome!\n", b"", 0.0))
+    rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
+    with pytest.raises(SchedulerRefused) as raised:
+        rules.parse(Completed(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0))
+    assert "command: qstat -Q -f nosuch" in str(raised.value)
+
+
+@given(st.sampled_from(list(Dialect)), st.binary(max_size=200), st.integers(0, 300), st.integers(0, 2))
+def test_what_was_cut_or_garbled_is_read_or_an_error(dialect: Dialect, noise: bytes, cut: int, status: int) -> None:
+    query = queue_rules_query(dialect, "debug")
+    if query is None:
+        return
+    token = token_of(query).encode() if dialect is Dialect.OPENPBS else b"\n    "
+    whole = b"Queue: debug" + b"".join(token + f"{name}={value}".encode() for name, value in _DEBUG.items()) + b"\n"
+    for stdout in (whole[:cut] + noise, whole[:cut] + b"\n", noise + whole):
+        try:
+            words = query.parse(Completed(query.argv, status, stdout, noise, 0.0))
+        except CommandError:
+            continue
+        assert all(value for value in words.values())
