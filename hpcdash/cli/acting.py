@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
 from hpcdash.stores.actions import Plan, Report, Row
+from hpcdash.stores.job_rows import ids_in_full
+from hpcdash.ui.screens.action_words import pause_words
 from hpcdash.ui.session import ClusterSession
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
@@ -68,7 +71,8 @@ def run_action(
         if must_ask and not can_ask:
             raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
         await session.store.open(force=True)
-        plan = session.actions.plan(request, await session.actions.rows_of(job_ids))
+        rows = await session.actions.rows_of(job_ids)
+        plan = session.actions.plan(replace(request, job_ids=ids_in_full(job_ids, rows)), rows)
         _announce(plan, session)
         if must_ask and not await _is_agreed():
             raise _Declined
@@ -110,6 +114,8 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
         print(f"  {clip(visible(shlex.join(program_words(command.argv))), _COMMAND_LETTERS)}", file=sys.stderr)
     if len(plan.commands) > _MOST_COMMANDS_SHOWN:
         print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
+    if plan.pause_seconds:
+        print(f"  {pause_words(plan)}", file=sys.stderr)
 
 
 def jobs_words(rows: Sequence[Row]) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, JobScope, Outcome
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.backends.base import ActionCommand, ActionRequest, JobScope, Outcome, Verb
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError, UsageError
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.job_rows import rows_meant
+from hpcdash.stores.job_rows import all_waiting, rows_meant
 from hpcdash.stores.journal import Journal, JournalUnwritable
+from hpcdash.stores.scripts import keep_submitted
 
 Row = Mapping[str, Any]
 # More ids than this are looked for in the whole queue: each makes the command longer.
 _MOST_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
+pause = asyncio.sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class Plan:
     request: ActionRequest
     rows: tuple[Row, ...]
     commands: tuple[ActionCommand, ...]
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long the commands wait for each other, all in all."""
+        return sum(command.pause_seconds for command in self.commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,26 @@ class Actions:
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
         """The commands; raises UsageError for what cannot be asked. Nothing runs."""
+        if rows:
+            request = replace(request, all_waiting=all_waiting(request.job_ids, rows))
         return Plan(request, tuple(rows), self.store.backend.action_commands(request))
+
+    @property
+    def can_signal_parts(self) -> bool:
+        """Whether a signal can be for a part of a job, as its batch shell."""
+        return self._can_ask(ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="batch"))
+
+    @property
+    def can_change_limits_by_amounts(self) -> bool:
+        """Whether a time limit can be raised by an amount, whatever it is."""
+        return self._can_ask(ActionRequest(Verb.ALTER, ("1",), changes={"time": "+1h"}))
+
+    def _can_ask(self, request: ActionRequest) -> bool:
+        try:
+            self.store.backend.action_commands(request)
+        except UsageError:
+            return False
+        return True
 
     async def rows_of(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
         """The rows that some ids mean, as the scheduler has them now, ended ones included; what it does not know is
@@ -131,6 +157,8 @@ class _Run:
         if not self._is_open:
             return
         for position, command in enumerate(self._plan.commands):
+            if command.pause_seconds:
+                await pause(command.pause_seconds)
             self._sent = command
             self._begun = position + 1
             try:
@@ -144,8 +172,12 @@ class _Run:
                 self._sent = None
                 self._not_run(self._plan.commands[position:], error.message)
                 return
-            self._learn(await asyncio.to_thread(command.read, answer))
+            outcomes = await asyncio.to_thread(command.read, answer)
+            self._learn(outcomes)
             self._sent = None
+            if self._plan.request.verb is Verb.SUBMIT:
+                kept = await keep_submitted(self._store, command, outcomes)
+                self._learn(after for after, before in zip(kept, outcomes, strict=True) if after != before)
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """One a job, in the order they were asked for."""

@@ -1,16 +1,31 @@
-"""Which rows of the queue some job ids mean; records that hold many tasks are split. Knows no cluster."""
+"""Which rows of the queue some job ids mean, and in full what they mean; records that hold many tasks are split.
+
+Knows no cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, shared_tasks, with_tasks
+from hpcdash.domain.job_ids import (
+    BadJobId,
+    JobId,
+    covers,
+    in_full,
+    joined_tasks,
+    parse_job_id,
+    shared_tasks,
+    with_tasks,
+)
+from hpcdash.domain.states import WAITING
 
 Row = Mapping[str, Any]
+# Of a row that stands for some only of the tasks that its record holds.
+_IS_PART = "_is_part"
 
 
 def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
@@ -68,4 +83,43 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
     if meant is None or meant.count == held.count:
         return row
     job_id = with_tasks(str(row["array_id"]), meant)
-    return {**row, "id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}
+    part = {"id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count, _IS_PART: True}
+    return {**row, **part}
+
+
+def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Ids as PBS's rows write them, each once: 12 is 12.server, or 12[].server where that is an array.
+
+    Any other scheduler's stay as they are: theirs are whole as people write them.
+    """
+    known = _by_number(rows)
+    return tuple(dict.fromkeys(_in_full(job_id, known) for job_id in job_ids))
+
+
+def _in_full(job_id: str, known: Mapping[str, Sequence[tuple[JobId, Row]]]) -> str:
+    wanted = _read(job_id)
+    if wanted is None:
+        return job_id
+    for held, row in known.get(wanted.number, ()):
+        if (held.server or held.has_brackets) and covers(wanted, held):
+            return in_full(job_id, row["id"], row["array_id"])
+    return job_id
+
+
+def all_waiting(job_ids: Sequence[str], rows: Sequence[Row]) -> frozenset[str]:
+    """Those of the ids that mean, together or alone, all the tasks of an array that wait, as far as the rows tell."""
+    known = _by_number(row for row in rows if row["array_id"] and row["state"] in WAITING and not row.get(_IS_PART))
+    found: set[str] = set()
+    for job_id in job_ids:
+        wanted = _read(job_id)
+        if wanted is not None and any(covers(wanted, held) for held, _ in known.get(wanted.number, ())):
+            found.add(job_id)
+    return frozenset(found)
+
+
+def _by_number(rows: Iterable[Row]) -> dict[str, list[tuple[JobId, Row]]]:
+    known: dict[str, list[tuple[JobId, Row]]] = {}
+    for row in rows:
+        if (held := _read(row["id"])) is not None:
+            known.setdefault(held.number, []).append((held, row))
+    return known

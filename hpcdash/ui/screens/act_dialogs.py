@@ -102,7 +102,13 @@ class ConfirmDialog(ScrollingDialog):
     ]
 
     def __init__(
-        self, plan: Plan, *, user: str = "", asides: Sequence[str] = (), form: ModalScreen[None] | None = None
+        self,
+        plan: Plan,
+        *,
+        user: str = "",
+        asides: Sequence[str] = (),
+        form: ModalScreen[None] | None = None,
+        has_recipients: bool = True,
     ) -> None:
         super().__init__()
         self.plan = plan
@@ -110,6 +116,7 @@ class ConfirmDialog(ScrollingDialog):
         self.asides = tuple(asides)
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._form = form
+        self._has_recipients = has_recipients
         self._is_others = bool(action_words.others_words(plan.rows, user))
 
     @property
@@ -148,7 +155,8 @@ class ConfirmDialog(ScrollingDialog):
         parts = [_line(in_states)] if in_states else []
         if self._is_others:
             parts.append(_line(f"! {action_words.others_words(plan.rows, self.user)}", "warned"))
-        parts += [_line(words) for words in action_words.stake_words(plan)]
+        stakes_told = action_words.stake_words(plan, has_recipients=self._has_recipients)
+        parts += [_line(words) for words in stakes_told]
         parts += [_line(visible(words), "noted" if at == 0 else "words") for at, words in enumerate(self.asides)]
         ids = plan.request.job_ids
         if len(ids) > 1:
@@ -156,6 +164,8 @@ class ConfirmDialog(ScrollingDialog):
         commands = plan.commands
         parts.append(_line("what runs" if len(commands) == 1 else f"what runs, {len(commands)} commands", "label"))
         parts += [_line(words, "under") for words in _commands(plan)]
+        if pauses := action_words.pause_words(plan):
+            parts.append(_line(pauses, "label"))
         parts.append(_line("It is noted in the journal (J), before and after.", "label"))
         return parts
 

@@ -127,7 +127,14 @@ class Acting(_Screen):
                 self.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
                 return None
         asides = [*asides, *self._age_words()]
-        dialog = ConfirmDialog(plan, user=self.session.store.user, asides=asides, form=form)
+        session = self.session
+        dialog = ConfirmDialog(
+            plan,
+            user=session.store.user,
+            asides=asides,
+            form=form,
+            has_recipients=session.actions.can_signal_parts,
+        )
         self.app.push_screen(dialog)
         return dialog
 

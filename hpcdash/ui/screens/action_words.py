@@ -48,6 +48,8 @@ RECIPIENTS: dict[str, tuple[str, str]] = {
     "batch": ("batch script", "its shell alone; without a trap it ends, with the job"),
     "full": ("both", "script and steps; a script without a trap ends the job"),
 }
+# Where a signal is for all of a job.
+ALL_OF_A_JOB = ("all its processes", "a script without a trap ends, with the job")
 CHANGED = {"time": "time limit", "queue": "queue", "qos": "QoS", "nice": "nice", "throttle": "tasks at once"}
 
 
@@ -135,12 +137,28 @@ def left_behind_words(rows: Sequence[Row], others: Iterable[Row]) -> str:
     )
 
 
-def stake_words(plan: Plan) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each."""
+def pause_words(plan: Plan) -> str:
+    """How long it takes at least, and why; '' where no command waits for another."""
+    if not plan.pause_seconds:
+        return ""
+    return (
+        f"It takes {stakes.span_words(plan.pause_seconds)} or more: there are pauses, to leave the scheduler to others."
+    )
+
+
+def stake_words(plan: Plan, *, has_recipients: bool = True) -> tuple[str, ...]:
+    """What becomes of the jobs, and what is lost, a sentence each.
+
+    `has_recipients`: a signal can be for a part of a job.
+    """
     request = plan.request
     if request.verb is Verb.SIGNAL:
         name = signal_name(request.signal)
-        to, meaning = RECIPIENTS.get(request.recipient, (f"step {visible(request.recipient)}", ""))
+        to, meaning = (
+            ALL_OF_A_JOB
+            if not has_recipients
+            else RECIPIENTS.get(request.recipient, (f"step {visible(request.recipient)}", ""))
+        )
         return tuple(
             part
             for part in (

@@ -19,7 +19,7 @@ from hpcdash.ui.screens.act_dialogs import FRAME
 from hpcdash.ui.screens.action_words import CHANGED, error_words
 
 _HINTS = {
-    "time": "2h, 1-12:00:00, +1h, -30m",
+    "time": "2h, 1-12:00:00",
     "nice": "higher waits longer",
     "throttle": "how many tasks may run at a time",
 }
@@ -27,11 +27,15 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing to change: `present` as one would type it, '' where unknown or not the same for all."""
+    """One thing to change: `present` as one would type it, '' where unknown or not the same for all.
+
+    `more_ways` go on with what may be typed: `+1h, -30m`.
+    """
 
     name: str
     present: str = ""
     suggestions: tuple[str, ...] = ()
+    more_ways: str = ""
 
 
 # Asks whether to make some changes; raises UsageError for what cannot be asked.
@@ -87,7 +91,8 @@ class AlterDialog(ModalScreen[None]):
                         suggester=SuggestFromList(field.suggestions) if field.suggestions else None,
                         select_on_focus=False,
                     )
-                    yield Static(_HINTS.get(field.name, ""), classes="hint", markup=False)
+                    hint = ", ".join(filter(None, (_HINTS.get(field.name, ""), field.more_ways)))
+                    yield Static(hint, classes="hint", markup=False)
                 yield Static("", classes="warned complaint", id=f"{field.name}-complaint", markup=False)
             yield Static("", classes="warned", id="complaint", markup=False)
             for at, words in enumerate(self.asides):

@@ -140,13 +140,18 @@ class JobActions(Acting):
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
             self.begin(self.session.actions.plan(request, choice.rows), choice.left_out, form)
 
-        self.app.push_screen(SignalDialog(f"signal {subject(choice.job_ids, choice.rows)}", choice.left_out, proceed))
+        title = f"signal {subject(choice.job_ids, choice.rows)}"
+        has_recipients = self.session.actions.can_signal_parts
+        self.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
 
     def do_alter(self) -> None:
         choice = self._chosen(Verb.ALTER)
         if choice is None:
             return
         fields, asides = self._alterable(choice)
+        if not fields:
+            self.notify("nothing of these jobs can be changed here", severity="warning", timeout=5)
+            return
 
         def request(changes: Mapping[str, str]) -> ActionRequest:
             return ActionRequest(Verb.ALTER, choice.job_ids, changes=changes)
@@ -170,18 +175,23 @@ class JobActions(Acting):
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows)
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
-        names = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
+        wanted = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
+        names = [name for name in wanted if name in alterable]
         asides = []
         stays = " and ".join(filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])).replace("qos", "QoS")
-        if running == count_jobs(rows):
+        if stays and running == count_jobs(rows):
             asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
-        elif running:
+        elif stays and running:
             verb = "runs" if running == 1 else "run"
             asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
         # Of several jobs each keeps its own, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
-        return [Field(name, present_value(name, present), known.get(name, ())) for name in names], asides
+        more_ways = {"time": "+1h, -30m"} if self.session.actions.can_change_limits_by_amounts else {}
+        fields = [
+            Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, "")) for name in names
+        ]
+        return fields, asides
 
     def _queues(self) -> tuple[str, ...]:
         table = self.session.store.table(Kind.QUEUES)

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.ui.screens.act_dialogs import FRAME
-from hpcdash.ui.screens.action_words import RECIPIENTS, SIGNALS, error_words
+from hpcdash.ui.screens.action_words import ALL_OF_A_JOB, RECIPIENTS, SIGNALS, error_words
 from hpcdash.ui.widgets.cells import signs
 
 # Asks whether to send a signal to a recipient; raises UsageError for a signal that is none.
@@ -52,7 +52,10 @@ class _List(OptionList):
 
 
 class SignalDialog(ModalScreen[None]):
-    """A signal of a list, or any that one types; and who gets it. `proceed` asks before it is sent."""
+    """A signal of a list, or any that one types; and who gets it, where that can be a part of a job.
+
+    `proceed` asks before it is sent.
+    """
 
     DEFAULT_CSS = (
         FRAME.format(name="SignalDialog")
@@ -69,8 +72,9 @@ class SignalDialog(ModalScreen[None]):
         Binding("enter", "go_on", "go on", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, asides: Sequence[str], proceed: Proceed) -> None:
+    def __init__(self, title: str, asides: Sequence[str], proceed: Proceed, *, has_recipients: bool = True) -> None:
         super().__init__()
+        self._recipients = RECIPIENTS if has_recipients else {"": ALL_OF_A_JOB}
         self.heading = title
         self.asides = tuple(asides)
         self.proceed = proceed
@@ -82,11 +86,15 @@ class SignalDialog(ModalScreen[None]):
             with Horizontal(classes="field"):
                 yield Static("another", markup=False)
                 yield Input(placeholder="a name or a number", compact=True, max_length=20)
-            yield _List(tuple(RECIPIENTS.values()), id="recipients")
+            if len(self._recipients) > 1:
+                yield _List(tuple(self._recipients.values()), id="recipients")
+            else:
+                yield Static(f"to {': '.join(ALL_OF_A_JOB)}", classes="words", markup=False)
             yield Static("", classes="warned", id="complaint", markup=False)
             for words in self.asides:
                 yield Static(visible(words), classes="words", markup=False)
-            yield Static("↑ ↓ choose, tab to whom, enter goes on, esc leaves", classes="aside", markup=False)
+            next_field = "to whom" if len(self._recipients) > 1 else "to another"
+            yield Static(f"↑ ↓ choose, tab {next_field}, enter goes on, esc leaves", classes="aside", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#complaint").display = False
@@ -100,7 +108,8 @@ class SignalDialog(ModalScreen[None]):
     def action_go_on(self) -> None:
         typed = self.query_one(Input).value.strip()
         signal = typed or tuple(SIGNALS)[self.query_one("#signals", _List).highlighted or 0]
-        recipient = tuple(RECIPIENTS)[self.query_one("#recipients", _List).highlighted or 0]
+        chosen = next((one.highlighted or 0 for one in self.query("#recipients").results(_List)), 0)
+        recipient = tuple(self._recipients)[chosen]
         complaint = self.query_one("#complaint", Static)
         complaint.display = False
         try:
