@@ -14,7 +14,8 @@ from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
-_JOB = re.compile(r"([0-9]+)(?:_(\*|[0-9]+))?(?:\.[\w.-]+)?(?:\+([0-9]+))?")
+# Slurm's 123, 123_*, 123_4, 123+5 (minutes); PBS's 123.server, 123[].server and @server after each.
+_JOB = re.compile(r"([0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z][\w.-]*)?)(?:_(\*|[0-9]+))?(?:@[\w.-]+)?(?:\+([0-9]+))?")
 SINGLETON = "singleton"
 # A chain of dependents is shown to this depth, and no more rows than this in all.
 _MOST_DEPTH = 3
@@ -95,7 +96,8 @@ class Dependency:
 
 
 def parse_dependency(text: str | None) -> Dependency:
-    """Reads `afterok:123_*(unfulfilled),afterany:124`, `afterok:1?afternotok:3`, `after:1+5`, `singleton`.
+    """Reads `afterok:123_*(unfulfilled),afterany:124`, `afterok:1?afternotok:3`, `after:1+5`,
+    `afterany:9.server:15[].server`, `singleton`.
 
     What cannot be read is left out: a dependency is shown as it was written as well.
     """
@@ -107,6 +109,9 @@ def parse_dependency(text: str | None) -> Dependency:
         if found is None:
             continue
         kind, jobs, said = found[1].lower(), found[2], (found[3] or "").lower()
+        if kind == "on":
+            # PBS: so many jobs that will name this one; it names none itself.
+            continue
         if not jobs:
             if kind == SINGLETON:
                 conditions.append(Condition(kind, said=said))
@@ -116,7 +121,8 @@ def parse_dependency(text: str | None) -> Dependency:
             if named is not None:
                 number, task, delay = named.groups()
                 job_id = f"{number}_{task}" if task and task != "*" else number
-                conditions.append(Condition(kind, job_id, task == "*", int(delay) if delay else None, said))
+                is_array = task == "*" or "[]" in number
+                conditions.append(Condition(kind, job_id, is_array, int(delay) if delay else None, said))
     return Dependency(tuple(conditions), is_any="?" in text)
 
 

@@ -183,7 +183,8 @@ def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
         reason = reason_of("held", None, substate="20", holds=holds)
         assert reason in ("held by an operator", "held by PBS or a manager")
         assert "only they can release it" in reason_hint("held", reason)
-    assert reason_of("held", None, substate="20", holds="u") is None
+    assert reason_of("held", None, substate="20", holds="u") == "held by its owner"
+    assert "release it" in reason_hint("held", "held by its owner")
     assert reason_of("held", None, substate="22", holds="s") == "waits for a dependency"
     assert reason_of("pending", None, substate="10", holds="n") is None
 

@@ -26,7 +26,16 @@ def row(job_id: str, state: str = "pending", dependency: str | None = None, **kn
         ("afterok:1:2", [Condition("afterok", "1"), Condition("afterok", "2")]),
         ("singleton(unfulfilled)", [Condition("singleton", said="unfulfilled")]),
         ("afterok:58(failed)", [Condition("afterok", "58", said="failed")]),
-        ("afterok:12.server.example", [Condition("afterok", "12")]),
+        ("afterok:12.server.example", [Condition("afterok", "12.server.example")]),
+        (
+            "afterany:9.pbs01@pbs01:15[].pbs01,afternotok:12",
+            [
+                Condition("afterany", "9.pbs01"),
+                Condition("afterany", "15[].pbs01", True),
+                Condition("afternotok", "12"),
+            ],
+        ),
+        ("on:2", []),
         ("", []),
         (None, []),
         ("what:ever;$(x)", []),

@@ -1,20 +1,65 @@
-"""One job: all that `qstat -f` says of it, and its row with the paths filled in."""
+"""One job as PBS tells it: everything of `qstat -x -f`, and how that joins the job's row."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 
-from hpcdash.backends.base import JobDetail, Query
+from hpcdash.backends.base import Answer, JobDetail, Query
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.backends.pbs.log_files import submit_variable
+from hpcdash.errors import NoSuchJob
+
+_ARRAY_INDEX = "^array_index^"
+# The machine before a path; a file's own name may hold a colon.
+_HOST = re.compile(r"\A[^/:]+:(?=.)")
 
 
 def native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """As Backend.native_query."""
-    raise NotImplementedError
+    """qstat for one job, ended or not; of a row of several tasks for their array. parse raises NoSuchJob."""
+    question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
+    return Query(question.argv, partial(parse_native, question=question), command=question.command)
+
+
+def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
+    """Attribute → what PBS says of it, in its order; a resource is an attribute of its own."""
+    native = read_whole(answer, question)
+    if not native:
+        raise NoSuchJob(
+            "PBS does not know this job (any more)",
+            "Finished jobs: `hpcdash history`, or key 4 in the app.",
+            argv=question.command,
+            status=answer.status,
+        )
+    return native
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """As Backend.job_detail."""
-    raise NotImplementedError
+    """The row with the files that PBS tells, and the folder it was submitted from; where both go into one file, both
+    are that. Of tasks that wait the files keep ^array_index^ for the task's number."""
+    out, err = (_path(row, native, *stream) for stream in (("Output_Path", ".OU"), ("Error_Path", ".ER")))
+    joined = native.get("Join_Path", "n")
+    if joined.startswith("oe"):
+        err = out
+    elif joined.startswith("eo"):
+        out = err
+    work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
+    for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
+        if text:
+            position = row.schema.get_field_index(column)
+            row = row.set_column(position, row.schema.field(position), pa.array([text], pa.string()))
+    return JobDetail(row, native)
+
+
+def _path(row: pa.Table, native: Mapping[str, str], attribute: str, suffix: str) -> str | None:
+    path = _HOST.sub("", native.get(attribute, ""))
+    task = row["array_task"][0].as_py()
+    if task and task.isdigit():
+        path = path.replace(_ARRAY_INDEX, task)
+    if path.endswith("/"):
+        path += native.get("Job Id", row["id"][0].as_py()) + suffix
+    return path or None

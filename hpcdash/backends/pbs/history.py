@@ -1,20 +1,69 @@
-"""What ended: `qstat -x` where the server keeps a history."""
+"""What ended: `qstat -x` where the server keeps a history; with Torque what it has not forgotten yet."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from hpcdash.backends.base import ParsedTable, Query
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Answer, ParsedTable, Query
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.failures import failure, says_no_history
+from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
+from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.errors import AccountingUnavailable, NoSuchJob
+
+HISTORY_LIMIT_SECONDS = 60.0
 
 
 def history_query(
     dialect: Dialect, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
 ) -> Query[ParsedTable]:
-    """As Backend.history_query; parse raises AccountingUnavailable where the server keeps none."""
-    raise NotImplementedError
+    """As Backend.history_query; parse raises AccountingUnavailable where the server keeps none.
+
+    Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in one row.
+    """
+    question = listing(dialect, Want.NAMED if job_ids else Want.ENDED, user, since_seconds, job_ids)
+    parse = partial(parse_history, question=question, dialect=dialect, since_seconds=since_seconds)
+    return Query(question.argv, parse, limit_seconds=HISTORY_LIMIT_SECONDS, command=question.command)
+
+
+def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_seconds: int) -> ParsedTable:
+    """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or not."""
+    _require_history(answer, question, dialect)
+    parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
+    table = parsed.table
+    if not question.job_ids:
+        is_old = ended_before(table, clock_epoch_seconds - since_seconds)
+        table = table.filter(pc.and_(is_ended(table), pc.invert(is_old)))
+    order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
+    return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
 
 
 def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
     """As Backend.history_native_query."""
-    raise NotImplementedError
+    question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
+    parse = partial(parse_history_native, question=question, dialect=dialect)
+    return Query(question.argv, parse, command=question.command)
+
+
+def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect) -> Mapping[str, str]:
+    """Attribute → what PBS says of it, in its order."""
+    _require_history(answer, question, dialect)
+    native = read_whole(answer, question)
+    if not native:
+        raise NoSuchJob("no history knows this job", argv=question.command, status=answer.status)
+    return native
+
+
+def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:
+    if dialect is Dialect.SLURM_WRAPPERS:
+        raise AccountingUnavailable(
+            "Slurm's commands by Torque's names tell nothing of jobs that ended",
+            'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
+            argv=question.command,
+            status=answer.status,
+        )
+    if says_no_history(answer):
+        raise failure(answer, question.command)

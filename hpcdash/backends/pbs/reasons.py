@@ -24,7 +24,7 @@ _BY_SUBSTATE = {
     "71": "its node is being set up",
 }
 # Whose hold keeps a job where it does not say who made it; the owner's own needs no words.
-_BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator"}
+_BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator", "u": "held by its owner"}
 # The reason of a job that ended without ever having started, though nobody deleted it: F, substate 92, no Exit_status.
 DEPENDENCY_NOT_MET = "its dependency was not met"
 
@@ -278,6 +278,7 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
         "release it; or delete it and submit it anew",
     ),
     (r"^held by (?:PBS|an operator)", "only they can release it, or PBS once what it waits for is there"),
+    (r"^held by its owner", "release it to let it run"),
     (r"^held by (?P<who>\S+)", lambda found: f"held by {found['who']}; release it to let it run"),
     (rf"^{_BY_SUBSTATE['22']}", "waits for another job it depends on"),
     (rf"^{_BY_SUBSTATE['30']}", "waits for the start time it asked for"),

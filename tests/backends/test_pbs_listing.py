@@ -1,0 +1,368 @@
+"""The script that asks qstat, run by a real sh with commands that answer what was recorded, or what a test tells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import JobScope, ParsedTable, Query
+from hpcdash.backends.pbs import submit
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.history import history_query
+from hpcdash.backends.pbs.jobs import jobs_query
+from hpcdash.backends.pbs.listing import Want, listing
+from hpcdash.backends.pbs.listing_script import MARK_VARIABLE, SCRIPT
+from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
+from hpcdash.transport.base import Completed
+from tests.support.pbs import StandIns
+from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
+
+EVERYDAY_OWN = 19
+# Each is tried where it is installed.
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+AWKS = [awk for awk in ("gawk", "mawk", "original-awk", "busybox") if shutil.which(awk)]
+
+
+def run(argv: tuple[str, ...], environment: Mapping[str, str]) -> Completed:
+    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    return Completed(argv, done.returncode, done.stdout, done.stderr, 0.1)
+
+
+# -- with the recorded commands
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
+    return StandIns.install(tmp_path_factory.mktemp("pbs") / "here", "everyday")
+
+
+def asked(stand_ins: StandIns, scene: str, query: Query[ParsedTable]) -> tuple[list[str], list[list[str]]]:
+    """(the ids read, the calls of PBS's commands without their format) in a scene."""
+    stand_ins.play(scene)
+    before = len(stand_ins.calls("qstat", "qselect"))
+    answer = run(query.argv, stand_ins.environment)
+    calls = stand_ins.calls("qstat", "qselect")[before:]
+    return query.parse(answer).table["id"].to_pylist(), [_without_format(words) for words in calls]
+
+
+def _without_format(words: list[str]) -> list[str]:
+    return [word for word in words if word not in ("-F", "dsv", "-D") and not word.startswith("\x1e")]
+
+
+def test_everyone_s_jobs_are_one_call_without_subjobs(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope()))
+    assert calls == [["qstat", "-f"]]
+    assert {"3.pbs01", "27.pbs01", "12[].pbs01", "14[6-10].pbs01", "14[].pbs01"} <= set(ids)
+
+
+def test_one_s_own_jobs_are_those_with_one_s_name_and_the_subjobs_of_arrays_that_run(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("")))
+    assert calls == [
+        ["qselect", "-u", "alice"],
+        ["qstat", "-f"],
+        *(["qstat", "-f", "-t", f"{number}[].pbs01"] for number in (15, 14, 13, 12)),
+    ]
+    assert not {"3.pbs01", "27.pbs01"} & set(ids)
+    assert {"12[4].pbs01", "13[0].pbs01", "14[3].pbs01", "15[3].pbs01", "14[6-10].pbs01"} <= set(ids)
+    assert not [job_id for job_id in ids if "[]" in job_id]
+
+
+def test_few_jobs_of_one_person_do_not_cost_the_server_its_list(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("bob")))
+    assert ids == ["3.pbs01", "27.pbs01"]
+    assert calls == [["qselect", "-u", "bob"], ["qstat", "-f", "3.pbs01"], ["qstat", "-f", "27.pbs01"]]
+
+
+def test_who_has_no_jobs_costs_the_server_one_selection(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "empty", jobs_query(Dialect.OPENPBS, JobScope("")))
+    assert (ids, calls) == ([], [["qselect", "-u", "alice"]])
+
+
+def test_recently_ended_jobs_come_from_the_history(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
+    assert calls[:2] == [["qselect", "-x", "-u", "alice"], ["qstat", "-f", "-x"]]
+    assert {"17.pbs01", "12[1].pbs01", "2.pbs01"} <= set(ids)
+    assert "18.pbs01" not in ids
+
+
+def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
+    assert calls[:3] == [["qselect", "-x", "-u", "alice"], ["qselect", "-u", "alice"], ["qstat", "-f"]]
+    assert "2.pbs01" in ids
+    everyone, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(ended=True)))
+    assert calls == [["qstat", "-f", "-x"], ["qstat", "-f"]]
+    assert "3.pbs01" in everyone
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked_for", "read"),
+    [
+        ("2", [["-x", "2"]], ["2.pbs01"]),
+        ("17.pbs01", [["-x", "17.pbs01"]], ["17.pbs01"]),
+        ("12[3]", [["-x", "12[3]"]], ["12[3].pbs01"]),
+        ("12_3", [["-x", "12[3]"]], ["12[3].pbs01"]),
+        ("13", [["-x", "13"], ["-x", "-t", "13[]"]], [f"13[{index}].pbs01" for index in (0, 5, 10, 15, 20)]),
+        ("14[6-10].pbs01", [["-x", "-t", "14[].pbs01"]], ["14[6-10].pbs01"]),
+        ("14[4-7]", [["-x", "-t", "14[]"]], ["14[4].pbs01", "14[5].pbs01", "14[6-10].pbs01"]),
+    ],
+)
+def test_one_job_is_asked_by_its_id(
+    stand_ins: StandIns, typed: str, asked_for: list[list[str]], read: list[str]
+) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=(typed,))))
+    assert calls == [["qstat", "-f", *words] for words in asked_for]
+    assert ids == read
+
+
+def test_an_array_s_ended_tasks_come_with_it(stand_ins: StandIns) -> None:
+    ids, _ = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("14[]",))))
+    assert ids == [f"14[{index}].pbs01" for index in (1, 2, 3, 4, 5)] + ["14[6-10].pbs01"]
+
+
+def test_of_several_jobs_those_that_are_there_are_read(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("99999", "2", "17"))))
+    assert sorted(ids) == ["17.pbs01", "2.pbs01"]
+    assert len(calls) == 4
+
+
+def test_many_ids_are_picked_from_one_list_and_never_given_to_qstat(stand_ins: StandIns) -> None:
+    wanted = ("2", "3.pbs01", "17", "18", "20", "12[3]", "99999")
+    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=wanted)))
+    assert calls == [["qstat", "-f", "-x"], ["qstat", "-f", "-x", "-t", "12[].pbs01"]]
+    assert sorted(ids) == ["12[3].pbs01", "17.pbs01", "18.pbs01", "2.pbs01", "20.pbs01", "3.pbs01"]
+
+
+def test_an_unknown_job_is_no_such_job(stand_ins: StandIns) -> None:
+    with pytest.raises(NoSuchJob) as caught:
+        asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("99999",))))
+    assert (caught.value.argv, caught.value.status) == (("qstat", "-x", "-f", "99999"), 153)
+    assert "Unknown Job Id 99999.pbs01" in caught.value.words
+
+
+def test_somebody_else_s_job_that_is_hidden_is_no_such_job(stand_ins: StandIns) -> None:
+    with pytest.raises(NoSuchJob):
+        asked(stand_ins, "private", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",))))
+
+
+@pytest.mark.parametrize(
+    "scope", [JobScope(), JobScope(""), JobScope("", ended=True), JobScope(job_ids=("2",))], ids=str
+)
+def test_a_server_that_is_down_fails_the_script(stand_ins: StandIns, scope: JobScope) -> None:
+    with pytest.raises(ControllerDown) as caught:
+        asked(stand_ins, "server-down", jobs_query(Dialect.OPENPBS, scope))
+    assert "Connection refused" in caught.value.words
+
+
+def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:
+    for scope in (JobScope(""), JobScope(job_ids=("14",))):
+        older, _ = asked(stand_ins, "older", jobs_query(Dialect.PBS_TEXT, scope))
+        assert (older, len(older) > 0) == (asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, scope))[0], True)
+
+
+def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(stand_ins: StandIns) -> None:
+    ids, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, "", 86400))
+    assert calls == [
+        ["qselect", "-x", "-u", "alice"],
+        ["qstat", "-f", "-x"],
+        *(["qstat", "-f", "-x", "-t", f"{number}[].pbs01"] for number in (15, 14, 12)),
+    ]
+    assert {"17.pbs01", "12[1].pbs01", "14[2].pbs01"} <= set(ids)
+    assert not {"2.pbs01", "18.pbs01", "14[3].pbs01"} & set(ids)
+
+
+# -- with commands of a test's own
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """A folder with a qstat that prints a file, a qselect that prints some ids, and what else the script needs."""
+
+    folder: Path
+
+    @classmethod
+    def make(
+        cls, folder: Path, printed: bytes, *, status: int = 0, selected: str = "1 2 3 4 5", awk: str = "awk"
+    ) -> Commands:
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        (folder / "printed").write_bytes(printed.replace(TOKEN.encode(), b"@@TOKEN@@"))
+        _program(
+            bin_folder / "qstat",
+            f"""echo "qstat $*" >> {folder}/called
+while [ $# -gt 1 ]; do [ "$1" = -D ] && token=$2; shift; done
+sed "s/@@TOKEN@@/$token/g" {folder}/printed
+exit {status}
+""",
+        )
+        _program(bin_folder / "qselect", f"printf '%s\\n' {selected}\n")
+        _program(bin_folder / "date", f"echo {CLOCK}\n")
+        for name in ("cat", "sed", "grep", "sort", "head", "sh", "id"):
+            (bin_folder / name).symlink_to(shutil.which(name) or name)
+        _program(bin_folder / "awk", f'exec {shutil.which(awk)} {"awk" if awk == "busybox" else ""} "$@"\n')
+        return cls(folder)
+
+    def run(self, argv: tuple[str, ...], shell: str = "sh") -> Completed:
+        """The script under another shell."""
+        at = argv.index("sh")
+        words = [shutil.which(shell) or shell, *(["sh"] if shell == "busybox" else [])]
+        # What comes before `sh` is `env` and its settings.
+        command = ("/usr/bin/env", *argv[1:at], *words, *argv[at + 1 :])
+        return run(command, {"PATH": str(self.folder / "bin")})
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.folder / "called"
+        return file.read_text("utf-8", "replace").splitlines() if file.exists() else []
+
+
+def _program(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}", encoding="utf-8")
+    file.chmod(0o755)
+
+
+def submitted(**variables: str) -> str:
+    """A Variable_List as PBS writes it."""
+    listed = {"PBS_O_HOME": "/home/alice", "PBS_O_WORKDIR": "/home/alice/work", **variables}
+    return ",".join(f"{name}={value}" for name, value in listed.items())
+
+
+def narrowed(commands: Commands, user: str | None = None, want: Want = Want.NOW, **options: str) -> bytes:
+    """What the script leaves of the list after its clock, with `|` for the token."""
+    question = listing(Dialect.OPENPBS, want, user)
+    answer = commands.run(question.argv, **options)
+    assert answer.status == 0, answer.stderr
+    assert answer.stdout.startswith(b"Clock: %d\n" % CLOCK)
+    return answer.stdout.partition(b"\n")[2].replace(question.token.encode(), b"|")
+
+
+def test_the_mark_is_looked_for_under_the_name_it_is_submitted_with() -> None:
+    assert submit.MARK_VARIABLE == MARK_VARIABLE
+
+
+def test_the_script_holds_no_word_from_outside() -> None:
+    question = listing(Dialect.OPENPBS, Want.NAMED, "a'b", job_ids=("12",))
+    assert question.argv[question.argv.index("-c") + 1] == SCRIPT
+    assert "hpcdash" not in SCRIPT
+
+
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_environment_of_a_job_is_left_out_but_for_the_mark_and_the_folder(
+    tmp_path: Path, shell: str, awk: str
+) -> None:
+    variables = submitted(
+        PBS_O_WORKDIR=r"/home/alice/a\,b", A=r"x\,HPCDASH_MARK=hpcdash:no", HPCDASH_MARK="hpcdash:3f2a9c"
+    )
+    job = JOB | {"Variable_List": variables, "Submit_arguments": "-l x=|=Job_Owner=bob@", "project": "p"}
+    commands = Commands.make(tmp_path, dsv("1.pbs01", job), awk=awk)
+    kept = "|".join(f"{key}={value}" for key, value in JOB.items() if key != "server")
+    assert narrowed(commands, shell=shell) == (
+        rf"Job Id: 1.pbs01|{kept}|PBS_O_WORKDIR=/home/alice/a\,b|HPCDASH_MARK=hpcdash:3f2a9c".encode() + b"\n"
+    )
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_only_a_whole_owner_s_name_is_the_owner(tmp_path: Path, awk: str) -> None:
+    owners = ("al@h", "alice@h", "alice.b@h", "xalice@h", "alicex@h", "a.ice@h", "bob@alice")
+    lines = [dsv(f"{number}.s", JOB | {"Job_Owner": owner}) for number, owner in enumerate(owners)]
+    forged = dsv("9.s", JOB | {"Job_Owner": "bob@h", "comment": "Job_Owner=alice@h"})
+    commands = Commands.make(tmp_path, b"".join((*lines, forged)), awk=awk)
+    read = narrowed(commands, user="alice").splitlines()
+    assert [line.partition(b"|")[0] for line in read[1:]] == [b"Job Id: 1.s"]
+    assert read[0] == b"Owner: alice"
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_newline_in_a_value_begins_no_record(tmp_path: Path, awk: str) -> None:
+    # PBS prints the byte CA as ^ and a newline.
+    forged = submitted(A="^\nJob Id: 666.s", B="2\nJob Id: 668.s=")
+    job = {**JOB, "Variable_List": forged, "Account_Name": "a^\nJob Id: 667.s"}
+    commands = Commands.make(tmp_path, dsv("1.s", job) + dsv("2.s", JOB), awk=awk)
+    read = narrowed(commands)
+    assert read.count(b"|Job_Name=") == 2
+    assert b"666" not in read
+    assert b"668" not in read
+    query = jobs_query(Dialect.OPENPBS, JobScope())
+    assert query.parse(commands.run(query.argv)).table["id"].to_pylist() == ["1.s", "2.s"]
+
+
+@pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize("status", [0, 1, 153, 255])
+def test_qstat_s_exit_status_is_the_script_s(tmp_path: Path, awk: str, status: int) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB), status=status, awk=awk)
+    assert commands.run(listing(Dialect.OPENPBS, Want.NOW).argv).status == status
+
+
+def test_a_qstat_that_is_missing_is_said_to_be(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, b"")
+    (tmp_path / "bin" / "qstat").unlink()
+    query = jobs_query(Dialect.OPENPBS, JobScope())
+    with pytest.raises(CommandMissing):
+        query.parse(commands.run(query.argv))
+
+
+def test_a_missing_awk_is_no_empty_queue(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB))
+    (tmp_path / "bin" / "awk").unlink()
+    assert commands.run(listing(Dialect.OPENPBS, Want.NOW).argv).status == 127
+
+
+def test_the_20_newest_arrays_that_run_are_asked_for_their_subjobs(tmp_path: Path) -> None:
+    running = [dsv(f"{number}[].s", ARRAY) for number in range(95, 120)]
+    waiting = dsv("200[].s", ARRAY | {"array_state_count": "Queued:5 Running:0 Exiting:0 Expired:0"})
+    others = dsv("201[].s", ARRAY | {"Job_Owner": "bob@h"})
+    commands = Commands.make(tmp_path, b"".join((*running, waiting, others)))
+    narrowed(commands, user="alice")
+    asked_for = [call.rpartition(" ")[2] for call in commands.calls if " -t " in call]
+    assert asked_for == [f"{number}[].s" for number in range(119, 99, -1)]
+
+
+def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:
+    (tmp_path / "1234.s").touch()
+    commands = Commands.make(tmp_path, dsv("1.s", JOB), selected="'123[4].s'")
+    question = listing(Dialect.OPENPBS, Want.NOW, "alice")
+    done = subprocess.run(
+        question.argv, env={"PATH": f"{tmp_path}/bin:/usr/bin"}, cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert commands.calls[-1].endswith(" 123[4].s")
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_what_ended_long_ago_does_not_cross_the_line(tmp_path: Path, awk: str) -> None:
+    long_ago = ENDED_JOB | {"history_timestamp": str(CLOCK - 7200)}
+    untold = {key: value for key, value in ENDED_JOB.items() if key != "history_timestamp"}
+    lines = (dsv("1.s", ENDED_JOB), dsv("2.s", long_ago), dsv("3.s", WAITING_JOB), dsv("4.s", untold))
+    commands = Commands.make(tmp_path, b"".join(lines), awk=awk)
+    for want, ids in ((Want.ENDED, ["1", "4"]), (Want.RECENT, ["1", "3", "4"])):
+        question = listing(Dialect.OPENPBS, want, None, 3600)
+        read = commands.run(question.argv).stdout.splitlines()[1:]
+        assert [line.decode().removeprefix("Job Id: ").partition(".")[0] for line in read] == ids
+
+
+def test_words_that_are_no_job_come_through(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, b"This qstat is an alias\n")
+    assert narrowed(commands) == b"This qstat is an alias\n"
+
+
+def test_slurm_s_wrappers_have_153_for_an_empty_queue(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, b"", status=153)
+    query = jobs_query(Dialect.SLURM_WRAPPERS, JobScope(""))
+    assert query.parse(commands.run(query.argv)).table.num_rows == 0
+    one = jobs_query(Dialect.SLURM_WRAPPERS, JobScope(job_ids=("12",)))
+    with pytest.raises(NoSuchJob):
+        one.parse(commands.run(one.argv))
+
+
+def test_torque_is_asked_for_xml_with_every_task(tmp_path: Path) -> None:
+    printed = b"<Data><Job><Job_Id>12[3].s</Job_Id><job_state>R</job_state></Job></Data>\n"
+    commands = Commands.make(tmp_path, printed)
+    for ids, read in (((), 1), (("12[3]",), 1), (("12[]",), 1), (("12",), 1)):
+        query = jobs_query(Dialect.TORQUE, JobScope(job_ids=ids))
+        assert query.parse(commands.run(query.argv)).table.num_rows == read
+    assert commands.calls == ["qstat -x -t", "qstat -x -t 12[3]", "qstat -x -t", "qstat -x -t 12"]
