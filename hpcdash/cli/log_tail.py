@@ -36,17 +36,24 @@ class LogTail:
         self.known = Look()
         # The file that was read last, though it may be gone.
         self.identity = ""
+        # Whether `file` is another now, of which nothing was seen yet; and whether it begins with what was read.
+        self.has_moved = False
+        self._goes_on = False
 
     def aside(self, words: str) -> None:
         """Tell the person something between two lines of the log."""
         self.output.end_line()
         say(words)
 
+    def move_to(self, file: LogFile, *, goes_on: bool) -> None:
+        """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its start."""
+        self.file, self.known, self.has_moved, self._goes_on = file, Look(), True, goes_on
+
     # -- the last lines
 
     async def show_last(self, end: Chunk, lines: int) -> int:
         """Write the last lines of a file that ends with this chunk; the offset where they end."""
-        self.known, self.identity = end.look, end.look.identity
+        self.begin(end.look)
         if lines > 0 and end.content:
             start = await self._start_of_lines(end.content, end.offset, lines)
             if start >= end.offset:
@@ -57,7 +64,7 @@ class LogTail:
 
     def begin(self, look: Look) -> None:
         """Take a file that has just appeared, of which nothing was written yet."""
-        self.known, self.identity = look, look.identity
+        self.known, self.identity, self.has_moved = look, look.identity, False
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
         """Where the last `lines` lines begin, of a file that ends with `content` at `offset`; looked for backwards."""
@@ -129,27 +136,35 @@ class LogTail:
             quiet_seconds = time.monotonic() - changed_at
             if quiet_seconds >= _QUIET_SECONDS and await is_over():
                 return
-            await asyncio.sleep(next_look_seconds(quiet_seconds))
+            await asyncio.sleep(max(self.file.pause_seconds, next_look_seconds(quiet_seconds)))
 
     def _after(self, look: Look, end: int) -> int | None:
         """Say what became of the file; where to read on from where it is no longer what was read, else None."""
         before, self.known = self.known, look
         happened = change(before, look)
-        if happened is FileChange.GONE:
-            self.aside(f"{self.file.path} is gone: {look.problem}")
-        elif look.problem and look.problem != before.problem:
-            self.aside(f"{self.file.path}: {look.problem}")
+        # A node lets go of its file when the job ends, and the last place may show it a little later.
+        is_on_its_way = look.is_missing and (bool(self.file.host) or self.has_moved)
+        if happened is FileChange.GONE and not is_on_its_way:
+            self.aside(f"{self.file.place} is gone: {look.problem}")
+        elif look.problem and look.problem != before.problem and not is_on_its_way:
+            self.aside(f"{self.file.place}: {look.problem}")
         if not look.is_there:
             return None
+        if self.has_moved:
+            self.begin(look)
+            if end == 0 or (self._goes_on and look.size >= end):
+                return None
+            self.aside(f"{self.file.place}, from its start:")
+            return 0
         was_deleted = happened is FileChange.APPEARED and before.is_missing
         is_other = was_deleted or look.identity != self.identity
         self.identity = look.identity
         if is_other:
-            self.aside(f"{self.file.path} is another file now; from its start:")
+            self.aside(f"{self.file.place} is another file now; from its start:")
             return 0
         if look.size < end:
-            self.aside(f"{self.file.path} was cut from {end} to {look.size} bytes; from its start:")
+            self.aside(f"{self.file.place} was cut from {end} to {look.size} bytes; from its start:")
             return 0
         if happened is FileChange.APPEARED:
-            self.aside(f"{self.file.path} is there again")
+            self.aside(f"{self.file.place} is there again")
         return None

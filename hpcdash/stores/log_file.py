@@ -11,6 +11,7 @@ from enum import StrEnum
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, excerpt
 from hpcdash.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
 from hpcdash.stores.log_scripts import COUNT_SCRIPT, FIND_SCRIPT, READ_SCRIPT
+from hpcdash.stores.through_node import NodeUnreached, ThroughNode
 from hpcdash.transport.base import Completed, Transport
 
 READ_LIMIT_SECONDS = 60.0
@@ -18,6 +19,9 @@ FIND_LIMIT_SECONDS = 120.0
 # How often a followed file is looked at: while it grows, and at the slowest.
 SHORTEST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 3.0
+# Each look at a node's own file is a login there; one that fails is tried again seldom.
+NODE_PAUSE_SECONDS = 2.0
+UNREACHED_PAUSE_SECONDS = 30.0
 # A file that was quiet for so long is looked at the least.
 _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
@@ -33,7 +37,7 @@ class Look:
     """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
 
     `problem` is '' or says in words why it cannot be read (it is not there, no permission, a folder); `is_missing` is
-    true only where there surely is nothing under its name.
+    true only where there surely is nothing under its name, `is_unreached` where the node that has it is not reached.
     """
 
     identity: str = ""
@@ -41,6 +45,7 @@ class Look:
     modified_at: float = 0.0
     problem: str = ""
     is_missing: bool = False
+    is_unreached: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -113,12 +118,22 @@ class LogFile:
     """One file. Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
 
     A relative path is one from the home folder of the person there; `path` may carry bytes that are no UTF-8 as
-    os.fsdecode does.
+    os.fsdecode does. `host` is the node whose own disk it is on, '' where the login node has it.
     """
 
-    def __init__(self, transport: Transport, path: str) -> None:
-        self.transport = transport
+    def __init__(self, transport: Transport, path: str, host: str = "") -> None:
+        self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
+        self.host = host
+        # How long to wait at least before the next look.
+        self.pause_seconds = NODE_PAUSE_SECONDS if host else 0.0
+        # Why the node was not reached the last time, '' where it was.
+        self._unreached = ""
+
+    @property
+    def place(self) -> str:
+        """The path for a person to read: node:/path where it is on a node's own disk."""
+        return f"{self.host}:{self.path}" if self.host else self.path
 
     async def look(self) -> Look:
         """What the file is now."""
@@ -184,14 +199,22 @@ class LogFile:
         return ""
 
     async def _run(self, script: str, arguments: tuple[str, ...], limit_seconds: float) -> Completed | None:
-        """Run a script; None where the transport cannot carry it (a path of more than 100 000 letters)."""
+        """Run a script; None where the transport cannot carry it (a path of more than 100 000 letters), or where the
+        node is not reached."""
         argv = ("sh", "-c", script, "sh", *arguments)
+        self._unreached = ""
         try:
-            return await self.transport.run(argv, limit_seconds=limit_seconds)
+            answer = await self.transport.run(argv, limit_seconds=limit_seconds)
         except (UnreachableError, CommandTimedOut):
             raise
+        except NodeUnreached as error:
+            self.pause_seconds = UNREACHED_PAUSE_SECONDS
+            self._unreached = f"it is on {self.host} ({self.path}) until the job ends, and {error.message}"
+            return None
         except HpcdashError:
             return None
+        self.pause_seconds = NODE_PAUSE_SECONDS if self.host else 0.0
+        return answer
 
     async def _read(self, begin: str, length: int) -> Chunk:
         offset = 0 if begin == "end" else int(begin)
@@ -202,7 +225,8 @@ class LogFile:
         arguments = (token, self._safe_path, begin, str(length), str(block))
         answer = await self._run(READ_SCRIPT, arguments, READ_LIMIT_SECONDS)
         if answer is None:
-            return Chunk(Look(problem="it cannot be asked for here"), offset, b"")
+            problem = self._unreached or "it cannot be asked for here"
+            return Chunk(Look(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
         _, found, rest = answer.stdout.partition(token.encode() + b" ")
         header, newline, content = rest.partition(b"\n")
         if not (found and newline):

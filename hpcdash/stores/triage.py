@@ -187,7 +187,8 @@ class TriageReader:
         for row in rows:
             place = await _locate(self.store, row)
             if place is not None:
-                found.append((row, place.files))
+                # What is on a node's own disk still is not read here.
+                found.append((row, LogFiles(None, None) if place.files.host else place.files))
         return found
 
     def _keep(self, portion: Sequence[tuple[Row, LogFiles]], ends: Sequence[LogEnd]) -> None:
@@ -241,7 +242,7 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
     asked = [one] if other is one else [one, other]
     places = dict(zip((row["id"] for row in asked), [await _locate(store, row) for row in asked], strict=True))
-    known = {job_id: place.files for job_id, place in places.items() if place is not None}
+    known = {job_id: place.files for job_id, place in places.items() if place is not None and not place.files.host}
     if len(known) < 2:
         return _Paths(known, None, None)
     first, second = known[one["id"]], known[other["id"]]

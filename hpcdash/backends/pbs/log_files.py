@@ -1,16 +1,277 @@
-"""Where a job's output is: from Output_Path, Keep_Files, Join_Path and the node it runs on. Reads no file."""
+"""Where a job's output is: from Output_Path, Keep_Files, Join_Path and the node it runs on. Reads no file.
+
+The rules are those of pbs_mom, OpenPBS's and Torque's: std_file_name() in src/resmom/start_exec.c.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from hpcdash.backends.base import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.states import ENDED, WAITING, JobState
+
+# PBS_HOME/spool, where a site has not moved it (PBS Professional had its own until 14).
+_SPOOLS = {Dialect.PBS_TEXT: "/var/spool/PBS/spool", Dialect.TORQUE: "/var/spool/torque/spool"}
+_SPOOL = "/var/spool/pbs/spool"
+_ARRAY_INDEX = "^array_index^"
+_HOST = re.compile(r"^([^/:]*):(?=.)")
+# A comma within a value has a backslash before it.
+_VARIABLE = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+# What Torque fills in itself, where a path has it.
+_TORQUE_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_INTERACTIVE_NOTE = "an interactive job: its output goes to the terminal that it was started in"
+# Options of qsub without a value, PBS's and Torque's.
+_FLAGS = "fhInVXxz"
+# -w of Torque: PBS_O_WORKDIR is not where qsub was called.
+_MOVES_SUBMIT_FOLDER = "w"
+
+Native = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """stdout (`key` o) or stderr (e): where pbs_mom writes it while the job runs, and what becomes of it."""
+
+    key: str
+    suffix: str
+    attribute: str
+
+
+_STDOUT = _Stream("o", ".OU", "Output_Path")
+_STDERR = _Stream("e", ".ER", "Error_Path")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file: `host` is the node whose own disk it is on, '' where the login node is to have it."""
+
+    path: str
+    host: str = ""
+    note: str = ""
 
 
 def log_files(dialect: Dialect, detail: JobDetail) -> LogFiles:
     """As Backend.log_files."""
-    raise NotImplementedError
+    return _files_of(dialect, detail.native, detail.job.to_pylist()[0])
+
+
+def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return LogFiles(None, None, "Slurm's commands by Torque's names do not tell where a job writes")
+    if native.get("interactive", "").lower() in ("true", "1") or _path_of(native, _STDOUT).startswith("/dev/pts/"):
+        return LogFiles(None, None, _INTERACTIVE_NOTE)
+    job = _Job(dialect, native, row)
+    joined = native.get("Join_Path", "n")
+    if joined.startswith("eo"):
+        only = job.place(_STDERR)
+        return _files(only, None)
+    out = job.place(_STDOUT)
+    return _files(out, None if joined.startswith("oe") else job.place(_STDERR))
+
+
+def last_files(
+    row: Mapping[str, Any], native: Native, dialect: Dialect = Dialect.OPENPBS
+) -> tuple[str | None, str | None]:
+    """Where stdout and stderr of a row of domain.schema.JOBS are once the job has ended, the same path where they are
+    joined; None where that is not told, or there is no file."""
+    ended = {**row, "state": JobState.COMPLETED}
+    files = _files_of(dialect, native, ended)
+    return files.stdout, files.stdout if files.stderr is None else files.stderr
+
+
+def _files(out: _Place | None, err: _Place | None) -> LogFiles:
+    if out is None:
+        return LogFiles(None, None, "it is not told where the job writes")
+    places = [place for place in (out, err) if place is not None]
+    notes = dict.fromkeys(place.note for place in places if place.note)
+    # A node has the files that are written through to their folder as well.
+    host = next((place.host for place in places if place.host), "")
+    stderr = err.path if err is not None and err.path != out.path else None
+    return LogFiles(out.path, stderr, "; ".join(notes), host)
+
+
+class _Job:
+    """What the places of both streams come from; `row` is one of domain.schema.JOBS."""
+
+    def __init__(self, dialect: Dialect, native: Native, row: Mapping[str, Any]) -> None:
+        self._dialect = dialect
+        self._native = native
+        self._id = str(row["id"])
+        self._name = str(native.get("Job_Name") or row["name"] or "")
+        self._state = str(row["state"])
+        task = str(row["array_task"] or "")
+        self._task = task if task.isdigit() else ""
+        self._is_array = row["array_id"] is not None
+        # A row of several tasks, or of an array.
+        self._is_many = self._is_array and not self._task
+        self._is_private = native.get("sandbox", "").upper() == "PRIVATE"
+        self._job_dir = native.get("jobdir", "")
+
+    def place(self, stream: _Stream) -> _Place | None:
+        """Where this stream is now; None where it is not told."""
+        kept = self._native.get("Keep_Files", "n")
+        is_direct = stream.key in kept and "d" in kept
+        if stream.key in kept and not is_direct:
+            return self._kept(stream)
+        last = self._last_place(stream)
+        if last is not None and last.path == "/dev/null":
+            return last
+        if self._state in ENDED:
+            return self._noted(last, self._removed_words(stream), self._far_words(stream))
+        if self._state in WAITING or self._is_many:
+            return self._noted(last, "" if is_direct else self._copied_words)
+        if is_direct:
+            return last
+        return self._spooled(stream, last)
+
+    # -- the places
+
+    def _last_place(self, stream: _Stream) -> _Place | None:
+        """Where it is once the job has ended."""
+        path = _path_of(self._native, stream)
+        if not path:
+            return None
+        note = ""
+        if self._is_many:
+            note = "each task writes to another file"
+        elif self._is_array:
+            path = path.replace(_ARRAY_INDEX, self._task)
+        if self._dialect is Dialect.TORQUE and "$" in path:
+            path, note = self._filled(path), "Torque fills in the variables of its path itself: this is a guess"
+        if path.endswith("/"):
+            path += self._id + stream.suffix
+        if not path.startswith("/"):
+            folder = submit_variable(self._native, "PBS_O_WORKDIR")
+            path = f"{folder.rstrip('/')}/{path}" if folder else path
+        return _Place(path, "", note)
+
+    def _kept(self, stream: _Stream) -> _Place | None:
+        """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own), never anywhere else.
+
+        A node writes it there itself: the login node has it where the home folder is shared.
+        """
+        home = self._job_dir if self._is_private else submit_variable(self._native, "PBS_O_HOME")
+        if not home:
+            return None
+        index = f".{self._task or _ARRAY_INDEX}" if self._is_array else ""
+        node = self._node
+        where = f"of {node}" if node else "of the node it runs on"
+        words = "its own folder" if self._is_private else "the home folder"
+        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{number_of(self._id)}{index}"
+        note = f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path was asked for"
+        return _Place(path, "", "; ".join((note, *filter(None, [self._removed_words(stream)]))))
+
+    def _spooled(self, stream: _Stream, last: _Place | None) -> _Place | None:
+        """The file that pbs_mom writes and copies to its last place when the job ends."""
+        node = self._node
+        removed = self._removed_words(stream)
+        if self._is_private and self._job_dir:
+            # The home folder is shared as a rule; another folder is one of the node's.
+            home = submit_variable(self._native, "PBS_O_HOME")
+            is_shared = bool(home) and self._job_dir.startswith(f"{home.rstrip('/')}/")
+            note = f"in the job's own folder{f' on {node}' if node else ''} until it ends (sandbox=PRIVATE)"
+            path = f"{self._job_dir.rstrip('/')}/{self._id}{stream.suffix}"
+            return self._noted(_Place(path, "" if is_shared else node, note), removed)
+        if not node:
+            return self._noted(last, f"{self._keeper} keeps it on the node the job runs on until it ends", removed)
+        path = f"{_SPOOLS.get(self._dialect, _SPOOL)}/{self._id}{stream.suffix}"
+        advice = "; submit with -k oed to read it here meanwhile" if self._writes_directly else ""
+        return self._noted(_Place(path, node, f"{self._keeper} keeps it on {node} until the job ends{advice}"), removed)
+
+    # -- what they are made of
+
+    @property
+    def _keeper(self) -> str:
+        return "Torque" if self._dialect is Dialect.TORQUE else "PBS"
+
+    @property
+    def _writes_directly(self) -> bool:
+        """Whether -k knows d: Torque's does not, nor that of every PBS Professional before 18."""
+        return self._dialect is Dialect.OPENPBS
+
+    @property
+    def _node(self) -> str:
+        """The first node, which writes the files; '' where none is told, or none that a command may be given."""
+        first = re.split(r"[/+:]", self._native.get("exec_host", "").strip(), maxsplit=1)[0]
+        return first if _NODE.fullmatch(first) else ""
+
+    @property
+    def _copied_words(self) -> str:
+        advice = ", with -k oed as it runs" if self._writes_directly else ""
+        return f"{self._keeper} brings it there when the job ends{advice}"
+
+    def _removed_words(self, stream: _Stream) -> str:
+        asked = self._native.get("Remove_Files", "n")
+        return f"{self._keeper} was asked to remove it when the job ends (-R {asked})" if stream.key in asked else ""
+
+    def _far_words(self, stream: _Stream) -> str:
+        """Which machine has it, where that is another than the one the job was submitted from."""
+        found = _HOST.match(self._native.get(stream.attribute, ""))
+        host = found[1] if found else ""
+        submitted = self._native.get("Submit_Host") or submit_variable(self._native, "PBS_O_HOST")
+        if not host or not submitted or _short(host) == _short(submitted):
+            return ""
+        return f"{self._keeper} copied it to {host}"
+
+    def _noted(self, place: _Place | None, *notes: str) -> _Place | None:
+        if place is None:
+            return None
+        return _Place(place.path, place.host, "; ".join(filter(None, (place.note, *notes))))
+
+    def _filled(self, path: str) -> str:
+        def fill(found: re.Match[str]) -> str:
+            name = found[1] or found[2]
+            known = {"PBS_JOBID": self._id, "PBS_ARRAYID": self._task, "PBS_JOBNAME": self._name}
+            return (
+                known.get(name)
+                or submit_variable(self._native, name)
+                or submit_variable(self._native, f"PBS_O_{name}")
+                or found[0]
+            )
+
+        return _TORQUE_VARIABLE.sub(fill, path)
+
+
+def _path_of(native: Native, stream: _Stream) -> str:
+    """A path without the machine before it; a file's own name may hold a colon."""
+    return _HOST.sub("", native.get(stream.attribute, ""), count=1)
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0].lower()
+
+
+def submit_variable(native: Native, name: str) -> str:
+    """A variable of Variable_List, '' where it is not in it. PBS puts its own, PBS_O_…, before a person's."""
+    for one in _VARIABLE.finditer(native.get("Variable_List", "")):
+        found, _, value = one[0].partition("=")
+        if found == name:
+            return re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
+    return ""
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """As Backend.submitted_file."""
-    raise NotImplementedError
+    """As Backend.submitted_file. qsub's words are kept without their quotes: a doubtful name is none."""
+    words = (detail.native.get("Submit_arguments") or detail.native.get("submit_args") or "").split()
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        option = words[position]
+        valued = option[1:].lstrip(_FLAGS)
+        # After -- comes a command; - is qsub's own stdin, -I has no script.
+        if option in ("--", "-") or "I" in option[: len(option) - len(valued)] or valued[:1] == _MOVES_SUBMIT_FOLDER:
+            return None
+        # Its value stands behind it, or is the next word.
+        position += 2 if len(valued) == 1 else 1
+    rest = words[position:]
+    if len(rest) != 1 or not rest[0].isprintable() or re.search(r"""["'\\]""", rest[0]):
+        return None
+    if rest[0].startswith("/"):
+        return rest[0]
+    folder = submit_variable(detail.native, "PBS_O_WORKDIR")
+    return f"{folder.rstrip('/')}/{rest[0]}" if folder else None

@@ -61,6 +61,8 @@ class LogView(View):
         self.place: LogPlace | None = None
         self._error: HpcdashError | None = None
         self._panes: dict[str, LogPane] = {}
+        # Where in a stream's file its next pane is to begin, None for the end.
+        self._places: dict[str, int | None] = {}
         self._beside = False
         self._wraps = False
         self._said = ""
@@ -109,15 +111,21 @@ class LogView(View):
             # An array's log is that of one of its tasks.
             self.job_id = str(place.row["id"])
         if before is None or before.files != place.files:
-            await self._show_files()
+            await self._show_files(before)
         for pane in self._panes.values():
             pane.row = self._row()
             pane.look_now()
             pane.say()
         self.post_message(self.CrumbsChanged())
 
-    async def _show_files(self) -> None:
-        """The panes of these files; where one file is for both, it is stdout's."""
+    async def _show_files(self, before: LogPlace | None) -> None:
+        """The panes of these files; where one file is for both, it is stdout's.
+
+        A log that came from its node to its last folder is the same one: one stays where one was in it.
+        """
+        assert self.place is not None
+        came_here = bool(before and before.files.host and not self.place.files.host)
+        self._places = {name: pane.place_in_file() if came_here else None for name, pane in self._panes.items()}
         for pane in self._panes.values():
             await pane.remove()
         self._panes.clear()
@@ -156,7 +164,8 @@ class LogView(View):
         note = f"path: {files.note}" if files.note else ""
         if path is None:
             note = f"where its {stream} goes is not known{f': {files.note}' if files.note else ''}"
-        pane = LogPane(self.session, stream, path, note=note)
+        begin_at = self._places.pop(stream, None)
+        pane = LogPane(self.session, stream, path, note=note, host=files.host, begin_at=begin_at)
         pane.row = self._row()
         pane.viewport.wrap = self._wraps
         return pane
@@ -228,9 +237,9 @@ class LogView(View):
             return self._said
         if self.place is None:
             return ""
-        if not self._has_stderr and self.place.files.stdout is not None:
-            return f"{self.place.files.stdout}   (stderr goes there too)"
-        path = self.pane.path if self.pane is not None else None
+        path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
+        if not self._has_stderr and path is not None:
+            return f"{path}   (stderr goes there too)"
         wide = self.size.width >= SIDE_BY_SIDE_COLUMNS and not self._beside
         return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
 

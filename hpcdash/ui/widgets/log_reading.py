@@ -43,7 +43,10 @@ _READ_AT_ONCE_BYTES = 1 << 16
 
 
 class LogReading(Vertical):
-    """Follows one file while it is shown. `path` None: `words` say why there is none."""
+    """Follows one file while it is shown. `path` None: `words` say why there is none.
+
+    `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its end.
+    """
 
     DEFAULT_CSS = """
     LogReading { width: 1fr; height: 1fr; }
@@ -57,7 +60,16 @@ class LogReading(Vertical):
     class Changed(Message):
         """What the view's surroundings say of it is something else now."""
 
-    def __init__(self, session: ClusterSession, stream: str, path: str | None, *, note: str = "") -> None:
+    def __init__(
+        self,
+        session: ClusterSession,
+        stream: str,
+        path: str | None,
+        *,
+        note: str = "",
+        host: str = "",
+        begin_at: int | None = None,
+    ) -> None:
         super().__init__()
         self.session = session
         self.stream = stream
@@ -70,7 +82,7 @@ class LogReading(Vertical):
         self.is_beside = False
         self.search_text = ""
         clock = session.store.clock
-        self.window = LogWindow(LogFile(session.store.transport, path or ""), clock.now)
+        self.window = LogWindow(LogFile(session.store.transport, path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
         # What a search or a jump is doing, or came to.
@@ -78,6 +90,7 @@ class LogReading(Vertical):
         self._found = ""
         self._found_at: int | None = None
         self._opened = False
+        self._begin_at = begin_at
         # An offset whose place among the lines is known, and that place, from 1.
         self._line_number: tuple[int, int] | None = None
         self._wake = asyncio.Event()
@@ -125,7 +138,8 @@ class LogReading(Vertical):
                 self._error(error)
             looked = began
             self._pause_seconds = _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
-            await self._rest(max(self._pause_seconds, _LINE_SHARE * (time.monotonic() - began)))
+            least = self.window.file.pause_seconds
+            await self._rest(max(self._pause_seconds, least, _LINE_SHARE * (time.monotonic() - began)))
 
     async def _rest(self, seconds: float) -> None:
         """Wait until something is wanted; longer without focus, but no longer than `seconds` once it is back."""
@@ -160,6 +174,10 @@ class LogReading(Vertical):
             self._opened = True
             self._line_number = None if self.viewport.following else self._line_number
             self._redraw()
+            if (begin_at := self._begin_at) is not None:
+                self._begin_at = None
+                if begin_at < self.window.look.size:
+                    self._jump(begin_at)
         look = self.window.look
         self.say()
         return is_new or (look.size, look.identity) != (size, identity)
@@ -170,6 +188,11 @@ class LogReading(Vertical):
             self.post_message(self.Changed())
 
     # -- going somewhere
+
+    def place_in_file(self) -> int | None:
+        """The offset of the first line on the screen; None where the end is followed."""
+        placed = self.viewport.placed() if self.window.rows and not self.viewport.following else []
+        return self.window.rows[placed[0].row].offset if placed else None
 
     def move(self, lines: int) -> None:
         """So many lines down, or up; down at the very end follows it."""
@@ -370,9 +393,11 @@ class LogReading(Vertical):
         """Which stream, how far, and what is going on."""
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(self.stream, "bold" if self.is_active else "")
+        if host := self.window.file.host:
+            text.append(f" on {visible(host)}")
         parts = [(visible(words), style) for words, style in self._position() if words]
         said = visible(self._doing or self._found)
-        if said and cell_len(self.stream) + sum(2 + cell_len(words) for words, _ in parts) > self.size.width - 2:
+        if said and cell_len(text.plain) + sum(2 + cell_len(words) for words, _ in parts) > self.size.width - 2:
             # What a key came to is told first where not everything can be.
             parts.sort(key=lambda part: part[0] != said)
         for words, style in parts:

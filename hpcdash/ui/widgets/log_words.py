@@ -28,6 +28,11 @@ def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: st
     if happened is not None:
         when = clock_words(happened.at, zone)
         match happened.event:
+            case Event.DELETED if window.file.host:
+                read = "; what was read is shown" if window.rows else ""
+                notes.append(
+                    f"is no longer on {window.file.host} since {when}: it goes where it stays as the job ends{read}"
+                )
             case Event.DELETED:
                 read = "what was read is shown; " if window.rows else ""
                 notes.append(f"was deleted at {when}; {read}looked for again")

@@ -1,0 +1,53 @@
+"""A node's own disk that only a program named ssh leads to, and a scheduler that says so. For tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.slurm import SlurmBackend
+from hpcdash.domain.states import ENDED, WAITING
+
+NOTE = "the scheduler keeps it on cn01 until the job ends"
+REACHES = 'for last; do :; done\nexec sh -c "$last"\n'
+REFUSES = 'echo "maya@cn01: Permission denied (publickey,password)." >&2\nexit 255\n'
+
+
+class Node:
+    """A folder that is the node's disk, and the ssh that leads there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "12.pbs01.OU"
+        self.last = folder / "job.out"
+        self.note = NOTE
+        self._ssh = folder / "bin" / "ssh"
+        self._ssh.parent.mkdir()
+        self.calls = folder / "calls"
+        self.ssh_does(REACHES)
+
+    def ssh_does(self, script: str) -> None:
+        fresh = self._ssh.with_name("fresh")
+        fresh.write_text(f'#!/bin/sh\necho "$@" >>{self.calls}\n{script}')
+        fresh.chmod(0o755)
+        fresh.rename(self._ssh)
+
+    def files(self, detail: JobDetail) -> LogFiles:
+        if detail.job["state"][0].as_py() in ENDED | WAITING:
+            return LogFiles(str(self.last), None)
+        return LogFiles(str(self.log), None, self.note, "cn01")
+
+
+def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """The node; every job writes there from now on, and this machine's ssh is the node's."""
+    made = Node(folder)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+    def log_files(backend: SlurmBackend, detail: JobDetail, script: Script | None) -> LogFiles:
+        return made.files(detail)
+
+    monkeypatch.setattr(SlurmBackend, "log_files", log_files)
+    monkeypatch.setattr("hpcdash.stores.log_file.NODE_PAUSE_SECONDS", 0.05)
+    return made
