@@ -57,6 +57,8 @@ def run_submit(
         await session.store.open(force=True)
         planned = plan_submission(session.store, wanted)
         argv = program_words(planned.plan.commands[0].argv)
+        for aside in planned.asides:
+            print(f"hpcdash: {visible(aside)}", file=sys.stderr)
         if dry_run:
             print(visible(shlex.join(argv)))
             return None, session

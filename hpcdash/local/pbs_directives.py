@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.domain.sbatch import CommandLine, Option, directive_lines, split_words
+from hpcdash.domain.qsub import attributes, chunks, read_directives, resources, split_list
+from hpcdash.domain.sbatch import CommandLine, Option
 from hpcdash.domain.units import parse_memory
 
-_NO_VALUE = frozenset("hIVXz")
-_SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "W": "dependency"}
+_SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "d": "chdir", "w": "chdir"}
 _FILES = {"o": "output", "e": "error"}
 _CPUS = frozenset({"ncpus", "ppn"})
 _GPUS = frozenset({"ngpus", "gpus"})
@@ -23,33 +23,18 @@ def read_pbs_directives(script: str) -> CommandLine:
     """What a script's #PBS lines ask for; those this queue has no word for keep PBS's own name."""
     given: list[Option] = []
     variables: list[str] = []
-    for line, text in directive_lines(script, "#PBS"):
-        words = split_words(text)
-        at = 0
-        while at < len(words):
-            word = words[at]
-            at += 1
-            if not re.match(r"-[A-Za-z]", word):
-                given.append(Option("", None, word, (word,), line, "no option of qsub"))
-                continue
-            letter, value = word[1], word[2:]
-            taken: tuple[str, ...] = (word,)
-            if letter not in _NO_VALUE and not value:
-                if at >= len(words):
-                    given.append(Option("", None, word, taken, line, "without its value"))
-                    continue
-                value = words[at]
-                taken = (word, value)
-                at += 1
-            if letter == "v":
-                variables += value.split(",")
-                continue
+    for one in read_directives(script).given:
+        if one.problem:
+            given.append(one)
+        elif one.name == "v":
+            variables += split_list(one.value or "")
+        else:
             try:
-                meant = _in_sbatch_words(letter, value)
+                meant = _in_sbatch_words(one.name, one.value or "")
             except ValueError as error:
-                given.append(Option("", None, " ".join(taken), taken, line, str(error)))
+                given.append(Option("", None, " ".join(one.words), one.words, one.line, str(error)))
                 continue
-            given += [Option(name, text, f"-{letter}", taken, line) for name, text in meant]
+            given += [Option(name, text, one.written, one.words, one.line) for name, text in meant]
     if variables:
         given.append(Option("export", ",".join(["ALL", *variables]), "-v", ("-v", ",".join(variables))))
     return CommandLine(tuple(given))
@@ -61,7 +46,7 @@ def _in_sbatch_words(letter: str, value: str) -> list[tuple[str, str]]:
         # 'host:path'; a % means nothing to PBS.
         path = re.sub(r"^[^/:]*:", "", value).replace("%", "%%")
         return [(_FILES[letter], path.replace("^array_index^", "%a"))]
-    if letter in "jV":
+    if letter in "jVf" or (letter == "k" and "d" in value):
         # What happens here anyway.
         return []
     if letter == "l":
@@ -69,21 +54,24 @@ def _in_sbatch_words(letter: str, value: str) -> list[tuple[str, str]]:
     if letter == "r":
         return [("no-requeue" if value == "n" else "requeue", "")]
     if letter == "W":
-        if not value.startswith("depend="):
-            return [(f"PBS -W {value}", "")]
-        # A job's number may have its server behind it: 12.pbs01, 12[3].pbs01
-        plain = re.sub(r"\[(\d+)\]", r"_\1", value.removeprefix("depend=")).replace("[]", "")
-        return [("dependency", re.sub(r"(\d)\.[^:,]*", r"\1", plain))]
+        return [_attribute(name, text) for name, text in attributes(value)]
     if letter in _SAME:
         return [(_SAME[letter], value)]
     return [(f"PBS -{letter}", value)]
 
 
+def _attribute(name: str, value: str) -> tuple[str, str]:
+    if name != "depend":
+        return f"PBS -W {name}={value}", ""
+    # A job's number may have its server behind it: 12.pbs01, 12[3].pbs01
+    plain = re.sub(r"\[(\d+)\]", r"_\1", value).replace("[]", "")
+    return "dependency", re.sub(r"(\d)\.[^:,]*", r"\1", plain)
+
+
 def _resources(value: str) -> list[tuple[str, str]]:
-    """`walltime=1:00:00`, `select=1:ncpus=4:ngpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
+    """`walltime=1:00:00`, `select=1:ncpus=1:ngpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
     found: list[tuple[str, str]] = []
-    for resource in value.split(","):
-        name, _, amount = resource.partition("=")
+    for name, amount in resources(value):
         if name == "walltime":
             # A bare number counts seconds.
             found.append(("time", amount if ":" in amount else f"00:00:{amount}"))
@@ -96,7 +84,7 @@ def _resources(value: str) -> list[tuple[str, str]]:
         elif name == "mem":
             found.append(("mem", amount))
         else:
-            found.append((f"PBS -l {resource}", ""))
+            found.append((f"PBS -l {name}={amount}" if amount else f"PBS -l {name}", ""))
     return found
 
 
@@ -104,30 +92,32 @@ def _chunks(name: str, text: str) -> list[tuple[str, str]]:
     """All of `2:ncpus=4:mem=8gb+1:ngpus=1` together: several chunks may share a machine, several nodes may not."""
     cpus = gpus = memory_bytes = 0
     found: list[tuple[str, str]] = []
-    for chunk in text.split("+"):
-        first, *parts = chunk.split(":")
-        if not re.fullmatch("[0-9]{1,6}", first):
-            raise ValueError(f"{first!r} is no number of {'chunks' if name == 'select' else 'nodes'}")
-        count = int(first)
+    for first, parts in chunks(text):
+        if not first and parts and not parts[0][1]:
+            raise ValueError(f"{parts[0][0]!r} is no number of {'chunks' if name == 'select' else 'nodes'}")
+        count = _number(first or "1")
         chunk_cpus = 1
-        for part in parts:
-            key, _, amount = part.partition("=")
-            if key in _CPUS | _GPUS and not re.fullmatch("[0-9]{1,6}", amount):
-                raise ValueError(f"{amount!r} is no number")
+        for key, amount in parts:
             if key in _CPUS:
-                chunk_cpus = int(amount)
+                chunk_cpus = _number(amount)
             elif key in _GPUS:
-                gpus += count * int(amount)
+                gpus += count * _number(amount)
             elif key == "mem":
                 memory_bytes += count * (parse_memory(amount) or 0)
             else:
-                found.append((f"PBS -l {name}=…:{part}", ""))
+                found.append((f"PBS -l {name}=…:{key}" + (f"={amount}" if amount else ""), ""))
         cpus += count * chunk_cpus
         if name == "nodes":
-            found.append(("nodes", first))
+            found.append(("nodes", str(count)))
     found.append(("cpus-per-task", str(cpus)))
     if gpus:
         found.append(("gpus", str(gpus)))
     if memory_bytes:
         found.append(("mem", f"{-(-memory_bytes // 1024)}K"))
     return found
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,6}", text):
+        raise ValueError(f"{text!r} is no number")
+    return int(text)

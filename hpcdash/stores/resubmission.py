@@ -21,7 +21,7 @@ from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError
 from hpcdash.stores.actions import Plan, Report
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.scripts import READ_FROM, fetch_script
+from hpcdash.stores.scripts import READ_FROM, fetch_script, keep_submitted
 from hpcdash.stores.triage import tasks_of
 
 Row = Mapping[str, Any]
@@ -29,6 +29,7 @@ Row = Mapping[str, Any]
 MOST_AT_ONCE = 10
 # How long after a lost answer the queue is asked a second time.
 _LOOK_AGAIN_SECONDS = 5.0
+_MAY_HAVE_ENDED = "the queue has no such job; one that ended at once would have left no trace, as no history is kept"
 # The history learns of a job a moment after the scheduler does, and of how it was submitted last.
 _HISTORY_LAG_SECONDS = 4.0
 # How far the clocks of the cluster and of this machine may be apart.
@@ -144,7 +145,8 @@ async def _past(store: ClusterStore, wanted: Wanted) -> Mapping[str, str]:
 async def settle(store: ClusterStore, again: Again, report: Report) -> tuple[Outcome, ...]:
     """The outcomes with what was unknown looked for in the queue and in the history, twice.
 
-    Found: done, `job 93`. Surely not there: not done. Where neither can be asked it stays unknown. Raises nothing.
+    Found: done, `job 93`. Surely not there: not done. Where neither can be asked it stays unknown, and where no history
+    would have a job that ended at once. Raises nothing.
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     for attempt in range(2):
@@ -155,7 +157,13 @@ async def settle(store: ClusterStore, again: Again, report: Report) -> tuple[Out
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         table, problem = await _recent_jobs(store)
         for job_id in unknown:
-            outcomes[job_id] = _looked_for(job_id, again.searches[job_id], table, problem, is_last=attempt == 1)
+            found = _looked_for(job_id, again.searches[job_id], table, problem, is_last=attempt == 1)
+            if found.done is False and store.probe is not None and store.probe.has_accounting is False:
+                found = Outcome(job_id, None, _MAY_HAVE_ENDED)
+            outcomes[job_id] = found
+            command = next((one for one in again.plan.commands if job_id in one.job_ids), None)
+            if found.done and command is not None:
+                (outcomes[job_id],) = await keep_submitted(store, command, (found,))
     return tuple(outcomes[job_id] for job_id in outcomes)
 
 

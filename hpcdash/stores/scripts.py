@@ -1,13 +1,17 @@
-"""Fetches a job's batch script: from the scheduler, else its history, else the file it was submitted from.
-
-Knows no screen and no scheduler.
+"""Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept here when it was
+submitted, else the file it was submitted from. Knows no screen and no scheduler.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
-from hpcdash.backends.base import Answer, JobDetail, Query, Script
+from hpcdash.backends.base import ActionCommand, Answer, Capability, JobDetail, Outcome, Query, Script
+from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,
@@ -18,12 +22,15 @@ from hpcdash.errors import (
     excerpt,
 )
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.kept_scripts import KeptScript
 
 # Slurm takes no larger script by default (max_script_size of slurm.conf).
 _MOST_BYTES = 4 << 20
 # How `source` begins where the text is a file's, which may have changed since.
 READ_FROM = "read from "
 _READ_LIMIT_SECONDS = 15.0
+# How an outcome names a new job.
+_NEW_JOB = re.compile(r"job ([^\s;]+)")
 
 
 async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | None = None) -> Script:
@@ -36,11 +43,7 @@ async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | 
     backend = store.backend
     queued, past = backend.script_query(job_id), backend.history_script_query(job_id)
     if queued is None or past is None:
-        obstacle = SchedulerRefused(
-            f"{backend.title} gives no script back, not even to a job's owner",
-            "The scripts of jobs that are submitted from here are kept here.",
-        )
-        return await _submitted_file(store, job_id, detail, obstacle)
+        return await _not_given_back(store, job_id, detail)
     try:
         return await store.ask(queued)
     except SchedulerRefused as error:
@@ -51,6 +54,58 @@ async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | 
         except (NoSuchJob, AccountingUnavailable) as error:
             obstacle = error
     return await _submitted_file(store, job_id, detail, obstacle)
+
+
+async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | None) -> Script:
+    """The copy that was kept here, else the submitted file; of the job only when one of them needs it."""
+    newest = None
+    if store.scripts is not None:
+        newest = await asyncio.to_thread(store.scripts.find, store.name, job_id)
+    if store.scripts is not None and newest is not None:
+        try:
+            detail = detail or await store.fetch_detail(job_id)
+        except HpcdashError:
+            # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is another's of its number.
+            return _kept(newest)
+        submitted_at = detail.job["submitted_at"][0].as_py()
+        if submitted_at is None:
+            return _kept(newest)
+        found = await asyncio.to_thread(store.scripts.find, store.name, job_id, submitted_at.timestamp())
+        if found is not None:
+            return _kept(found)
+    obstacle = SchedulerRefused(
+        f"{store.backend.title} gives no script back, not even to a job's owner",
+        "The scripts of jobs that are submitted from here are kept here.",
+    )
+    return await _submitted_file(store, job_id, detail, obstacle)
+
+
+def _kept(found: KeptScript) -> Script:
+    return Script(
+        found.script.decode("utf-8", "surrogateescape"), f"kept here when it was submitted, {format_utc(found.kept_at)}"
+    )
+
+
+async def keep_submitted(
+    store: ClusterStore, command: ActionCommand, outcomes: Sequence[Outcome]
+) -> tuple[Outcome, ...]:
+    """The outcomes of a submission, after the script of each new job is kept where its scheduler keeps none.
+
+    One that could not be kept is as done as before; its words say so.
+    """
+    if store.scripts is None or command.stdin is None or Capability.KEEPS_SCRIPTS in store.backend.capabilities:
+        return tuple(outcomes)
+    told = []
+    for outcome in outcomes:
+        new = _NEW_JOB.match(outcome.words) if outcome.done else None
+        if new is not None:
+            try:
+                await asyncio.to_thread(store.scripts.keep, store.name, new[1], command.stdin, store.clock.now())
+            except OSError as error:
+                words = f"{outcome.words}; its script could not be kept here: {error.strerror}"
+                outcome = replace(outcome, words=words)
+        told.append(outcome)
+    return tuple(told)
 
 
 async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError) -> Script:

@@ -76,6 +76,16 @@ async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked
     assert transport.count(RECENT) == 2
 
 
+async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path)
+    transport.storage = "accounting_storage/none"
+    store = store_of(transport)
+    again = await prepared(transport, store)
+    [outcome] = await settle(store, again, lost(again))
+    assert outcome.done is None
+    assert "no history is kept" in outcome.words
+
+
 async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path)
     store = store_of(transport)

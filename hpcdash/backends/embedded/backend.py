@@ -115,9 +115,10 @@ class EmbeddedBackend:
         return None
 
     def explain_directive(self, line: str) -> str:
-        from hpcdash.backends.slurm import directives
+        from hpcdash.backends.pbs import directives as pbs
+        from hpcdash.backends.slurm import directives as slurm
 
-        return directives.explain(line)
+        return slurm.explain(line) or pbs.explain(line)
 
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         if row["state"] not in ACTIVE and row["state"] not in ENDED:

@@ -1,8 +1,261 @@
-"""#PBS lines: what each asks for in a few words, and which options a script carries."""
+"""What #PBS lines ask for, in a few words each: `2 chunks of 4 CPUs; time limit 2 h`. Knows no script and no job."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.qsub import MAGIC, attributes, chunks, read_directive, resources, split_list
+from hpcdash.domain.sbatch import Option
+from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_duration
+
+Words = Callable[[str], str]
+_CLOCK = re.compile(r"[0-9]+(:[0-9]+){0,3}")
+_SIZE = re.compile(r"([0-9]+)([kmgtp]?)([bw]?)", re.IGNORECASE)
+_DEPENDENCY_WORDS = {
+    "after": "{} began",
+    "afterok": "{} ended well",
+    "afternotok": "{} failed",
+    "afterany": "{} ended",
+}
+# What others wait for.
+_AWAITED = {"before": "start", "beforeok": "good end", "beforenotok": "failure", "beforeany": "end"}
+_MAIL_WORDS = {"a": "it is aborted", "b": "it begins", "e": "it ends", "j": "for each task", "f": "it fails"}
+_STREAMS = {"o": "stdout", "e": "stderr"}
+_PLACES = {
+    "free": "its chunks anywhere",
+    "pack": "all of it on one node",
+    "scatter": "each chunk on its own node",
+    "vscatter": "each chunk on its own vnode",
+    "excl": "nodes shared with no other job",
+    "exclhost": "whole nodes shared with no other job",
+    "shared": "nodes shared with other jobs",
+}
+# Resource → one of it, many of it.
+_COUNTED = {
+    "ncpus": ("CPU", "CPUs"),
+    "ppn": ("CPU", "CPUs"),
+    "ngpus": ("GPU", "GPUs"),
+    "gpus": ("GPU", "GPUs"),
+    "naccelerators": ("accelerator", "accelerators"),
+    "mpiprocs": ("MPI process", "MPI processes"),
+    "ompthreads": ("OpenMP thread", "OpenMP threads"),
+}
+_SIZED = {"mem": "of memory", "pmem": "of memory a process", "vmem": "of virtual memory", "file": "of disk"}
+_TIMES = {
+    "walltime": "time limit {}",
+    "cput": "CPU time limit {}",
+    "pcput": "CPU time limit of a process {}",
+    "min_walltime": "content with a limit of {}",
+    "max_walltime": "takes a limit up to {}",
+}
+
 
 def explain(line: str) -> str:
-    """As Backend.explain_directive."""
-    raise NotImplementedError
+    """What one #PBS line asks for; '' for any other line and one that says nothing. The values are hostile still."""
+    text = line.lstrip(" \t")
+    if not text.startswith(MAGIC):
+        return ""
+    parts = (_said(one) for one in read_directive(text[len(MAGIC) :].rstrip("\\\r\n")).given)
+    return "; ".join(part for part in parts if part)
+
+
+def _of(template: str) -> Words:
+    return lambda value: template.replace("{}", value)
+
+
+def _one_of(known: Mapping[str, str], template: str) -> Words:
+    return lambda value: known.get(value.lower(), template.replace("{}", value))
+
+
+def _counted(amount: str, one: str, many: str) -> str:
+    return f"{amount} {one if amount == '1' else many}"
+
+
+def _duration(value: str) -> str:
+    """`2:00:00` as `2 h`; a bare number counts seconds. What is no time stays as it is."""
+    if not _CLOCK.fullmatch(value) or len(value) > 20:
+        return value
+    try:
+        seconds = parse_duration(value) or 0
+    except ValueError:
+        return value
+    parts = []
+    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
+        amount, seconds = divmod(seconds, unit)
+        if amount:
+            parts.append(f"{amount} {name}")
+    return " ".join(parts) or "0 s"
+
+
+def _size(value: str) -> str:
+    """`8gb` as `8 GB`; a bare number counts bytes."""
+    found = _SIZE.fullmatch(value)
+    if found is None:
+        return value
+    unit = "words" if found[3].lower() == "w" else "B"
+    return f"{found[1]} {found[2].upper()}{unit}"
+
+
+def _resource(name: str, amount: str) -> str:
+    if name in _COUNTED:
+        return _counted(amount, *_COUNTED[name])
+    if name in _SIZED:
+        return f"{_size(amount)} {_SIZED[name]}"
+    return f"{name} {amount}" if amount else name
+
+
+def _chunks(value: str, one: str, many: str) -> str:
+    """`2 chunks of 4 CPUs, 1 GPU, 8 GB of memory and 1 chunk of 1 CPU`."""
+    spoken = []
+    for count, pairs in chunks(value):
+        held = ", ".join(_resource(name, amount) for name, amount in pairs)
+        spoken.append(_counted(count or "1", one, many) + (f" of {held}" if held else ""))
+    return " and ".join(spoken)
+
+
+def _resources(value: str) -> str:
+    return "; ".join(_asked(name, amount) for name, amount in resources(value))
+
+
+def _asked(name: str, amount: str) -> str:
+    if name == "select":
+        return _chunks(amount, "chunk", "chunks")
+    if name == "nodes":
+        return _chunks(amount, "node", "nodes")
+    if name == "place":
+        return ", ".join(
+            f"on nodes of the same {word.partition('=')[2]}" if word.startswith("group=") else _PLACES.get(word, word)
+            for word in amount.split(":")
+        )
+    if name in _TIMES:
+        return _TIMES[name].replace("{}", _duration(amount))
+    return _resource(name, amount)
+
+
+def _keep(value: str) -> str:
+    if value.lower() == "n":
+        return "output is copied when the job ends"
+    streams = [word for letter, word in _STREAMS.items() if letter in value]
+    spoken = " and ".join(streams) or "output"
+    if "d" in value:
+        what = streams[0] if len(streams) == 1 else "the log"
+        return f"writes {what} where it belongs at once: it can be read while it runs"
+    return f"{spoken} {'stay' if len(streams) > 1 else 'stays'} in the home folder of its node"
+
+
+def _mail(value: str) -> str:
+    if "n" in value:
+        return "no mail"
+    return "mail when " + " or ".join(_MAIL_WORDS.get(letter, letter) for letter in value)
+
+
+def _array(value: str) -> str:
+    indices, percent, throttle = value.partition("%")
+    try:
+        words = f"array of {_counted(str(parse_tasks(indices).count), 'task', 'tasks')}"
+    except ValueError:
+        words = f"array {indices}"
+    if not percent or throttle == "0":
+        return words
+    return f"{words}, one at a time" if throttle == "1" else f"{words}, {throttle} at a time"
+
+
+def _attributes(value: str) -> str:
+    found = attributes(value)
+    return "; ".join(_attribute(name, text) for name, text in found) if found else f"-W {value} is no NAME=VALUE"
+
+
+def _attribute(name: str, value: str) -> str:
+    words = _ATTRIBUTES.get(name)
+    return words(value) if words else f"{name} {value}"
+
+
+def _depend(value: str) -> str:
+    """`starts after job 41 ended well and job 42 ended; job 50 waits for its end`."""
+    conditions = [one.partition(":") for one in value.split(",") if one]
+    waits = [_condition(kind, ids) for kind, _, ids in conditions if kind.removesuffix("array") not in _AWAITED]
+    awaited = [
+        f"{_jobs(ids)} {'wait' if ':' in ids else 'waits'} for its {_AWAITED[kind.removesuffix('array')]}"
+        for kind, _, ids in conditions
+        if kind.removesuffix("array") in _AWAITED
+    ]
+    return "; ".join([f"starts {' and '.join(waits)}"] * bool(waits) + awaited) or "waits for nothing"
+
+
+def _condition(kind: str, ids: str) -> str:
+    if kind == "on":
+        return f"after {_counted(ids, 'job', 'jobs')} said so"
+    template = _DEPENDENCY_WORDS.get(kind.removesuffix("array"))
+    return f"after {template.replace('{}', _jobs(ids))}" if template and ids else f"after {kind}:{ids}"
+
+
+def _jobs(ids: str) -> str:
+    return f"{'jobs' if ':' in ids else 'job'} {', '.join(ids.split(':'))}"
+
+
+def _variables(value: str) -> str:
+    names = [item.partition("=")[0].strip() for item in split_list(value)]
+    return f"sets {', '.join(name for name in names if name)}"
+
+
+_ATTRIBUTES: dict[str, Words] = {
+    "block": _one_of({"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"),
+    "depend": _depend,
+    "group_list": _of("runs as group {}"),
+    "interactive": _one_of({"true": "runs in one's terminal"}, "interactive {}"),
+    "max_run_subjobs": _of("{} tasks at a time"),
+    "run_count": _of("counts as run {} times"),
+    "sandbox": _one_of({"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"),
+    "stagein": _of("files copied in before it begins: {}"),
+    "stageout": _of("files copied out when it ended: {}"),
+    "umask": _of("files made with umask {}"),
+}
+_WORDS: dict[str, Words] = {
+    "a": _of("starts no earlier than {}"),
+    "A": _of("charged to account {}"),
+    "b": _of("qsub tries for {} s"),
+    "c": _of("checkpoints: {}"),
+    "C": _of("directives begin with {}"),
+    "d": _of("runs in {}"),
+    "D": _of("root folder {}"),
+    "e": _of("stderr to {}"),
+    "f": _of("qsub leaves no process behind"),
+    "F": _of("arguments of the script: {}"),
+    "h": _of("submitted held"),
+    "I": _of("runs in one's terminal"),
+    "j": _one_of({"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"),
+    "J": _array,
+    "k": _keep,
+    "K": _of("killed after {} s"),
+    "l": _resources,
+    "L": _of("resources {}"),
+    "m": _mail,
+    "M": _of("mail to {}"),
+    "n": _of("nodes shared with no other job"),
+    "N": _of("called {}"),
+    "o": _of("stdout to {}"),
+    "p": _of("priority {}"),
+    "P": _of("project {}"),
+    "q": _of("queue {}"),
+    "r": _one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
+    "R": _of("removes its output when it ended well: {}"),
+    "S": _of("run by {}"),
+    "t": _array,
+    "T": _of("prologue {}"),
+    "u": _of("runs as user {}"),
+    "v": _variables,
+    "V": _of("takes one's environment along"),
+    "w": _of("runs in {}"),
+    "W": _attributes,
+    "x": _of("runs a command"),
+    "X": _of("forwards X11"),
+    "z": _of("qsub prints no id"),
+}
+
+
+def _said(one: Option) -> str:
+    if one.problem:
+        return f"unknown to PBS: {one.written}" if one.problem == "unknown" else f"{one.written} is {one.problem}"
+    return _WORDS[one.name](one.value or "").rstrip()

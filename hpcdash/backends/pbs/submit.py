@@ -1,20 +1,89 @@
-"""qsub for a script that is handed in, for the first time or once more. Builds commands, runs nothing."""
+"""qsub for a script that is handed in, for the first time or once more. Builds commands, runs nothing.
+
+qsub runs in the environment it finds, where every other command has LC_ALL and TZ set: it reads the time of -a in that
+zone, and sends TZ with the job (PBS_O_TZ), and with -V all there is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from hpcdash.backends.base import Handover, JobDetail, Script, Submission
+from hpcdash.backends.base import ActionCommand, Handover, JobDetail, Script, Submission
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.backends.pbs.recorded_options import MARK_VARIABLE, Recorded, as_words, read_record, unlike_directives
+from hpcdash.backends.pbs.submit_answers import read_answer
+from hpcdash.backends.pbs.wrapped_words import shell_safe
+from hpcdash.domain import sbatch
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import BadJobId, joined_tasks, parse_job_id, with_tasks
+from hpcdash.domain.qsub import MAGIC, attributes, is_closed, read_command_line, read_directives, settings
+from hpcdash.domain.sbatch import CommandLine
+from hpcdash.errors import UsageError
 
-# The variable of a job's Variable_List whose value is our mark.
-MARK_VARIABLE = "HPCDASH_MARK"
+__all__ = ["MARK_VARIABLE", "resubmission", "submission"]
+
+# Runs qsub in the folder the job was first submitted from.
+_IN_FOLDER = 'cd "$1" && shift && exec "$@"'
+# Slurm's wrapper takes no script from stdin, and sbatch opens /dev/stdin anew, which has to be a pipe of one's own.
+_THROUGH_PIPE = 'cat | "$@"'
+_STDIN_FILE = "/dev/stdin"
+
+# A prefix that begins no line of any script. Of an empty one, which says the same, nothing is left in Submit_arguments:
+# what follows would be read as its value.
+_NO_DIRECTIVES = "#no-directives"
+# What any PBS takes after -N; releases before 20 want a letter first.
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9+._-]+")
+_NAME_LETTERS = {Dialect.TORQUE: 15}
+_MOST_NAME_LETTERS = 230
+
+_LIMIT_SECONDS = 120.0
 
 
 def submission(dialect: Dialect, wanted: Submission) -> Handover:
-    """As Backend.submission."""
-    raise NotImplementedError
+    """qsub for a script that comes on stdin; options given beat the script's #PBS lines, one by one.
+
+    Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments (Torque takes
+    them), and an array or a dependency that PBS has no such thing as.
+    """
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return _wrapped(wanted)
+    line = read_command_line(wanted.options)
+    own = settings(line.options, in_script=False)
+    text = wanted.script.decode("utf-8", "surrogateescape")
+    directives = read_directives(text, own.get("C", MAGIC))
+    in_script = settings(directives.options, in_script=True)
+    _refuse(line, own, in_script)
+    told = {**in_script, **own}
+    words = _given_words(line, without_depend=bool(wanted.after))
+    notes: list[str] = []
+    if wanted.arguments:
+        words += _arguments(dialect, wanted.arguments)
+    if wanted.array:
+        words += _array_words(dialect, _tasks(wanted.array))
+    if wanted.after:
+        words += ["-W", f"depend={_depend(dialect, wanted.after, told.get('W.depend', ''))}"]
+        notes.append("a job that waits for one PBS does not know (any more) ends at once, without having run")
+    if wanted.held and "h" not in told:
+        words.append("-h")
+    name = told.get("N") or _job_name(dialect, wanted.name)
+    if "N" not in told:
+        words += ["-N", name]
+        if name != wanted.name:
+            notes.append(f"it is called {name}, as PBS takes no other letters in a name, and no more of them")
+    variables, mark = _variables(dialect, own, in_script), wanted.mark
+    if not is_closed(variables):
+        notes.append("its -v holds a quote that is not closed: it gets no mark of ours, and qsub may refuse it")
+        mark = ""
+    if mark or "v" in own:
+        words += ["-v", ",".join(part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part)]
+    notes += _advice(dialect, told)
+    argv = (*_qsub(dialect), *words)
+    read = partial(read_answer, job_id=wanted.name, has_bare_ids=dialect is Dialect.TORQUE)
+    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    return Handover(command, tuple(notes), mark, name)
 
 
 def resubmission(
@@ -25,5 +94,207 @@ def resubmission(
     tasks: ArrayTasks | None,
     mark: str,
 ) -> Handover:
-    """As Backend.resubmission."""
-    raise NotImplementedError
+    """qsub with the options PBS has on record, from the folder the job was submitted from.
+
+    What the script's #PBS lines say as well stays unsaid; where they ask for what the job had not, qsub is told to read
+    none of them. Raises UsageError for a job without a script, and for tasks that are no one range.
+    """
+    row = detail.job.to_pylist()[0]
+    job_id = row["array_id"] or row["id"]
+    if dialect is Dialect.SLURM_WRAPPERS:
+        raise UsageError(
+            "Slurm's own record is needed to submit a job once more, which its wrappers do not show",
+            "Ask this cluster by Slurm's own commands: --backend slurm.",
+        )
+    directives = read_directives(script.text)
+    in_script = settings(directives.options, in_script=True)
+    record = read_record({**past, **detail.native}, row, in_script)
+    unlike = [one.written for one in directives.problems] or unlike_directives(record, in_script)
+    words = ["-C", _NO_DIRECTIVES] if unlike else []
+    notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
+    if unlike:
+        notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
+    words += as_words(record, {} if unlike else in_script)
+    if row["array_id"]:
+        words += _array_words(dialect, _tasks_again(job_id, tasks, record))
+    words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
+    argv = (*_qsub(dialect), *words)
+    if row["work_dir"]:
+        argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)
+    if any("\ufffd" in word for word in argv):
+        notes.append("bytes that are no UTF-8 are lost: some options are not quite what they were")
+    asked = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
+    stdin = script.text.encode("utf-8", "surrogateescape")
+    read = partial(read_answer, job_id=asked, has_bare_ids=dialect is Dialect.TORQUE)
+    return Handover(ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or "")
+
+
+def _qsub(dialect: Dialect) -> tuple[str, ...]:
+    # Without -f qsub leaves a process behind that waits for more; Torque's -f is something else.
+    return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
+
+
+def _refuse(line: CommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
+    """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
+    for option in line.problems:
+        raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
+    if line.script:
+        raise UsageError(f"{line.script[0]!r} is no option of qsub", "The script comes first, its options after --.")
+    for where, said, letters in (("", own, "IX"), (" of the script's #PBS lines", in_script, "I")):
+        if found := next((letter for letter in letters if letter in said), ""):
+            raise UsageError(f"-{found}{where} asks for a terminal, which a job from here has not", "Leave it out.")
+        for attribute in ("block", "interactive"):
+            if said.get(f"W.{attribute}", "").lower() == "true":
+                raise UsageError(
+                    f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing here does",
+                    "Leave it out.",
+                )
+
+
+def _given_words(line: CommandLine, *, without_depend: bool) -> list[str]:
+    """The options as they were given, but for -v (said anew) and, where it is said anew, depend."""
+    words: list[str] = []
+    for option in line.given:
+        if option.name == "v":
+            continue
+        if option.name == "W" and without_depend:
+            for name, value in attributes(option.value or ""):
+                words += [] if name == "depend" else ["-W", f"{name}={value}"]
+        else:
+            words += option.words
+    return words
+
+
+def _arguments(dialect: Dialect, arguments: Sequence[str]) -> list[str]:
+    if dialect is not Dialect.TORQUE:
+        raise UsageError(
+            "PBS hands no arguments to a script", "Hand them over as variables, which the script reads: -v NAME=VALUE."
+        )
+    if odd := [word for word in arguments if not word or re.search(r"[\s\"'\\]", word)]:
+        raise UsageError(f"Torque's -F splits a script's arguments at blanks: {odd[0]!r} cannot be one")
+    return ["-F", " ".join(arguments)]
+
+
+def _tasks(text: str) -> ArrayTasks:
+    try:
+        return parse_tasks(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _tasks_again(job_id: str, tasks: ArrayTasks | None, record: Recorded) -> ArrayTasks:
+    if tasks is None and not record.array:
+        raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
+    wanted = _tasks(record.array) if tasks is None else tasks
+    return ArrayTasks(wanted.ranges, record.throttle or wanted.throttle)
+
+
+def _array_words(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
+    """-J X-Y[:Z][%N]: a range of two numbers and a step is all that PBS knows; Torque's -t takes lists."""
+    if dialect is Dialect.TORQUE:
+        return ["-t", str(tasks)]
+    if tasks.throttle and dialect is Dialect.PBS_TEXT:
+        raise UsageError(
+            "this release of PBS has no limit to an array's running tasks", f"Leave out %{tasks.throttle}."
+        )
+    whole = _one_range(tasks)
+    if whole is None:
+        parts = [str(ArrayTasks((part,))) for part in (joined_tasks(tasks) or tasks).ranges]
+        shown = f"{', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}"
+        raise UsageError(
+            f"PBS submits a range of tasks at a time, which {ArrayTasks(tasks.ranges)} is not",
+            f"Submit these one after the other: {shown}.",
+        )
+    # A range goes up. One of a single task has its end where the step does not reach it.
+    first, last = whole[0], whole[-1]
+    step = whole.step if last > first else 2
+    spoken = f"{first}-{max(last, first + 1)}" + (f":{step}" if step > 1 else "")
+    return ["-J", spoken + (f"%{tasks.throttle}" if tasks.throttle else "")]
+
+
+def _one_range(tasks: ArrayTasks) -> range | None:
+    """The range with a step that holds just these tasks: 3-7:4 for 3,7."""
+    if len(tasks.ranges) == 1:
+        return tasks.ranges[0]
+    ordered = sorted(set(tasks))
+    step = ordered[1] - ordered[0]
+    whole = range(ordered[0], ordered[-1] + 1, step)
+    return whole if len(whole) == len(ordered) and list(whole) == ordered else None
+
+
+def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
+    """`afterany` of the jobs, besides what the options or the script wait for already."""
+    plain: list[str] = []
+    arrays: list[str] = []
+    for text in after:
+        try:
+            job = parse_job_id(text)
+        except BadJobId as error:
+            raise UsageError(str(error)) from error
+        if job.tasks is not None:
+            raise UsageError(f"PBS lets a job wait for no task of an array: {text}", "Name the whole array: 12[].")
+        (arrays if dialect is Dialect.TORQUE and job.has_brackets else plain).append(text)
+    conditions = [earlier] if earlier else []
+    conditions += [f"afterany:{':'.join(plain)}"] if plain else []
+    conditions += [f"afteranyarray:{':'.join(arrays)}"] if arrays else []
+    return ",".join(conditions)
+
+
+def _job_name(dialect: Dialect, file_name: str) -> str:
+    """A script's name as a job's: from stdin qsub would call each STDIN."""
+    name = _NOT_IN_NAMES.sub("_", file_name)
+    if not re.match("[A-Za-z]", name):
+        name = f"job_{name.lstrip('_.-+')}"
+    return name[: _NAME_LETTERS.get(dialect, _MOST_NAME_LETTERS)]
+
+
+def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str, str]) -> str:
+    """What -v is to say besides our mark: one on the command line takes the place of the script's."""
+    if dialect is Dialect.TORQUE:
+        return ",".join(part for part in (in_script.get("v"), own.get("v")) if part)
+    return own.get("v", in_script.get("v", ""))
+
+
+def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
+    if dialect is not Dialect.OPENPBS:
+        return []
+    notes = []
+    if "d" not in told.get("k", ""):
+        notes.append("its output stays on the execution host until it ends; with -k oed it is read while the job runs")
+    if "V" in told:
+        notes.append("-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v")
+    return notes
+
+
+def _wrapped(wanted: Submission) -> Handover:
+    """Slurm's qsub, a Perl program that hands its words to a shell unquoted. A comment, our mark, it has not."""
+    words = shell_safe(wanted.options)
+    if wanted.array:
+        words += ["-t", str(_tasks(wanted.array))]
+    if wanted.after:
+        words += ["-W", f"depend={_slurm_depend(wanted.after)}"]
+    if wanted.held:
+        words.append("-h")
+    name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "-N"), None)
+    if name is None and not any(word.startswith("-N") for word in words):
+        text = wanted.script.decode("utf-8", "surrogateescape")
+        own = sbatch.last_value(sbatch.read_directives(text).options, "job-name")
+        own = own or settings(read_directives(text).options, in_script=True).get("N")
+        name = _job_name(Dialect.SLURM_WRAPPERS, own or wanted.name)
+        words += ["-N", name]
+    arguments = [shlex.quote(word) for word in wanted.arguments]
+    argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
+    read = partial(read_answer, job_id=wanted.name, has_bare_ids=True)
+    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    return Handover(command, (), "", name or "")
+
+
+def _slurm_depend(after: Sequence[str]) -> str:
+    for text in after:
+        try:
+            parse_job_id(text)
+        except BadJobId as error:
+            raise UsageError(str(error)) from error
+    if brackets := [text for text in after if "[" in text]:
+        raise UsageError(f"Slurm knows no job {brackets[0]}", "Write 12, or 12_3 for a task.")
+    return f"afterany:{':'.join(after)}"

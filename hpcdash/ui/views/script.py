@@ -123,7 +123,7 @@ class ScriptView(View):
     def _take_other(self, typed: str) -> str:
         other_id = typed.strip()
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
-            return "a job's number: 12, or 12_3 for a task"
+            return f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for a task"
         self.run_worker(self._compare(other_id), exclusive=True, group="diff")
         return ""
 
@@ -315,6 +315,11 @@ class ScriptView(View):
 def _whole_ids(table: pa.Table) -> list[str]:
     """The ids of some jobs, an array's number for its tasks, which share its script."""
     return [array or job for array, job in zip(table["array_id"].to_pylist(), table["id"].to_pylist(), strict=True)]
+
+
+def _has_server(job_id: str) -> bool:
+    """Whether ids are PBS's here: 12.server, 12[3].server."""
+    return "." in job_id or "[]" in job_id
 
 
 def _as_utf8(text: str) -> str:

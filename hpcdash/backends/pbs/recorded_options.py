@@ -1,0 +1,258 @@
+"""The options of qsub that make the same job again, from what `qstat -f` says of it. Builds no command.
+
+A job's Submit_arguments have lost their quotes: each option is rebuilt from the attribute it set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hpcdash.domain.qsub import chunks, split_list
+from hpcdash.domain.units import parse_duration
+from hpcdash.errors import UsageError
+
+# The variable of a job's Variable_List whose value is our mark.
+MARK_VARIABLE = "HPCDASH_MARK"
+
+# Option → the attribute it sets.
+_ATTRIBUTES = {
+    "A": "Account_Name",
+    "P": "project",
+    "p": "Priority",
+    "c": "Checkpoint",
+    "j": "Join_Path",
+    "k": "Keep_Files",
+    "m": "Mail_Points",
+    "M": "Mail_Users",
+    "R": "Remove_Files",
+    "S": "Shell_Path_List",
+    "u": "User_List",
+    "W.umask": "umask",
+    "W.group_list": "group_list",
+    "W.sandbox": "sandbox",
+    "W.stagein": "stagein",
+    "W.stageout": "stageout",
+    "W.tolerate_node_failures": "tolerate_node_failures",
+    "W.release_nodes_on_stageout": "release_nodes_on_stageout",
+}
+# What a job has where nobody said anything.
+_DEFAULTS = {
+    "P": "_pbs_project_default",
+    "p": "0",
+    "c": "u",
+    "j": "n",
+    "k": "n",
+    "m": "a",
+    "r": "y",
+    "W.sandbox": "HOME",
+    "W.tolerate_node_failures": "none",
+}
+_RESOURCE = "Resource_List."
+# Sums over a job's chunks, which the server makes; qsub refuses them beside select.
+_SUMMED = frozenset(
+    (
+        *("ncpus", "nodect", "nodes", "neednodes", "mpiprocs", "ompthreads", "mem", "vmem", "ngpus", "naccelerators"),
+        *("accelerator", "accelerator_memory", "accelerator_model", "host", "vnode", "arch", "select", "place"),
+    )
+)
+_TIMES = frozenset(f"l.{name}" for name in ("walltime", "cput", "pcput", "min_walltime", "max_walltime"))
+# What starts or ends a wait for others; `before…` is what others wait for.
+_WAITS = re.compile(r"(?:^|,)(?:after|on:|syncwith)")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_BETWEEN_VARIABLES = re.compile(r"(?<!\\)(?:\\\\)*,")
+# Options that the command line says anew, or that do not make another job.
+_SAID_ANEW = frozenset("vVCfz")
+_NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a job was given, by the keys of domain.qsub.settings, without what is a default and known for one.
+
+    `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known), `notes` in words
+    what cannot be had again.
+    """
+
+    settings: Mapping[str, str]
+    variables: tuple[str, ...]
+    is_array: bool
+    array: str
+    throttle: int | None
+    has_environment: bool
+    work_dir: str
+    notes: tuple[str, ...]
+
+
+def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]) -> Recorded:
+    """From a job's attributes, its row of domain.schema.JOBS, and the settings of its script's directives.
+
+    Raises UsageError for a job that has no script, and for one of which nothing is told.
+    """
+    job_id, work_dir = row["array_id"] or row["id"], row["work_dir"] or ""
+    if native.get("executable"):
+        raise UsageError(f"job {job_id} is a command and has no script", "Submit it by hand: qsub -- COMMAND.")
+    if native.get("interactive", "").lower() == "true" or native.get("interactive", "").isdecimal():
+        raise UsageError(f"job {job_id} is interactive: it has no script")
+    if not any(name.startswith(_RESOURCE) for name in native) and "Variable_List" not in native:
+        raise UsageError(f"PBS no longer tells what job {job_id} asked for", "Submit its script: hpcdash submit.")
+    variables = _variables(native.get("Variable_List", ""))
+    words = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
+    has_environment = "-V" in words or "V" in in_script
+    notes: list[str] = []
+    found = {
+        key: value
+        for key, attribute in _ATTRIBUTES.items()
+        if (value := native.get(attribute)) and value != _DEFAULTS.get(key)
+    }
+    found |= {
+        "N": _name(native.get("Job_Name") or row["name"] or "", row),
+        "q": variables.get("PBS_O_QUEUE") or native.get("queue") or "",
+        "r": "n" if native.get("Rerunable") == "False" else "",
+    }
+    found |= _resources(native)
+    for key in in_script:
+        kind, _, name = key.partition(".")
+        if kind == "W" and key not in _ATTRIBUTES and name not in _NOT_THE_JOBS and name in native:
+            found[key] = native[name]
+    host = variables.get("PBS_O_HOST") or native.get("Submit_Host") or ""
+    for key, attribute in (("o", "Output_Path"), ("e", "Error_Path")):
+        found[key] = _path(native.get(attribute, ""), key, str(row["_number"]), work_dir, host)
+    left_out = ["what it waited for"] if _WAITS.search(native.get("depend", "")) else []
+    left_out += ["its start time"] if native.get("Execution_Time") else []
+    if left_out:
+        notes.append(f"left out, as meant for then: {', '.join(left_out)}")
+    named = _named_variables([*words, "-v", in_script.get("v", "")]) if has_environment else None
+    passed, lost = _passed_on(variables, named)
+    if lost:
+        notes.append(f"variables that qsub does not take as they were are left out: {', '.join(lost)}")
+    if has_environment:
+        notes.append("-V: its environment will be that of a new session, not the one it was submitted from")
+    throttle = native.get("max_run_subjobs", "")
+    return Recorded(
+        {key: value for key, value in found.items() if value},
+        passed,
+        row["array_id"] is not None,
+        native.get("array_indices_submitted") or native.get("job_array_request") or "",
+        int(throttle) if throttle.isdecimal() else None,
+        has_environment,
+        work_dir,
+        tuple(notes),
+    )
+
+
+def _name(told: str, row: Mapping[str, Any]) -> str:
+    """A job's name; Torque adds a task's number to its array's."""
+    return told.removesuffix(f"-{row['_task']}") if row["array_id"] and row["_task"] is not None else told
+
+
+def as_words(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+    """qsub's words for a record, but for what directives say just so, and for arrays and variables."""
+    words: list[str] = []
+    for key, value in record.settings.items():
+        if key in in_script and _same(key, value, in_script[key], record.work_dir):
+            continue
+        kind, _, name = key.partition(".")
+        if kind == "l":
+            words += ["-l", f"{name}={_quoted(value)}"]
+        else:
+            words += [f"-{kind}", f"{name}={value}" if name else value]
+    if record.has_environment and "V" not in in_script:
+        words.append("-V")
+    return words
+
+
+def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+    """What directives ask for that the job on record has not, and no option takes back: `-a`, `-l ncpus`."""
+    unlike = []
+    for key, value in in_script.items():
+        if key in _SAID_ANEW or (key in ("J", "t") and record.is_array):
+            continue
+        # The attributes of -W that qsub does not guard are the directive's, whatever the command line says.
+        if key in record.settings and not key.startswith("W."):
+            continue
+        if not _same(key, record.settings.get(key, _DEFAULTS.get(key)), value, record.work_dir):
+            unlike.append(f"-{key.replace('.', ' ')}")
+    return unlike
+
+
+def _same(key: str, recorded: str | None, said: str, work_dir: str) -> bool:
+    """Whether a directive asks for what is on record."""
+    if recorded is None:
+        return False
+    if key in _TIMES:
+        try:
+            return parse_duration(recorded) == parse_duration(said)
+        except ValueError:
+            return recorded == said
+    if key in ("k", "m"):
+        return set(recorded) == set(said)
+    if key in ("o", "e"):
+        path = said if said.startswith("/") or ":" in said else f"{work_dir}/{said}"
+        return recorded.rstrip("/") == path.rstrip("/")
+    if key == "W.umask":
+        return recorded.lstrip("0") == said.lstrip("0")
+    return recorded == said
+
+
+def _resources(native: Mapping[str, str]) -> dict[str, str]:
+    """What was asked for by -l: `nodes`, or `select` and `place`, and what is no sum over the chunks."""
+    told = {name.removeprefix(_RESOURCE): value for name, value in native.items() if name.startswith(_RESOURCE)}
+    derived = frozenset({"nodect", "neednodes"})
+    if "select" in told:
+        # PBS makes a select of nodes, which it does not take beside it.
+        asked = {"nodes"} if "nodes" in told else {"select", "place"}
+        derived = (_SUMMED | {name for _, chunk in chunks(told["select"]) for name, _ in chunk}) - asked
+    return {f"l.{name}": value for name, value in told.items() if name not in derived}
+
+
+def _path(told: str, letter: str, number: str, work_dir: str, host: str) -> str:
+    """A path as -o and -e take it; '' for the one a job has by default."""
+    on_host, colon, path = told.partition(":")
+    if not colon or "/" in on_host:
+        on_host, path = "", told
+    folder, _, name = path.rpartition("/")
+    if folder == work_dir and re.fullmatch(rf".*\.{letter}{number}([.-](\^array_index\^|\d+))?", name, re.DOTALL):
+        return ""
+    return path if on_host in ("", host) else told
+
+
+def _variables(text: str) -> dict[str, str]:
+    """Variable_List by name, values as they are written there."""
+    parts: list[str] = []
+    start = 0
+    for comma in _BETWEEN_VARIABLES.finditer(text):
+        parts.append(text[start : comma.end() - 1])
+        start = comma.end()
+    parts.append(text[start:])
+    return {found[1]: found[2] for part in parts if (found := _VARIABLE.fullmatch(part.strip()))}
+
+
+def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[tuple[str, ...], list[str]]:
+    """(NAME=VALUE of those a person set, the names of those that cannot be said again); None: all there are."""
+    passed, lost = [], []
+    for name, value in variables.items():
+        if name.startswith("PBS_O_") or name == MARK_VARIABLE or (named is not None and name not in named):
+            continue
+        # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may be a control byte.
+        if re.search("[\"'\ufffd]|\\^[@-_]", value) or "\\" in value.replace("\\,", ""):
+            lost.append(name)
+        else:
+            passed.append(f"{name}={value}")
+    return tuple(passed), lost
+
+
+def _named_variables(words: list[str]) -> set[str]:
+    texts = [after for word, after in pairwise(words) if word == "-v"]
+    texts += [word[2:] for word in words if word.startswith("-v") and len(word) > 2]
+    return {item.partition("=")[0] for text in texts for item in split_list(text)}
+
+
+def _quoted(value: str) -> str:
+    """A resource's value where -l takes commas and blanks for its own."""
+    if not re.search(r"[,\s]", value) or re.search(r"[\"']", value):
+        return value
+    return f'"{value}"'

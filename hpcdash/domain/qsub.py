@@ -1,0 +1,227 @@
+"""The grammar of qsub's command line and of #PBS lines: options, their values, where they stand. Knows no cluster.
+
+Sources: qsub.c, qsub_sup.c and Libcmds of OpenPBS 23.06, whose options are getopt's: one letter each, a value attached
+or apart; qsub(1B) of Torque 6 for what Torque has besides. No letter takes a value in one and none in the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hpcdash.domain.sbatch import CommandLine, Option
+
+MAGIC = "#PBS"
+_WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
+_ALONE = "fhIVXz"
+_TORQUE_WITH_VALUE = "bdDFKLtTw"
+_TORQUE_ALONE = "nx"
+# Letter → whether it takes a value.
+OPTIONS: Mapping[str, bool] = {
+    **dict.fromkeys(_WITH_VALUE + _TORQUE_WITH_VALUE, True),
+    **dict.fromkeys(_ALONE + _TORQUE_ALONE, False),
+}
+# What the C library's isspace takes for a blank.
+_BLANKS = " \t\n\v\f\r"
+_NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=")
+_QUOTES = "\"'"
+
+
+def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
+    """qsub's options; `name` is an option's letter.
+
+    Words that are no option are in `script`, wherever they stand; from `--` on all are, the dashes included.
+    """
+    given: list[Option] = []
+    others: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--":
+            return CommandLine(tuple(given), (*others, *words[at - 1 :]))
+        if not word.startswith("-") or word == "-":
+            others.append(word)
+            continue
+        found, takes_next = _letters(word, words[at] if at < len(words) else None, line)
+        given += found
+        at += takes_next
+    return CommandLine(tuple(given), tuple(others))
+
+
+def _letters(word: str, following: str | None, line: int) -> tuple[list[Option], bool]:
+    """The options behind one dash, and whether the last one's value is the word that follows."""
+    found: list[Option] = []
+    for position, letter in enumerate(word[1:], start=1):
+        written = f"-{letter}"
+        takes_value = OPTIONS.get(letter)
+        if takes_value is None:
+            found.append(Option("", None, written, (written,), line, "unknown"))
+        elif not takes_value:
+            found.append(Option(letter, None, written, (written,), line))
+        elif rest := word[position + 1 :]:
+            return [*found, Option(letter, rest, written, (f"{written}{rest}",), line)], False
+        elif following is not None:
+            return [*found, Option(letter, following, written, (written, following), line)], True
+        else:
+            found.append(Option("", None, written, (written,), line, "without its value"))
+    return found, False
+
+
+def read_directives(script: str, prefix: str = MAGIC) -> CommandLine:
+    """The options of a script's directive lines; a word that is no option, and an open quote, are problems."""
+    given: list[Option] = []
+    for number, text in directive_lines(script, prefix):
+        given += read_directive(text, number).given
+    return CommandLine(tuple(given))
+
+
+def read_directive(text: str, line: int = 0) -> CommandLine:
+    """What stands behind the prefix of one directive line."""
+    try:
+        words = split_words(text)
+    except ValueError as error:
+        return CommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
+    read = read_command_line(words, line)
+    strays = [Option("", None, word, (word,), line, "no option of qsub") for word in read.script]
+    return CommandLine((*read.given, *strays))
+
+
+def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str]]:
+    """(1-based line number, what stands behind the prefix) of each directive that qsub reads: those before the first
+    line that is a command. Blanks may stand before it, and a backslash at its end joins the next line to it.
+
+    An empty prefix stands for none at all, as `-C ''` does.
+    """
+    lines = script.split("\n")
+    at = 0
+    while at < len(lines) and prefix:
+        line, number = lines[at], at + 1
+        at += 1
+        text = line.lstrip(_BLANKS)
+        if text.startswith(prefix):
+            parts = [text[len(prefix) :]]
+            while parts[-1].endswith("\\") and at < len(lines):
+                parts[-1] = parts[-1][:-1]
+                parts.append(lines[at])
+                at += 1
+            yield number, "".join(parts)
+        elif text and not text.startswith("#") and not line.startswith(":"):
+            return
+
+
+def split_words(text: str) -> list[str]:
+    """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away outside of them,
+    and # is nothing special. Raises ValueError for a quote that is not closed.
+    """
+    words: list[str] = []
+    word: list[str] | None = None
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        at += 1
+        if letter in _BLANKS:
+            if word is not None:
+                words.append("".join(word))
+            word = None
+            continue
+        word = [] if word is None else word
+        if letter in _QUOTES:
+            end = text.find(letter, at)
+            if end < 0:
+                raise ValueError("without its closing quote")
+            word.append(text[at:end])
+            at = end + 1
+        elif letter == "\\":
+            word.append(text[at : at + 1])
+            at += 1
+        else:
+            word.append(letter)
+    return words if word is None else [*words, "".join(word)]
+
+
+def split_list(text: str) -> list[str]:
+    """The items of a list with commas, each as it was written: quotes and a backslash protect a comma."""
+    items: list[str] = []
+    start = at = 0
+    quote = ""
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\":
+            at += 1
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES:
+            quote = letter
+        elif letter == ",":
+            items.append(text[start:at])
+            start = at + 1
+        at += 1
+    return [*items, text[start:]]
+
+
+def is_closed(text: str) -> bool:
+    """Whether each quote of a list is closed; a quote behind a backslash is none."""
+    quote = ""
+    for letter in re.sub(r"\\.", "", text, flags=re.DOTALL):
+        if letter in _QUOTES and quote in ("", letter):
+            quote = "" if quote else letter
+    return not quote
+
+
+def resources(value: str) -> list[tuple[str, str]]:
+    """(resource, amount) of a -l value: `select=2:ncpus=4,walltime=1:00:00`; '' for one without an amount."""
+    pairs = [item.partition("=") for item in split_list(value) if item.strip()]
+    return [(name.strip(), amount.strip()) for name, _, amount in pairs]
+
+
+def attributes(value: str) -> list[tuple[str, str]]:
+    """(attribute, value) of a -W value: `depend=afterok:1,afterany:2,umask=022` holds two.
+
+    A comma is a value's own where no `name=` follows it. What has no name is left out.
+    """
+    found: list[tuple[str, list[str]]] = []
+    for item in split_list(value):
+        if named := _NAMED.match(item):
+            found.append((named[1], [item[named.end() :].strip()]))
+        elif found:
+            found[-1][1].append(item)
+    return [(name, ",".join(items)) for name, items in found]
+
+
+def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(how many, [(resource, amount)]) of each chunk of a select or nodes value: `2:ncpus=4+1:ngpus=1`.
+
+    How many is '' where that is not written, which stands for one. A word that is no amount, such as a node's name or
+    feature, is a resource without one.
+    """
+    found = []
+    for chunk in select.split("+"):
+        first, *parts = chunk.split(":")
+        if not first.isdecimal():
+            first, parts = "", [first, *parts]
+        pairs = [part.partition("=") for part in parts if part]
+        found.append((first, [(name, amount) for name, _, amount in pairs]))
+    return found
+
+
+def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
+    """What options set, the one that counts of each: `N`, `l.walltime`, `W.depend`; '' for one without a value.
+
+    Where a thing is said twice the last counts, of a script's resources the first: qsub adds one from a directive only
+    where it has none. A command line's come before those of directives, each by itself.
+    """
+    found: dict[str, str] = {}
+    for option in options:
+        if option.problem:
+            continue
+        value = option.value or ""
+        if option.name == "l":
+            for name, amount in resources(value):
+                if not in_script or f"l.{name}" not in found:
+                    found[f"l.{name}"] = amount
+        elif option.name == "W":
+            found.update((f"W.{name}", text) for name, text in attributes(value))
+        else:
+            found[option.name] = value
+    return found

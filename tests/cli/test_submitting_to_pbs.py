@@ -1,0 +1,115 @@
+"""`hpcdash submit` and `script` on a login node of a PBS: what is said, what qsub is called with, what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program, home_with
+from tests.support.pbs import StandIns
+
+SCRIPT = b"#!/bin/bash\n#PBS -l walltime=60 -v A=1\nsleep 1 # \xff\n"
+LIVE_LOG = "its output stays on the execution host until it ends; with -k oed it is read while the job runs"
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> StandIns:
+    return StandIns.install(tmp_path / "pbs", "everyday")
+
+
+@pytest.fixture
+def program(tmp_path: Path, stand_ins: StandIns) -> Program:
+    variables = {"PATH": f"{stand_ins.path}:/usr/bin:/bin", "PBS_CONF_FILE": "/dev/null"}
+    return Program(home_with(tmp_path / "home"), ("--local", "--backend", "pbs"), variables)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    file = tmp_path / "run a.sh"
+    file.write_bytes(SCRIPT)
+    return str(file)
+
+
+def marked(words: list[str]) -> list[str]:
+    """qsub's words with our mark as the tests know it."""
+    return [f"HPCDASH_MARK=…{word[31:]}" if word.startswith("HPCDASH_MARK=hpcdash:") else word for word in words]
+
+
+def test_the_id_is_printed_and_the_command_and_advice_are_said_beside_it(
+    program: Program, stand_ins: StandIns, script: str
+) -> None:
+    done = program("submit", script, "--", "-q", "gpu")
+    assert (done.status, done.text) == (0, "35.pbs01\n")
+    assert f"hpcdash: {LIVE_LOG}\n" in done.stderr
+    assert "hpcdash: it is called run_a.sh, as PBS takes no other letters" in done.stderr
+    assert "submit on local: qsub -f -q gpu -N run_a.sh -v HPCDASH_MARK=hpcdash:" in done.stderr
+    [called] = stand_ins.calls("qsub")
+    assert marked(called) == ["qsub", "-f", "-q", "gpu", "-N", "run_a.sh", "-v", "HPCDASH_MARK=…,A=1"]
+
+
+def test_an_array_has_its_id_in_full(program: Program, script: str) -> None:
+    assert program("submit", script, "--array", "1-3", "--", "-k", "oed").text == "35[].pbs01\n"
+    assert program("script", "35[2]").stdout == SCRIPT
+
+
+def test_a_dry_run_submits_and_keeps_nothing(program: Program, stand_ins: StandIns, script: str) -> None:
+    done = program("submit", script, "--dry-run", "--after", "12", "--hold")
+    assert done.text.startswith("qsub -f -W depend=afterany:12 -h -N run_a.sh -v HPCDASH_MARK=hpcdash:")
+    assert stand_ins.calls("qsub") == []
+    assert not list(program.home.rglob("scripts"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--array", "1-3,7"), "Submit these one after the other: 1-3, 7."),
+        (("--", "-I"), "asks for a terminal"),
+        (("--", "--", "first"), "-v NAME=VALUE"),
+        (("--", "--foo"), "unknown to qsub"),
+    ],
+)
+def test_what_pbs_cannot_do_is_refused_before_it_is_asked(
+    program: Program, stand_ins: StandIns, script: str, words: tuple[str, ...], told: str
+) -> None:
+    assert told in program("submit", script, *words).refused(2)
+    assert stand_ins.calls("qsub") == []
+
+
+@pytest.mark.parametrize("asked", ["35", "35.pbs01"])
+def test_a_script_that_was_submitted_from_here_is_shown_byte_by_byte(program: Program, script: str, asked: str) -> None:
+    program("submit", script)
+    shown = program("script", asked)
+    assert (shown.status, shown.stdout, shown.stderr) == (0, SCRIPT, "")
+
+
+def test_its_directives_are_explained(program: Program, script: str) -> None:
+    program("submit", script)
+    explained = program("script", "35", "--explain").stdout.split(b"\n")
+    assert explained[1:3] == [b"#PBS -l walltime=60 -v A=1", b"#   ^ time limit 1 min; sets A"]
+
+
+def test_two_kept_scripts_are_compared(program: Program, script: str) -> None:
+    program("submit", script)
+    Path(script).write_bytes(SCRIPT.replace(b"walltime=60", b"walltime=90"))
+    program("submit", script)
+    difference = program("script", "36", "--diff", "35").stdout.split(b"\n")
+    assert difference[:2] == [b"--- job 35", b"+++ job 36"]
+    assert b"-#PBS -l walltime=60 -v A=1" in difference
+    assert b"+#PBS -l walltime=90 -v A=1" in difference
+
+
+def test_of_another_job_it_is_said_that_pbs_gives_no_script_back(program: Program) -> None:
+    refused = program("script", "2").refused(1)
+    assert "PBS gives no script back, not even to a job's owner" in refused
+    assert "submitted from /home/alice/work/sleep.sh" in refused
+
+
+def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(program: Program, script: str) -> None:
+    """Its folder cannot be made: a file is in the way."""
+    state = program.home / "state" / "hpcdash"
+    state.mkdir(parents=True)
+    (state / "scripts").write_bytes(b"")
+    done = program("submit", script)
+    assert (done.status, done.text) == (0, "35.pbs01\n")
+    assert "hpcdash: its script could not be kept here: " in done.stderr
