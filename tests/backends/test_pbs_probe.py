@@ -150,7 +150,7 @@ def test_a_server_that_hangs_is_given_up_on(tmp_path: Path) -> None:
 def test_slurms_programs_by_torques_names_are_told_by_their_own_words(tmp_path: Path) -> None:
     probe = probed(tmp_path, _WRAPPER)
     assert (probe.version, probe.dialect) == (WRAPPERS_VERSION, "slurm-wrappers")
-    assert (probe.has_accounting, probe.controller_answers) == (None, True)
+    assert (probe.has_accounting, probe.controller_answers) == (False, True)
     assert "qsub" in probe.commands
     assert not {"qsig", "qmove", "qselect"} & probe.commands.keys()
 

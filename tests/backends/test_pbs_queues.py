@@ -108,7 +108,7 @@ def test_torque_s_queues() -> None:
 def test_the_wrappers_queues_have_nodes_and_no_counts_of_jobs() -> None:
     queues = rows_of((WRAPPERS / "everyday" / "qstat-Q-f.out").read_bytes(), Dialect.SLURM_WRAPPERS)
     assert queues["main"]["nodes"] == 4
-    assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {(True, None, None)}
+    assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {(None, None, None)}
 
 
 def test_a_server_without_queues_has_none() -> None:

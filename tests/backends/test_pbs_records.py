@@ -370,6 +370,9 @@ PRINTED = {
     Form.DSV: (SCENES / "odd" / "jobs.dsv").read_bytes().replace(b"@@", TOKEN.encode())[:4000],
     Form.TEXT: TEXT * 2 + (WRAPPERS / "everyday" / "qstat-f.out").read_bytes()[:600],
     Form.XML: (TORQUE / "qstat-x.xml").read_bytes()[:4000],
+    Form.WRAPPED: (WRAPPERS / "hostile" / "qstat-f.out").read_bytes()
+    + b"\n%b\n" % TOKEN.encode()
+    + (WRAPPERS / "hostile" / "qstat.out").read_bytes(),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.snapshots import Kind
 from tests.e2e.live_store import store_on
-from tests.e2e.program import Program, program_on_the_spot, program_over_ssh
+from tests.e2e.program import Program, home_with, program_on_the_spot, program_over_ssh
 from tests.e2e.scene import DRAINED_NODE, Scene, play
+from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cluster
 from tests.support.slurm import SlurmLab, free_base_port
 from tests.support.slurm.daemons import wait_until
 
@@ -114,3 +115,33 @@ def left_running(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) 
 def lab_without_nodes(slurm_lab: SlurmLab) -> Iterator[SlurmLab]:
     """A Slurm with one queue, no node and no job."""
     yield from _small_lab(empty=True)
+
+
+@pytest.fixture(scope="session")
+def pbs_login_node() -> Iterator[PbsCluster]:
+    """A login node behind a real sshd, whose PBS answers as it was recorded."""
+    if reason := why_no_cluster():
+        pytest.skip(reason)
+    with pbs_over_ssh() as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True, slots=True)
+class PbsPerson:
+    """hpcdash of somebody with an account on a PBS cluster, and the cluster."""
+
+    program: Program
+    cluster: PbsCluster
+
+
+@pytest.fixture
+def pbs_cluster(pbs_login_node: PbsCluster, tmp_path: Path) -> Callable[[str], PbsPerson]:
+    """`pbs_cluster(scene)`: the cluster as it is in a scene, and hpcdash that reaches it over ssh."""
+
+    def at(scene: str) -> PbsPerson:
+        pbs_login_node.stand_ins.play(scene)
+        pbs_login_node.stand_ins.called.write_text("")
+        home = tmp_path / scene
+        return PbsPerson(Program(home_with(home, pbs_login_node.ssh_config), ("--ssh", HOST)), pbs_login_node)
+
+    return at

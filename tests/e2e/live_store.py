@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from hpcdash.backends.base import Backend
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -34,13 +35,14 @@ async def store_on(
     person: Prompter | None = None,
     commands_per_minute: int = 100_000,
     cache: SnapshotCache | None = None,
+    backends: Sequence[Backend] = (BACKEND,),
 ) -> AsyncIterator[ClusterStore]:
-    """The store of a person who is `user` there, over the lab's sshd."""
+    """The store of a person who is `user` there, over the lab's sshd; `backends` are tried in order."""
     transport = SshTransport(
         host or f"lab-{user}", person or Person(), config_path=config or lab.ssh_config, known_hosts=known_hosts
     )
     budget = CommandBudget(commands_per_minute)
-    store = ClusterStore("lab", transport, (BACKEND,), clock=SystemClock(), budget=budget, cache=cache)
+    store = ClusterStore("lab", transport, backends, clock=SystemClock(), budget=budget, cache=cache)
     try:
         yield store
     finally:

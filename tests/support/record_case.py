@@ -131,11 +131,13 @@ def toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def write_case(directory: Path, about: str, user: str, clock: int, commands: Iterable[Recorded]) -> None:
+def write_case(
+    directory: Path, about: str, user: str, clock: int, commands: Iterable[Recorded], *, backend: str = BACKEND.name
+) -> None:
     """The folder of a case: case.toml and the files it names."""
     words = directory.parent / "words"
     lines = [
-        'backend = "slurm"',
+        f"backend = {toml_string(backend)}",
         f"about = {toml_string(about)}",
         f"user = {toml_string(user)}",
         f"clock = {datetime.fromtimestamp(clock, UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}",

@@ -53,10 +53,12 @@ _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
 _TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), "PBS does this to a whole array only")
 _SILENT_QDEL = Hint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
+# Its Perl program gives Slurm's function fewer arguments than that wants.
+_BROKEN_QRERUN = Hint(re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does")
 _HINTS = {
     Verb.HOLD: (_TASK_OF_ARRAY,),
     Verb.RELEASE: (_TASK_OF_ARRAY, Hint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators")),
-    Verb.REQUEUE: (Hint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"),),
+    Verb.REQUEUE: (Hint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"), _BROKEN_QRERUN),
     Verb.SUSPEND: (Hint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"),),
     Verb.RESUME: (Hint(_UNAUTHORIZED, "PBS lets only operators resume jobs"),),
 }

@@ -47,9 +47,10 @@ _TITLES = {
     Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands",
 }
 _ALL = frozenset(Capability) - {Capability.KEEPS_SCRIPTS}
-# Slurm's wrappers have no qsig and no history, and know neither paths nor starts to come.
+# Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and change nothing of a job.
 _NOT_WRAPPED = frozenset(
     {
+        Capability.ALTER,
         Capability.EXPECTED_START,
         Capability.HISTORY,
         Capability.LOGS,

@@ -169,7 +169,7 @@ def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
     """Our states as text: one look at each combination of what they are made of."""
     is_all = pc.fill_null(pc.greater_equal(used, limit), False)
     keys = pc.binary_join_element_wise(
-        raw["job_state"],
+        _letters(raw),
         raw["substate"],
         raw.exit_status,
         raw["Hold_Types"],
@@ -194,6 +194,14 @@ def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
         return str(state)
 
     return as_array(per_distinct(keys, read, pa.string()))
+
+
+def _letters(raw: _Raw) -> pa.Array:
+    if not raw.is_wrapped:
+        return raw["job_state"]
+    # Slurm gives a held job the priority 0, and no other that waits; its wrappers have no letter for it.
+    is_held = pc.and_(pc.equal(raw["job_state"], "Q"), pc.equal(raw["Priority"], "0"))
+    return pc.if_else(pc.fill_null(is_held, False), "H", raw["job_state"])
 
 
 def _integer(text: str) -> int | None:

@@ -20,7 +20,7 @@ _FORMS = {
     Dialect.OPENPBS: Form.DSV,
     Dialect.PBS_TEXT: Form.TEXT,
     Dialect.TORQUE: Form.XML,
-    Dialect.SLURM_WRAPPERS: Form.TEXT,
+    Dialect.SLURM_WRAPPERS: Form.WRAPPED,
 }
 _HEAD = re.compile(rb"^Clock: ([0-9]{1,12})\n(?:Owner: (.*)\n)?", re.MULTILINE)
 
@@ -76,9 +76,8 @@ def listing(
     form = _FORMS[dialect]
     token = fresh_token()
     whose = "*" if user is None or words else user
-    kind = "wrapped" if dialect is Dialect.SLURM_WRAPPERS else str(form)
-    argv = pbs("sh", "-c", SCRIPT, "sh", token, kind, str(want), str(max(0, since_seconds)), whose, *words)
-    flags = ("-x",) if want is not Want.NOW and kind != "wrapped" else ()
+    argv = pbs("sh", "-c", SCRIPT, "sh", token, str(form), str(want), str(max(0, since_seconds)), whose, *words)
+    flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
     return Listing(argv, ("qstat", *flags, "-f", *words), form, token, asked)
 
 

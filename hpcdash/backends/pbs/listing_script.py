@@ -160,7 +160,6 @@ one_by_one() {
     for id; do
         tell "$id"; status=$?
         case $form,$status,$what,$id in
-        wrapped,*) ;;
         *"["*) ;;
         xml,153,*) ask; exit ;;
         *,153,named,* | *,153,whole,*)
@@ -176,14 +175,23 @@ one_by_one() {
     case $answered,$what in ,named | ,whole) exit "$unknown" ;; esac
     exit 0
 }
-case $form,$what in xml,* | wrapped,* | *,now) x= ;; *) x=-x ;; esac
+case $form,$what in xml,* | *,now) x= ;; *) x=-x ;; esac
 case $whose in
 "*") ;;
 "") owner=$(id -un) || exit ;;
 *) owner=$whose ;;
 esac
 [ -z "$owner" ] || printf 'Owner: %s\n' "$owner"
-if [ -n "$owner" ] && [ "$form" != wrapped ] && { [ "$form" != xml ] || [ "$what" = now ]; }; then
+# Slurm's qstat asks for all jobs whatever it is given, and exits 153 where it prints none.
+if [ "$form" = wrapped ]; then
+    for long in -f ""; do
+        qstat $long "$@"; status=$?
+        case $status,$# in 0,* | 153,0) ;; *) exit "$status" ;; esac
+        [ -z "$long" ] || printf '\n%s\n' "$token"
+    done
+    exit 0
+fi
+if [ -n "$owner" ] && { [ "$form" != xml ] || [ "$what" = now ]; }; then
     ids=$(qselect $x -u "$owner"); status=$?
     if [ "$status,$what,$ids" = 0,recent, ]; then
         x=
@@ -202,7 +210,7 @@ if [ "$status" -eq 0 ] && [ -n "$x" ] && [ -z "$found" ] && [ "$what" != ended ]
     x=
     ask; status=$?
 fi
-case $form,$status in wrapped,153) exit 0 ;; *,0) ;; *) exit "$status" ;; esac
+[ "$status" -eq 0 ] || exit "$status"
 case $form in dsv | text) ;; *) exit 0 ;; esac
 owner= numbers=
 for id in $(printf '%s\n' $found | grep '\[' | sort -rn | head -n 20); do

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpcdash.backends.base import Answer, Probe, Query
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
@@ -97,11 +99,13 @@ def parse_probe(answer: Answer) -> Probe:
         version=version,
         cluster=found.get("Server", ""),
         clock_epoch_seconds=float(clock) if clock.isascii() and clock.isdigit() else None,
-        # Where the server does not say it the setting is off.
-        has_accounting=None
-        if not answers or dialect is Dialect.SLURM_WRAPPERS
-        else found.get("job_history_enable", "").lower() == "true",
+        has_accounting=_has_history(dialect, found) if answers else None,
         controller_answers=answers,
         commands={name: paths.get(name, "") for name in dialect.commands},
         dialect=str(dialect),
     )
+
+
+def _has_history(dialect: Dialect, found: Mapping[str, str]) -> bool:
+    """Where the server does not say it the setting is off; Slurm's wrappers tell nothing of jobs that ended."""
+    return dialect is not Dialect.SLURM_WRAPPERS and found.get("job_history_enable", "").lower() == "true"

@@ -24,12 +24,17 @@ from hpcdash.domain.columns import digits
 # The queues without the server's settings are better than nothing; without the queues there is nothing.
 _DSV = 'qstat -Qf -F dsv -D "$1" || exit\nqstat -Bf -F dsv -D "$1" 2>/dev/null\nexit 0'
 _TEXT = "qstat -Qf || exit\nqstat -Bf 2>/dev/null\nexit 0"
+# Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always exits 153.
+_WRAPPED = "qstat -Q -f || exit\nqstat -q\nexit 0"
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
 _WANTED = (
     *("enabled", "started", "state_count", "resources_max.walltime", "resources_default.nodes"),
     *("default_queue", _SERVER),
 )
+# Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
+_LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
+_NAME_BYTES = 16
 _COUNT = re.compile(r"([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 
@@ -39,8 +44,7 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         return Query(pbs("sh", "-c", _DSV, "sh", token), partial(parse_queues, token=token), command=_COMMAND)
-    # Slurm's wrappers know no server.
-    argv = pbs(*_COMMAND) if dialect is Dialect.SLURM_WRAPPERS else pbs("sh", "-c", _TEXT)
+    argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _TEXT)
     return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND)
 
 
@@ -51,19 +55,38 @@ def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: s
     and the default queue where they are not told.
     """
     require_success(answer, _COMMAND)
-    read = read_records(answer.stdout, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token)
+    is_slurm = dialect is Dialect.SLURM_WRAPPERS
+    raw, limits = _apart(answer.stdout) if is_slurm else (answer.stdout, [])
+    read = read_records(raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token)
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
     said = read.table.to_pylist()
     default = next((row["default_queue"] for row in said if row[_SERVER] is not None), None)
     has_server = any(row[_SERVER] is not None for row in said)
-    is_slurm = dialect is Dialect.SLURM_WRAPPERS
     rows = [
         _queue(row, _default(row["id"], default) if has_server else None, is_slurm=is_slurm)
         for row in said
         if row[_SERVER] is None
     ]
+    if len(limits) == len(rows):
+        rows = [{**row, **told} for row, told in zip(rows, limits, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
+
+
+def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
+    """The queues as Slurm's wrappers print them, and what their short list adds to each, in the same order.
+
+    Of jobs that wait it counts an array as one, so they are not counted here.
+    """
+    head = _LIMITS_HEAD.search(raw)
+    if head is None:
+        return raw, []
+    added = []
+    for line in raw[head.end() :].decode("utf-8", "replace").splitlines():
+        words = line[_NAME_BYTES:].split()
+        if line[:_NAME_BYTES].strip() and len(words) > 4:
+            added.append({"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])})
+    return raw[: head.start()], added
 
 
 def _default(name: str, default: str | None) -> bool:
@@ -72,9 +95,11 @@ def _default(name: str, default: str | None) -> bool:
 
 def _queue(said: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool) -> dict[str, Any]:
     counts = {state: digits(count) or 0 for state, count in _COUNT.findall(said["state_count"] or "")}
+    # A partition that is down or drained is enabled and started to the wrappers.
+    is_open = _is_true(said["enabled"]) and _is_true(said["started"])
     return {
         "name": said["id"],
-        "available": _is_true(said["enabled"]) and _is_true(said["started"]),
+        "available": None if is_slurm and is_open else is_open,
         "default": is_default,
         "limit_seconds": duration_seconds(said["resources_max.walltime"] or ""),
         # The wrappers print there how many nodes a partition has.

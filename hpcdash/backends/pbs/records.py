@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.pbs.shown_bytes import as_text, excerpt, restored
 from hpcdash.backends.pbs.text_records import Record, text_records, xml_records
+from hpcdash.backends.pbs.wrapped_records import wrapped_records
 from hpcdash.domain.columns import row_numbers, text_column
 
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
@@ -36,6 +37,8 @@ class Form(StrEnum):
     TEXT = "text"
     # Torque's <Data><Job>…</Job></Data>.
     XML = "xml"
+    # Jobs of Slurm's wrappers: text, a line with a random token, and the short list that text is compared with.
+    WRAPPED = "wrapped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = 
         tables = [_dsv_table(batch, lines.token, names) for batch in lines.batches(raw) if batch]
         found_any = lines.found_any
     else:
-        records = list(text_records(raw, rejected) if form is Form.TEXT else xml_records(raw, rejected))
+        records = list(_records(raw, form, token.encode(), rejected))
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
         tables = [_table(records, names)]
     if rejected and not found_any:
@@ -88,7 +91,7 @@ def read_all(
         records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
         found_any = lines.found_any
     else:
-        records = list(text_records(raw, rejected) if form is Form.TEXT else xml_records(raw, rejected))
+        records = list(_records(raw, form, token.encode(), rejected))
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
     if rejected and not found_any:
         return None
@@ -102,6 +105,16 @@ def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[st
     """(id, every attribute in the order it was printed) of each record: for details of few of them."""
     read = read_all(raw, form, token=token)
     return read[0] if read else []
+
+
+def _records(raw: bytes, form: Form, token: bytes, rejected: list[str]) -> Iterator[Record]:
+    match form:
+        case Form.XML:
+            return xml_records(raw, rejected)
+        case Form.WRAPPED:
+            return wrapped_records(raw, token, rejected)
+        case _:
+            return text_records(raw, rejected)
 
 
 class _DsvLines:

@@ -9,4 +9,5 @@ from .lab import SlurmLab as SlurmLab
 from .layout import free_base_port as free_base_port
 from .requirements import why_no_bulk as why_no_bulk
 from .requirements import why_no_lab as why_no_lab
+from .requirements import why_no_wrappers as why_no_wrappers
 from .scenario import scenario as scenario

@@ -10,7 +10,7 @@ from pathlib import Path
 from .daemons import LabError
 from .lab import SlurmLab
 from .layout import free_base_port
-from .requirements import why_no_bulk, why_no_lab
+from .requirements import why_no_bulk, why_no_lab, why_no_wrappers
 from .scenario import scenario
 
 
@@ -41,7 +41,7 @@ def main() -> int:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "check":
-            reasons = [reason for reason in (why_no_lab(), why_no_bulk()) if reason]
+            reasons = [reason for reason in (why_no_lab(), why_no_bulk(), why_no_wrappers()) if reason]
             print(*reasons, sep="\n", end="\n" if reasons else "")
             return 1 if why_no_lab() else 0
         case "start":

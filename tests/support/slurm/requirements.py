@@ -22,6 +22,9 @@ PACKAGE_OF_PROGRAM = {
     "runuser": "util-linux",
 }
 ACCOUNTING_PLUGIN_PACKAGE = "slurm-wlm-mysql-plugin"
+# Perl programs that ask slurmctld and print as Torque does.
+TORQUE_PROGRAMS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "pbsnodes")
+WRAPPERS_PACKAGE = "slurm-wlm-torque"
 _PLUGIN_FOLDERS = (
     "/usr/lib/*/slurm-wlm",
     "/usr/lib/slurm-wlm",
@@ -57,6 +60,16 @@ def why_no_bulk() -> str | None:
     if not os.path.exists("/usr/include/slurm/slurm.h"):
         packages.append("libslurm-dev")
     return f"bulk submission is compiled here and needs: apt-get install {' '.join(packages)}" if packages else None
+
+
+def why_no_wrappers() -> str | None:
+    """The reason that Slurm cannot be asked here by Torque's commands; None: it can."""
+    if all(shutil.which(program, path=SEARCH_PATH) for program in TORQUE_PROGRAMS):
+        return None
+    return (
+        "Slurm's commands by Torque's names are missing here: "
+        f"apt-get install -y --no-install-recommends {WRAPPERS_PACKAGE}"
+    )
 
 
 def _accounting_plugin_installed() -> bool:

@@ -1,0 +1,42 @@
+"""Asks commands that stand in for a cluster's, and keeps each different command once, as a case wants them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hpcdash.backends.base import RECORDED_TOKEN, Query
+from hpcdash.errors import HpcdashError
+from hpcdash.recorded import normalised_argv, token_of
+from hpcdash.transport.base import Completed
+from tests.support.record_case import Recorded
+
+
+class Asker:
+    """`run` answers a command; of `folder`, where the stand-ins are, a case says `site`."""
+
+    def __init__(self, run: Callable[[tuple[str, ...]], Completed], folder: str, site: str) -> None:
+        self.commands: dict[tuple[str, ...], Recorded] = {}
+        self._run = run
+        self._folder, self._site = folder.encode(), site.encode()
+        # Where a script of sh is kept that several questions share.
+        self._files: dict[str, str] = {}
+
+    def ask(self, stem: str, word_file: str, query: Query[Any]) -> Any:
+        """What is read from the answer; None where it is an error, which is kept all the same."""
+        answer = self._run(query.argv)
+        argv = normalised_argv(query.argv)
+        if argv not in self.commands:
+            names = {command.name for command in self.commands.values()}
+            name = next(name for name in (stem, *(f"{stem}-{number}" for number in range(2, 99))) if name not in names)
+            file = self._files.setdefault(max(argv, key=len), word_file)
+            token = token_of(query.argv)
+            stdout = answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+            stdout = stdout.replace(self._folder, self._site)
+            self.commands[argv] = Recorded(name, argv, answer.status, stdout, answer.stderr, answer.seconds, file)
+        try:
+            return query.parse(answer)
+        except HpcdashError as error:
+            print(f"{stem}: {type(error).__name__}: {error.message}", file=sys.stderr)
+            return None
