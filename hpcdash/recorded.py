@@ -73,13 +73,16 @@ def token_of(argv: tuple[str, ...]) -> str | None:
 
 
 def find_case(named: Path) -> Path:
-    """The folder of a case: as named, or the shipped case of that name, such as `everyday`."""
-    if named.exists() or len(named.parts) != 1:
+    """The folder of a case: as named, or the shipped case of that name, such as `everyday` or `pbs/everyday`."""
+    if named.exists() or not 1 <= len(named.parts) <= 2 or named.is_absolute():
         return named
+    backend = named.parts[0] if len(named.parts) == 2 else "*"
     package = Path(__file__).resolve().parent
     shipped = package / "fixtures"
     fixtures = shipped if shipped.is_dir() else package.parent / "fixtures"
-    return next((file.parent for file in sorted(fixtures.glob(f"*/*/{named.name}/{CASE_FILE}"))), named)
+    # Of several versions the newest.
+    found = sorted(fixtures.glob(f"{backend}/*/{named.name}/{CASE_FILE}"), reverse=True)
+    return found[0].parent if found else named
 
 
 def load_case(directory: Path) -> Case:

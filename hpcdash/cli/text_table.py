@@ -13,6 +13,7 @@ import pyarrow as pa
 from hpcdash.cli.kinds import Kind, contract_columns
 from hpcdash.config import did_you_mean
 from hpcdash.domain.columns import as_array
+from hpcdash.domain.short_ids import shortened
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
@@ -94,15 +95,17 @@ def write_table(
 
     `columns` are the contract's and those made of several: `where` (nodes, or the reason in parentheses) and `exit` of
     jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and queues; others raise UsageError. `width` is a
-    terminal's columns: text is cut with `…`, then columns left out, but never the id or the state; None (a pipe, a
-    file) cuts nothing. `utc_now` (epoch in seconds, or datetime) is what ages count from. Text is made visible; what
-    `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
+    terminal's columns: text is cut with `…`, then columns left out, but never the id or the state, and of ids the PBS
+    server where all name one; None (a pipe, a file) cuts nothing. `utc_now` (epoch in seconds, or datetime) is what
+    ages count from. Text is made visible; what `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
     """
     wanted = default_columns(kind) if columns is None else tuple(columns)
     known = (*contract_columns(kind), *_JOINED[kind])
     for name in wanted:
         if name not in known:
             raise UsageError(f"{visible(name)} is no column of {kind}{did_you_mean(name, known)}")
+    if width is not None and kind in ("jobs", "history") and "id" in table.column_names:
+        table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
     now_epoch = utc_now.timestamp() if isinstance(utc_now, datetime) else utc_now
     whole = [_column(table, name, now_epoch, _JOINED[kind].get(name)) for name in wanted]
     fitted = whole if width is None else _fitted(whole, width, kind)

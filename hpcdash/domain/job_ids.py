@@ -215,6 +215,13 @@ def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
     return array_id if wanted.tasks is None else with_tasks(array_id, wanted.tasks)
 
 
+def server_of(job_id: str) -> str:
+    """The PBS server that a row's id names, '' for none."""
+    found = re.match(r"[0-9]+(?:\[[^\]]*\])?", job_id)
+    named = _SERVER.fullmatch(job_id, found.end()) if found else None
+    return named[1] if named else ""
+
+
 def number_of(job_id: str) -> str:
     """The digits a row's id begins with, '' where there are none."""
     found = re.match(r"[0-9]+", job_id)

@@ -84,6 +84,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")
 _DETACHED_OPERATOR = re.compile(r"\s+(" + _OPERATOR.pattern + ")")
 _WORD = re.compile(r"[^\s()]+")
+_ID_WITHOUT_SERVER = re.compile(r"[0-9]+(\[[0-9,:-]*\])?")
 _REST_OF_INSTANT = re.compile(r"(?:\s+[a-zA-Z]{1,7})?\s+ago(?=[\s)]|$)", re.IGNORECASE)
 _REST_OF_DATE = re.compile(r"\s+[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?=[\s)]|$)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
@@ -191,6 +192,14 @@ class _Value:
         return Pattern(None) if self.is_none else Pattern(self.text, not self.is_quoted and "*" in self.text)
 
 
+def _id_patterns(value: _Value) -> tuple[Pattern, ...]:
+    """An id; where it names no server of PBS's, at any: 12 is 12.server, and the array's 12[].server."""
+    if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
+        return (value.pattern,)
+    of_array = () if "[" in value.text else (Pattern(f"{value.text}[]"), Pattern(f"{value.text}[].*", True))
+    return (value.pattern, Pattern(f"{value.text}.*", True), *of_array)
+
+
 def _state_pattern(value: _Value) -> Pattern:
     """A state, or the beginning of some: `run` is running, `comp` is completing and completed."""
     if value.is_none or value.is_quoted or value.text.lower() in _STATES:
@@ -295,6 +304,8 @@ class _Reader:
         return Not(condition) if operator[0] == "!" else condition
 
     def _equal(self, name: str, kind: Kind, values: list[_Value]) -> Condition:
+        if kind is Kind.TEXT and name in {"id", "array_id"}:
+            return TextIs(name, tuple(pattern for value in values for pattern in _id_patterns(value)))
         if kind is Kind.TEXT:
             patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
             return TextIs(name, tuple(patterns))

@@ -58,7 +58,7 @@ def test_one_s_own_jobs_are_those_of_everyone_s_with_one_s_name(case: Path) -> N
 
 @by_case
 def test_rows_have_the_contract_s_columns_and_no_others(case: Path) -> None:
-    for key, (kind, _) in table_questions("x").items():
+    for key, (kind, _) in table_questions(BACKEND, "x").items():
         for row in EXPECTED[case].get(key, ()):
             assert list(row) == schema.public_names(kind)
 

@@ -259,6 +259,14 @@ def test_nothing_is_cut_in_a_pipe() -> None:
     assert long not in lines_of("jobs", [{"id": "1", "name": long}], width=120)[1]
 
 
+def test_a_terminal_is_spared_the_pbs_server_that_all_ids_name_and_a_pipe_is_not() -> None:
+    rows = [{**JOBS[0], "id": job_id} for job_id in ("12.pbs01.example.org", "14[6-10].pbs01.example.org")]
+    assert [line.split()[0] for line in lines_of("jobs", rows, width=120)] == ["ID", "12", "14[6-10]"]
+    assert [line.split()[0] for line in lines_of("jobs", rows)][1:] == [row["id"] for row in rows]
+    of_two = [{**JOBS[0], "id": job_id} for job_id in ("12.pbs01", "12.pbs02")]
+    assert [line.split()[0] for line in lines_of("jobs", of_two, width=120)][1:] == ["12.pbs01", "12.pbs02"]
+
+
 def test_an_unknown_column_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match=re.escape('queu is no column of jobs; did you mean "queue"?')) as raised:
         lines_of("jobs", JOBS, columns=["id", "queu"])

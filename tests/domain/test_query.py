@@ -279,6 +279,28 @@ def test_a_table_in_pieces_or_empty_is_filtered_alike(expression: str) -> None:
     assert matched_jobs(expression, table.slice(1, 3)) == [job for job in matched_jobs(expression) if job in ALL[1:4]]
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("id:6", ["6.pbs01"]),
+        ("id:6.pbs01", ["6.pbs01"]),
+        ('id:"6"', []),
+        ("id:14", ["14[].pbs01"]),
+        ("id:14[]", ["14[].pbs01"]),
+        ("id:14[3]", ["14[3].pbs01"]),
+        ("id:14,6", ["6.pbs01", "14[].pbs01"]),
+        ("id!:6", ["60.pbs01", "14[].pbs01", "14[3].pbs01"]),
+        ("array:14", ["14[].pbs01", "14[3].pbs01"]),
+    ],
+)
+def test_an_id_without_a_server_is_that_of_any(expression: str, expected: list[str]) -> None:
+    ids = ["6.pbs01", "60.pbs01", "14[].pbs01", "14[3].pbs01"]
+    arrays = [None, None, "14[].pbs01", "14[].pbs01"]
+    known = {"id": ids, "array_id": arrays}
+    columns = {name: pa.array(known.get(name, [None] * 4), JOBS.field(name).type) for name in JOBS.names}
+    assert apply(pa.table(columns, schema=JOBS), parse(expression, JOBS), NOW)["id"].to_pylist() == expected
+
+
 def test_a_column_the_table_lacks_is_null() -> None:
     table = jobs().drop_columns(["gpus", "reason"])
     assert matched_jobs("gpus>0", table) == []

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from hpcdash.backends.base import JobScope, ParsedTable, Query
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.base import Backend, JobScope, ParsedTable, Query
+from hpcdash.cli.build import BACKENDS
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError, NotRecorded
@@ -27,21 +27,33 @@ def play(transport: ReplayTransport, query: Query[T]) -> T:
     return query.parse(asyncio.run(transport.run(query.argv, limit_seconds=query.limit_seconds)))
 
 
-def table_questions(user: str) -> dict[str, tuple[pa.Schema, Callable[[], Query[ParsedTable]]]]:
+def backend_of(transport: ReplayTransport) -> Backend:
+    """The backend of a case, settled by its probe where this answered."""
+    backend = BACKENDS[transport.backend]
+    try:
+        return backend.settled(play(transport, backend.probe_query()))
+    except NotRecorded:
+        raise
+    except HpcdashError:
+        return backend
+
+
+def table_questions(backend: Backend, user: str) -> dict[str, tuple[pa.Schema, Callable[[], Query[ParsedTable]]]]:
     """The tables of a case, by their key in expected.json."""
     return {
-        "jobs": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope())),
-        "jobs_and_ended": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope(ended=True))),
-        "jobs_mine": (schema.JOBS, lambda: BACKEND.jobs_query(JobScope(user))),
-        "nodes": (schema.NODES, BACKEND.nodes_query),
-        "queues": (schema.QUEUES, BACKEND.queues_query),
-        "history": (schema.JOBS, lambda: BACKEND.history_query(user, HISTORY_SECONDS)),
+        "jobs": (schema.JOBS, lambda: backend.jobs_query(JobScope())),
+        "jobs_and_ended": (schema.JOBS, lambda: backend.jobs_query(JobScope(ended=True))),
+        "jobs_mine": (schema.JOBS, lambda: backend.jobs_query(JobScope(user))),
+        "nodes": (schema.NODES, backend.nodes_query),
+        "queues": (schema.QUEUES, backend.queues_query),
+        "history": (schema.JOBS, lambda: backend.history_query(user, HISTORY_SECONDS)),
     }
 
 
 def expected_of(directory: Path) -> dict[str, Any]:
     """The content of expected.json: `probe`, the tables as the contract's rows, `rejected` rows and `errors` by key."""
     transport = ReplayTransport(directory)
+    backend = backend_of(transport)
     found: dict[str, Any] = {"schema": 1}
     rejected: dict[str, list[str]] = {}
     errors: dict[str, dict[str, str]] = {}
@@ -60,7 +72,7 @@ def expected_of(directory: Path) -> dict[str, Any]:
             rejected[key] = list(parsed.rejected)
         return table_to_json_rows(parsed.table, schema.public_names(kind))
 
-    attempt("probe", lambda: asdict(play(transport, BACKEND.probe_query())))
-    for key, (kind, build) in table_questions(transport.user).items():
+    attempt("probe", lambda: asdict(play(transport, backend.probe_query())))
+    for key, (kind, build) in table_questions(backend, transport.user).items():
         attempt(key, partial(read_table, key, kind, build()))
     return {**found, "rejected": rejected, "errors": errors}

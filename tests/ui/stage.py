@@ -31,19 +31,20 @@ from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.rows_table import RowsTable
 
 CASES = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
+PBS_CASES = CASES.parents[1] / "pbs" / "23.06"
 PROBE = (CASES / "everyday" / "probe.out").read_bytes()
 NOW = 1_795_244_354.0
 
 
-def replayed(case: str = "everyday") -> ClusterSession:
+def replayed(case: str = "everyday", cases: Path = CASES) -> ClusterSession:
     """A recorded case that is asked once: no time passes for its poller."""
-    session = build_replay(CASES / case)
+    session = build_replay(cases / case)
     poller = Poller(session.store, session.poller.pace, monotonic=lambda: 0.0)
     return replace(session, poller=poller, origin=f"recorded {case}")
 
 
-def dashboard(case: str = "everyday", **arguments: Any) -> HpcdashApp:
-    return HpcdashApp([replayed(case)], **arguments)
+def dashboard(case: str = "everyday", *, cases: Path = CASES, **arguments: Any) -> HpcdashApp:
+    return HpcdashApp([replayed(case, cases)], **arguments)
 
 
 class AnsweringTransport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
+from hpcdash.domain.short_ids import shared_ending
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration
 from hpcdash.domain.words import ended_words, state_word
@@ -35,19 +36,27 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
     if row.get("_fold") in (FOLDED, UNFOLDED) and row.get("_states"):
         return cells.text_cell(row["_states"], row)
     if state in ACTIVE:
-        return cells.text_cell(row["node_list"], row)
+        if row["node_list"] is None and row["array_id"] is not None and row["id"] == row["array_id"]:
+            # PBS's list of everyone's jobs has an array in one row: how many tasks run, not where.
+            return f"{row['_tasks']} running"
+        stands_still = state == JobState.SUSPENDED and row["reason"]
+        return cells.text_cell(row["reason"] if stands_still else row["node_list"], row)
     if state in ENDED:
         return ended_words(row), cells.MUTED
     return cells.text_cell(row["reason"], row) if row["reason"] else ""
 
 
-def id_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The id, with what of an array it is: a folded one, an open one, or a task of it."""
+def id_cell(value: str | None, row: cells.RowContext, ending: str = "") -> cells.Cell:
+    """The id without `ending`, with what of an array it is: a folded one, an open one, or a task of it."""
     fold = row.get("_fold") or PLAIN
     if fold in (FOLDED, UNFOLDED):
         sign = "+" if fold == FOLDED else "-"
-        return f"{sign} {row['array_id']}[{row['_tasks']}]", cells.STRONG
-    return f"  {value}" if fold == CHILD else cells.text_cell(value, row)
+        array_id = str(row["array_id"]).removesuffix(ending)
+        # 12[5] is the fifth task of PBS's 12[].
+        tasks = f" ({row['_tasks']})" if "[" in array_id else f"[{row['_tasks']}]"
+        return f"{sign} {array_id}{tasks}", cells.STRONG
+    shown = value.removesuffix(ending) if value else value
+    return f"  {shown}" if fold == CHILD else cells.text_cell(shown, row)
 
 
 def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -137,10 +146,15 @@ class JobsView(TableView):
         return columns
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
-        if column.key != "id" or table["array_id"].null_count == table.num_rows:
+        if column.key != "id":
             return super().fitted(column, table)
+        ending = shared_ending(table["id"])
+        if ending:
+            column = replace(column, cell=partial(id_cell, ending=ending))
+        if table["array_id"].null_count == table.num_rows:
+            return fitted(column, table, extra=-len(ending))
         # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
-        folded = fitted(replace(column, key="array_id"), table, extra=7)
+        folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
         if self._fold_all and not self._exceptions:
             indent_cells = 0
@@ -148,7 +162,7 @@ class JobsView(TableView):
             counts = pc.value_counts(table["array_id"])
             alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
             table = table.filter(pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone)))
-        longest = max(folded.longest, fitted(column, table, extra=indent_cells).longest)
+        longest = max(folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest)
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:

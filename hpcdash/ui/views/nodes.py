@@ -28,6 +28,7 @@ class NodesView(TableView):
 
     NAME = "nodes"
     DEFAULT_COLUMNS = ("name", "state", "cpus", "gpus", "type", "memory", "load", "jobs", "queues", "reason")
+    NOT_ALWAYS_TOLD = frozenset({"load", "queues"})
 
     @property
     def kind(self) -> Kind:

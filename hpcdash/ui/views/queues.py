@@ -40,6 +40,8 @@ class QueuesView(TableView):
 
     NAME = "queues"
     DEFAULT_COLUMNS = ("name", "open", "limit", "nodes", "idle", "down", "cpus", "gpus", "running", "pending")
+    # PBS does not bind queues to nodes.
+    NOT_ALWAYS_TOLD = frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used"})
 
     @property
     def kind(self) -> Kind:

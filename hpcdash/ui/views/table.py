@@ -50,6 +50,8 @@ class TableView(View):
     NAME: ClassVar[str] = ""
     IDENTITY: ClassVar[str] = "name"
     DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    # The table's columns that not every scheduler fills: without any value they are shown only to those who chose them.
+    NOT_ALWAYS_TOLD: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -183,12 +185,18 @@ class TableView(View):
         if self.sort_key is not None and self.sort_key in matched.column_names:
             order = sort_order(matched, self.sort_key, self.sort_descending)
         # Widths come from all rows, so that they stay while one types a filter.
-        columns = [self.fitted(column, table) for column in self.columns()]
+        columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
         return self.shaped(matched, order), columns, counts
 
     def matched(self, table: pa.Table) -> pa.Table:
         """The rows of a table that the filter leaves."""
         return table if self._filter is None else query.apply(table, self._filter, self.session.store.clock.now())
+
+    def _says_nothing(self, column: Column, table: pa.Table) -> bool:
+        """Whether a column that nobody chose is of what this scheduler does not tell."""
+        if column.key not in self.NOT_ALWAYS_TOLD or self.column_names != self.DEFAULT_COLUMNS:
+            return False
+        return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         """The column as wide as the values of a table want it."""

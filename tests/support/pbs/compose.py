@@ -1,4 +1,4 @@
-"""Makes the scenes of fixtures/pbs/ from what a real OpenPBS printed: a DSV file for each list that qstat and pbsnodes give.
+"""Makes the scenes of fixtures/pbs/ from what a real OpenPBS printed: a DSV file for each list of qstat and pbsnodes.
 
     python -m tests.support.pbs.compose FOLDER_OF_RECORDINGS
 
@@ -13,10 +13,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.support.pbs.standin import DELIMITER, dsv_value
+from tests.support.pbs.standin import DELIMITER, as_text
 
 SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "23.06" / "scenes"
 Fields = list[tuple[str, bytes]]
@@ -41,6 +42,12 @@ class Entry:
         kept = [(name, changed.get(name, value)) for name, value in self.fields]
         kept += [(name, value) for name, value in changed.items() if name not in dict(self.fields)]
         return replace(self, fields=[(name, value) for name, value in kept if value is not None])
+
+
+def dsv_value(value: bytes) -> bytes:
+    """A value as qstat writes it in DSV: no line ends, control bytes with a caret."""
+    value = value.replace(b"\n", b"\\n").replace(b"\f", b"\\f")
+    return re.sub(rb"[\x00-\x08\x0b-\x1f]", lambda found: b"^" + bytes([found[0][0] + 64]), value)
 
 
 def from_dsv(raw: bytes, delimiter: bytes) -> list[Entry]:
@@ -95,24 +102,42 @@ def json_jobs(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def nodes_of(text: bytes, written: Sequence[Entry]) -> list[Entry]:
-    """Every vnode of `pbsnodes -av`; those that were written as DSV as they were."""
-    as_written = {entry.head: entry for entry in written}
+def nodes_from_text(text: bytes) -> list[Entry]:
+    """Every node of `pbsnodes -a` or `-av`, with its times and lists as DSV has them."""
     found = []
     for block in re.split(rb"\n\n+", text.strip(b"\n")):
         name, *lines = block.split(b"\n")
-        head = b"Name=" + name
-        fields = [(key.strip().decode(), value) for key, _, value in (line.partition(b" = ") for line in lines)]
-        found.append(as_written.get(head, Entry(head, fields)))
+        pairs = (line.partition(b" = ") for line in lines)
+        fields = [(key.strip().decode(), _node_value(key.strip(), value)) for key, _, value in pairs]
+        found.append(Entry(b"Name=" + name, fields))
     return found
 
 
-def write(scene: str, about: str, clock: int, lists: Mapping[str, Sequence[Entry]], **more: Any) -> None:
+def _node_value(name: bytes, value: bytes) -> bytes:
+    if name == b"jobs":
+        return value.replace(b", ", b",")
+    if name.endswith(b"_time") and value != b"<various>":
+        moment = datetime.strptime(value.decode(), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+        return str(int(moment.timestamp())).encode()
+    return value
+
+
+def write(
+    scene: str,
+    about: str,
+    clock: int,
+    lists: Mapping[str, Sequence[Entry]],
+    *,
+    texts: Mapping[str, bytes] | None = None,
+    **more: Any,
+) -> None:
     """The folder of a scene. `more`: what else the stand-ins must know."""
     folder = SCENES / scene
     folder.mkdir(parents=True, exist_ok=True)
     for name, entries in lists.items():
         (folder / f"{name}.dsv").write_bytes(b"".join(entry.line() for entry in entries))
+    for name, text in (texts or {}).items():
+        (folder / f"{name}.txt").write_bytes(text)
     settings = {"about": about, "user": "alice", "clock": clock, **more}
     (folder / "scene.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
 
@@ -143,22 +168,39 @@ def compose(recorded: Path) -> None:
             "ended": ended,
             "queues": from_text(out(f"{moment}/qstat-Qf")),
             "server": from_text(out(f"{moment}/qstat-Bf")),
-            "nodes": nodes_of(out(f"{moment}/pbsnodes-av"), from_dsv(out(f"{moment}/pbsnodes-a-dsv"), b"|")),
+            "nodes": from_dsv(out(f"{moment}/pbsnodes-a-dsv"), b"|"),
+            "vnodes": nodes_from_text(out(f"{moment}/pbsnodes-av")),
         }
 
     day = lists_of("main")
     clock = clock_of("main/qstat-f-json")
+    for name, listed in (("qstat-Qf", "queues"), ("qstat-Bf", "server")):
+        if b"".join(as_text(entry.line()[:-1]) + b"\n" for entry in day[listed]) != out(f"main/{name}"):
+            print(f"{name}: the text that the stand-ins write is not what was recorded")
     write("everyday", "jobs, arrays and chains of two people on five nodes", clock, day)
+    write(
+        "older",
+        "everyday as a PBS Professional without -F prints it",
+        clock,
+        day,
+        texts={name: out(f"main/pbsnodes-{options}") for name, options in (("nodes", "a"), ("vnodes", "av"))},
+        formats=False,
+        version="14.1.2",
+    )
 
     odd = lists_of("odd")
     odd["jobs"] += from_dsv(out("odd2/qstat-V-dsv"), b"|")
-    write("odd", "names, variables and folders meant to break a reader", clock_of("odd/qstat-f-json"), odd)
+    write(
+        "odd",
+        "names, variables and folders meant to break a reader",
+        clock_of("odd/qstat-f-json"),
+        odd,
+        lines_in_values=True,
+    )
 
     idle = {
-        "nodes": [
-            node.with_values({"jobs": None, "resources_assigned.ncpus": b"0", "state": _idle(node.value("state"))})
-            for node in day["nodes"]
-        ],
+        "nodes": [_idle(node) for node in day["nodes"]],
+        "vnodes": [_idle(node) for node in day["vnodes"]],
         "queues": [queue.with_values(_no_jobs()) for queue in day["queues"]],
         "server": [day["server"][0].with_values(_no_jobs())],
     }
@@ -167,26 +209,23 @@ def compose(recorded: Path) -> None:
 
     ended = from_json(json_jobs(out("finished/all-finished-json")))
     ended += from_text(out("finished/dep-never"))
-    ended += from_text(out("arrays/finished-subjobs")[out("arrays/finished-subjobs").index(b"Job Id: ") :])
-    whole = [entry for entry in ended if "[" not in id_of(entry)]
-    tasks = [entry for entry in ended if "[" in id_of(entry)]
     write(
         "finished",
         "the ways a job ends",
         clock_of("finished/all-finished-json"),
-        {**idle, "jobs": [], "subjobs": [], "ended": whole, "ended-subjobs": tasks},
+        {**idle, "jobs": [], "subjobs": [], "ended": ended},
     )
 
     failed = from_json(json_jobs(out("nodefail/qstat-xf-json")))
-    lost = nodes_of(out("nodefail/pbsnodes").split(b"\n\n")[0], ())
-    lost_names = {entry.head for entry in lost}
+    (lost,) = nodes_from_text(out("nodefail/pbsnodes").split(b"\n\n")[0])
     write(
         "node-failed",
         "a node went away under its jobs",
         clock_of("nodefail/qstat-xf-json"),
         {
             **idle,
-            "nodes": [node for node in idle["nodes"] if node.head not in lost_names] + lost,
+            "nodes": [lost if node.head == lost.head else node for node in idle["nodes"]],
+            "vnodes": [lost if node.head == lost.head else node for node in idle["vnodes"]],
             "jobs": [entry for entry in failed if entry.value("job_state") != b"F"],
             "subjobs": [],
             "ended": [entry for entry in failed if entry.value("job_state") == b"F"],
@@ -216,8 +255,12 @@ def compose(recorded: Path) -> None:
     write("server-hung", "the server takes connections and says nothing", clock, {}, hung=True)
 
 
-def _idle(state: bytes) -> bytes:
-    return b"free" if state in (b"job-busy", b"free", b"resv-exclusive") else state
+def _idle(node: Entry) -> Entry:
+    nothing = {"ncpus": b"0", "ngpus": b"0", "mem": b"0kb"}
+    known = dict(node.fields)
+    unused = {name: value for one, value in nothing.items() if (name := f"resources_assigned.{one}") in known}
+    state = node.value("state")
+    return node.with_values({**unused, "jobs": None, "state": b"free" if state == b"job-busy" else state})
 
 
 def _no_jobs() -> dict[str, bytes | None]:

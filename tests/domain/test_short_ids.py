@@ -1,0 +1,59 @@
+"""A table leaves out the PBS server that all its jobs are of."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.domain.job_ids import server_of
+from hpcdash.domain.short_ids import shared_ending, shortened
+
+
+@pytest.mark.parametrize(
+    ("job_id", "server"),
+    [
+        ("12.pbs01", "pbs01"),
+        ("12[].pbs01.example.org", "pbs01.example.org"),
+        ("12[3].pbs01", "pbs01"),
+        ("12[3-5,9].pbs01", "pbs01"),
+        ("12", ""),
+        ("12_3", ""),
+        ("12_[3-5%1]", ""),
+        ("12+1", ""),
+        ("12.0", ""),
+        ("", ""),
+        ("x.pbs01", ""),
+        ("12.pbs 01", ""),
+    ],
+)
+def test_the_server_is_what_stands_after_the_first_dot(job_id: str, server: str) -> None:
+    assert server_of(job_id) == server
+
+
+def test_a_server_all_ids_name_is_left_out() -> None:
+    ids = pa.array(["12[].pbs01.x.org", "1.pbs01.x.org", "12[3-5].pbs01.x.org"])
+    assert shortened(ids).to_pylist() == ["12[]", "1", "12[3-5]"]
+    assert shared_ending(ids) == ".pbs01.x.org"
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["1.a", "2.b"],
+        ["1.pbs01", "2"],
+        ["1.pbs01", "2.x.pbs01"],
+        ["1.pbs01", "2.x.pbs01", "3.other"],
+        ["12", "12_3"],
+        ["12.0"],
+        ["1.pbs01", None],
+        [],
+    ],
+    ids=str,
+)
+def test_ids_of_several_servers_or_of_none_stay_whole(ids: list[str | None]) -> None:
+    assert shortened(pa.array(ids, pa.string())).to_pylist() == ids
+
+
+def test_chunks_and_dictionaries_are_columns_too() -> None:
+    chunked = pa.chunked_array([["1.a"], [], ["2.a"]])
+    assert shortened(chunked).to_pylist() == ["1", "2"]

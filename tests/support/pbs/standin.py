@@ -1,0 +1,368 @@
+"""Answers as qstat, pbsnodes, qdel … of an OpenPBS 23.06 did when the scene beside this file was recorded.
+
+    standin.py PROGRAM [WORD…]
+
+What was not recorded is refused with exit status 99, so that nobody takes an invented answer for PBS's. Standard
+library only: it runs on the login node of a test.
+"""
+
+import getopt
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+DELIMITER = b"@@"
+SERVER = "pbs01"
+VERSION = "23.06.06"
+TEXT_WIDTH = 78
+NOT_RECORDED = 99
+PROGRAMS = (
+    *("qstat", "pbsnodes", "qselect", "pbs_rstat"),
+    *("qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove"),
+)
+HERE = Path(__file__).resolve().parent
+USAGE_STATUS = 2
+# PBS's errors as exit statuses: the last eight bits of their number.
+UNKNOWN_JOB, UNAUTHORIZED, FINISHED, BAD_STATE, INVALID = 153, 159, 35, 168, 156
+UNKNOWN_SIGNAL, UNKNOWN_QUEUE, CLOSED_QUEUE, FINISHED_SUBJOB = 165, 170, 173, 55
+RUNNING = (b"R", b"E", b"S", b"B")
+SIGNALS = ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "CONT", "STOP", "NULL")
+
+
+class Refusal(Exception):
+    """How a command ends badly: its exit status, and its own words."""
+
+    def __init__(self, status, words):
+        super().__init__(words)
+        self.status = status
+        self.words = words
+
+
+class Scene:
+    """The lists of a scene, read when asked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.settings = json.loads((folder / "scene.json").read_text("utf-8"))
+
+    def lines(self, name):
+        """The lines of one list, without their ends; none where the scene has no such list."""
+        file = self.folder / f"{name}.dsv"
+        return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+
+    def jobs(self, *, subjobs=False, ended=False):
+        """id → line, in the server's order: ended ones before the first of a higher number, subjobs behind theirs."""
+        lines = self.lines("jobs")
+        for line in self.lines("ended") if ended else ():
+            number = order_of(id_of(line))
+            later = (at for at, other in enumerate(lines) if order_of(id_of(other)) > number)
+            lines.insert(next(later, len(lines)), line)
+        tasks = self.lines("subjobs") if subjobs else []
+        found = {}
+        for line in lines:
+            found[id_of(line)] = line
+            array = id_of(line).partition("]")[0] if "[]" in id_of(line) else ""
+            found.update((id_of(task), task) for task in tasks if array and id_of(task).startswith(array))
+        return {**found, **{id_of(task): task for task in tasks}}
+
+
+def id_of(line):
+    return line.split(DELIMITER, 1)[0].partition(b": ")[2].decode()
+
+
+def order_of(job_id):
+    number, index = re.match(r"(\d+)(?:\[(\d*)\])?", job_id).groups()
+    return int(number), int(index or -1)
+
+
+def value_of(line, name):
+    start = name.encode() + b"="
+    return next((field[len(start) :] for field in line.split(DELIMITER) if field.startswith(start)), b"")
+
+
+def owner_of(line):
+    return value_of(line, "Job_Owner").partition(b"@")[0].decode()
+
+
+def full_id(typed):
+    return typed if "." in typed else f"{typed}.{SERVER}"
+
+
+def is_job_id(word):
+    return re.match(r"\d+(\[[\d-]*\])?(\.|$)", word) is not None
+
+
+def options_of(words, letters):
+    try:
+        return getopt.gnu_getopt(words, letters)
+    except getopt.GetoptError as error:
+        raise Refusal(USAGE_STATUS, f"invalid option -- '{error.opt}'\nusage: ") from error
+
+
+def not_recorded(words):
+    return Refusal(NOT_RECORDED, f"not recorded: {' '.join(words)}")
+
+
+def write(lines, delimiter):
+    """As DSV with this delimiter; None: as text."""
+    for line in lines:
+        written = as_text(line) if delimiter is None else line.replace(DELIMITER, delimiter)
+        sys.stdout.buffer.write(written + b"\n")
+
+
+def as_text(line):
+    """A line of DSV as `qstat -f` prints it: long values go on after a tab, behind a comma where there is one."""
+    head, *fields = line.split(DELIMITER)
+    written = [head + b"\n"]
+    for field in fields:
+        name, _, value = field.partition(b"=")
+        # The width of four spaces and ` = `, as qstat counts it.
+        column = len(name) + 7
+        written.append(b"    " + name + b" = ")
+        # Of commas in a row, and of the last, qstat prints none.
+        pieces = [piece for piece in value.split(b",") if piece]
+        for index, piece in enumerate(pieces):
+            if len(piece) + column < TEXT_WIDTH:
+                written.append(piece)
+                column += len(piece)
+            else:
+                if index:
+                    written.append(b"\n\t")
+                    column = 9
+                for letter in piece:
+                    written.append(bytes([letter]))
+                    column += 1
+                    if column > TEXT_WIDTH:
+                        written.append(b"\n\t")
+                        column = 8
+            if index < len(pieces) - 1:
+                written.append(b",")
+        written.append(b"\n")
+    return b"".join(written)
+
+
+def qstat(scene, words):
+    if words == ["--version"]:
+        sys.stdout.write(f"pbs_version = {scene.settings.get('version', VERSION)}\n")
+        return
+    knows_formats = scene.settings.get("formats", True)
+    options, names = options_of(words, "ainpqrstwxu:fGHJMQEBW:T1" + "F:D:" * knows_formats)
+    given = dict(options)
+    form = given.get("-F", "text")
+    if given.keys() - {"-f", "-x", "-t", "-Q", "-B", "-F", "-D"} or "-f" not in given or form not in ("dsv", "text"):
+        raise not_recorded(["qstat", *words])
+    if form == "text" and scene.settings.get("lines_in_values") and not given.keys() & {"-Q", "-B"}:
+        raise not_recorded(["qstat", *words])
+    delimiter = None if form == "text" else os.fsencode(given.get("-D", "|"))
+    if "-B" in given:
+        write(scene.lines("server"), delimiter)
+    elif "-Q" in given:
+        write(queues_named(scene, names), delimiter)
+    else:
+        status_of_jobs(scene, names, "-x" in given, "-t" in given, delimiter)
+
+
+def queues_named(scene, names):
+    queues = {id_of(line): line for line in scene.lines("queues")}
+    for name in names:
+        if name not in queues:
+            raise Refusal(UNKNOWN_QUEUE, f"qstat: Unknown queue destination {name}")
+    return [queues[name] for name in names] if names else list(queues.values())
+
+
+def status_of_jobs(scene, names, ended, subjobs, delimiter):
+    if ended and not scene.settings.get("history", True):
+        for name in names or [""]:
+            shown = full_id(name) if name else ""
+            sys.stderr.write(f"qstat: PBS is not configured to maintain job history {shown}\n")
+        return
+    listed = scene.jobs(subjobs=subjobs, ended=ended)
+    if not names:
+        write(listed.values(), delimiter)
+        return
+    everything = scene.jobs(subjobs=True, ended=True)
+    failed = None
+    for name in names:
+        if not is_job_id(name):
+            queues_named(scene, [name])
+            write([line for line in listed.values() if value_of(line, "queue").decode() == name], delimiter)
+            continue
+        job_id = full_id(name)
+        array = job_id.partition("[")[0] + "["
+        line = everything.get(job_id)
+        if line is None:
+            failed = Refusal(UNKNOWN_JOB, f"qstat: Unknown Job Id {job_id}")
+        elif value_of(line, "job_state") == b"F" and not ended:
+            words = "Job has finished, use -x or -H to obtain historical job information"
+            failed = Refusal(FINISHED, f"qstat: {job_id} {words}")
+        elif subjobs and "[]" in job_id:
+            write([line for one, line in listed.items() if one.startswith(array)], delimiter)
+            continue
+        else:
+            write([line], delimiter)
+            continue
+        sys.stderr.write(f"{failed.words}\n")
+    if failed is not None:
+        raise Refusal(failed.status, "")
+
+
+def pbsnodes(scene, words):
+    options, names = options_of(words, "acC:dHjlLno:OrSsv" + "D:F:" * scene.settings.get("formats", True))
+    given = dict(options)
+    # Without -v a host's vnodes are one.
+    which = "vnodes" if "-v" in given else "nodes"
+    text = scene.folder / f"{which}.txt"
+    if given.keys() - {"-v"} == {"-a"} and text.is_file():
+        sys.stdout.buffer.write(text.read_bytes())
+        return
+    if given.get("-F") != "dsv" or given.keys() - {"-a", "-v", "-F", "-D"} or not (names or "-a" in given):
+        raise not_recorded(["pbsnodes", *words])
+    nodes = {line.split(DELIMITER)[0].partition(b"=")[2].decode(): line for line in scene.lines(which)}
+    for name in names:
+        if name not in nodes:
+            raise Refusal(1, f"Node: {name},  Error: Unknown node ")
+    write([nodes[name] for name in names] if names else nodes.values(), os.fsencode(given.get("-D", "|")))
+
+
+def qselect(scene, words):
+    options, _ = options_of(words, "a:A:c:h:HJl:N:p:q:r:s:t:Tu:x")
+    given = dict(options)
+    if given.keys() - {"-u", "-s", "-x", "-H"}:
+        raise not_recorded(["qselect", *words])
+    if given.keys() & {"-x", "-H"} and not scene.settings.get("history", True):
+        sys.stderr.write("qselect: PBS is not configured to maintain job history \n")
+        return
+    for job_id, line in scene.jobs(ended=bool(given.keys() & {"-x", "-H"})).items():
+        state = value_of(line, "job_state").decode()
+        if given.get("-u", owner_of(line)) != owner_of(line) or state not in given.get("-s", state):
+            continue
+        if "-H" in given and state != "F":
+            continue
+        print(job_id)
+
+
+def refusal_of(scene, program, typed, options):
+    """Why something cannot be done to a job, or None where PBS did it without a word."""
+    if not is_job_id(typed):
+        return Refusal(1, f"{program}: illegally formed job identifier: {typed}")
+    job_id = full_id(typed)
+    tasks = re.match(r"(\d+)\[(\d+)-\d+\](.*)", job_id)
+    looked_for = f"{tasks[1]}[{tasks[2]}]{tasks[3]}" if tasks else job_id
+    line = scene.jobs(subjobs=True, ended=True).get(looked_for)
+    if line is None:
+        known_array = f"{job_id.partition('[')[0]}[].{SERVER}" in scene.jobs(ended=True)
+        if known_array and "[" in job_id:
+            return Refusal(INVALID, f"{program}: Invalid request {job_id}")
+        return Refusal(UNKNOWN_JOB, f"{program}: Unknown Job Id {typed if program == 'qdel' else job_id}")
+    state = value_of(line, "job_state")
+    bad_state = Refusal(BAD_STATE, f"{program}: Request invalid for state of job {job_id}")
+    if state == b"F":
+        return None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
+    if owner_of(line) != scene.settings["user"]:
+        return Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
+    is_subjob = re.search(r"\[\d", job_id) is not None
+    if program == "qdel" and state == b"X" and not tasks:
+        return Refusal(FINISHED_SUBJOB, f"qdel: Request invalid for finished array subjob {job_id}")
+    if program in ("qhold", "qrls", "qalter", "qmove") and is_subjob:
+        return Refusal(INVALID, f"{program}: Invalid request {job_id}")
+    if program == "qrerun":
+        return bad_state if state not in RUNNING else Refusal(UNAUTHORIZED, f"qrerun: Unauthorized Request  {job_id}")
+    if program == "qsig":
+        wanted = options.get("-s", "TERM")
+        if wanted in ("suspend", "resume"):
+            return Refusal(UNAUTHORIZED, f"qsig: Unauthorized Request  {job_id}")
+        if wanted.removeprefix("SIG") not in SIGNALS and not wanted.isdigit():
+            return Refusal(UNKNOWN_SIGNAL, f"qsig: Unknown/illegal signal name {job_id}")
+        return bad_state if state not in RUNNING else None
+    if program == "qmove" and state in RUNNING:
+        return bad_state
+    return None
+
+
+def act(scene, program, words):
+    """qdel and its like: nothing changes, and what they say is what was said of jobs in this state."""
+    letters = {"qdel": "W:x", "qhold": "h:", "qrls": "h:", "qrerun": "W:", "qsig": "s:", "qmove": ""}
+    options, names = options_of(words, letters.get(program, "a:A:c:C:e:h:j:k:l:m:M:N:o:p:P:q:r:R:S:u:W:"))
+    if program == "qmove":
+        destination, *names = names
+        queues = {id_of(line): line for line in scene.lines("queues")}
+        if destination not in queues:
+            raise Refusal(UNKNOWN_QUEUE, f"qmove: Unknown queue {full_id(names[0])}")
+        if value_of(queues[destination], "enabled") == b"False":
+            raise Refusal(CLOSED_QUEUE, f"qmove: Queue is not enabled {full_id(names[0])}")
+    status = 0
+    for typed in names:
+        refused = refusal_of(scene, program, typed, dict(options))
+        if refused is not None:
+            sys.stderr.write(f"{refused.words}\n")
+            status = refused.status
+    raise Refusal(status, "")
+
+
+def qsub(scene, words):
+    """Takes every script, under the number after the last."""
+    sys.stdin.buffer.read() if not sys.stdin.isatty() else None
+    last = max((order_of(job_id)[0] for job_id in scene.jobs(ended=True)), default=0)
+    taken = HERE / "taken"
+    number = last + 1 + (len(taken.read_bytes()) if taken.is_file() else 0)
+    with taken.open("ab") as file:
+        file.write(b".")
+    print(f"{number}[].{SERVER}" if "-J" in words else f"{number}.{SERVER}")
+
+
+def unreachable(program, reason):
+    """What a command says of a server that it cannot reach."""
+    named = {
+        "qstat": (255, f"qstat: cannot connect to server {SERVER} (errno=15010)"),
+        "pbsnodes": (1, f"pbsnodes: cannot connect to server {SERVER}, error=15010"),
+        "qdel": (162, f"Couldn't connect to cluster: {SERVER}"),
+        "pbs_rstat": (162, "pbs_rstat: cannot connect to server (errno=15010)"),
+    }
+    status, words = named.get(program, (162, f"{program}: cannot connect to server {SERVER} (errno=15010)"))
+    return Refusal(status, f"{reason}\n{words}")
+
+
+def answer(scene, program, words):
+    if program == "date":
+        # Time stands still, and those who ask are the people of the recording.
+        if words not in (["+%s"], ["-u", "+%s"]):
+            os.execv("/bin/date", ["date", *words])
+        print(scene.settings["clock"])
+    elif program == "id":
+        if words != ["-un"]:
+            os.execv("/usr/bin/id", ["id", *words])
+        print(scene.settings["user"])
+    elif words == ["--version"]:
+        qstat(scene, words)
+    elif scene.settings.get("hung"):
+        while True:
+            signal.pause()
+    elif "unreachable" in scene.settings:
+        raise unreachable(program, scene.settings["unreachable"])
+    elif program == "pbs_rstat":
+        return
+    elif program in ("qstat", "pbsnodes", "qselect", "qsub"):
+        {"qstat": qstat, "pbsnodes": pbsnodes, "qselect": qselect, "qsub": qsub}[program](scene, words)
+    else:
+        act(scene, program, words)
+
+
+def main():
+    program, *words = sys.argv[1:]
+    with (HERE / "called").open("a", encoding="utf-8") as file:
+        file.write(json.dumps([program, *words]) + "\n")
+    try:
+        answer(Scene(HERE / "scene"), program, words)
+    except Refusal as refusal:
+        sys.stdout.flush()
+        if refusal.words:
+            sys.stderr.write(f"{refusal.words}\n")
+        return refusal.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

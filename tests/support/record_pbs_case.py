@@ -1,0 +1,177 @@
+"""Asks the stand-ins of tests.support.pbs all that hpcdash asks a PBS, and keeps it as cases of fixtures/pbs/.
+
+    python -m tests.support.record_pbs_case [SCENE ...]
+
+Every scene, unless some are named. Read the difference of expected.json before keeping it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import RECORDED_TOKEN, JobScope, Query
+from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.errors import HpcdashError
+from hpcdash.recorded import normalised_argv, token_of
+from hpcdash.transport.base import Completed
+from tests.support.pbs import SCENES, StandIns
+from tests.support.play_case import HISTORY_SECONDS
+from tests.support.record_case import Recorded, write_case, write_expected
+
+CASES = SCENES.parent
+# A command of the stand-ins answers soon, or never; a probe gives a server that says nothing ten seconds.
+_PATIENCE_SECONDS = 60.0
+_PATIENCE_WITH_A_HUNG_SERVER_SECONDS = 2.0
+_NEVER_SECONDS = 3600.0
+# In which scenes each job's own answers are kept, and of how many at most.
+DETAILED = {"everyday": 100, "finished": 100, "node-failed": 10, "preempted": 10, "odd": 12}
+# Of the folder that the stand-ins were in a case says what a site has.
+SITE_FOLDER = "/opt/pbs/bin"
+
+
+def case_questions(backend: PbsBackend, user: str) -> Iterator[tuple[str, str, Query[Any]]]:
+    """(file stem, name of the file for a long word, query) of everything a screen asks for."""
+    for stem, scope in (
+        ("jobs-me", JobScope("")),
+        ("jobs-me-ended", JobScope("", ended=True)),
+        ("jobs-mine", JobScope(user)),
+        ("jobs-mine-ended", JobScope(user, ended=True)),
+        ("jobs-all", JobScope()),
+        ("jobs-all-ended", JobScope(ended=True)),
+    ):
+        yield stem, "jobs.sh", backend.jobs_query(scope)
+    yield "nodes", "nodes.sh", backend.nodes_query()
+    yield "queues", "queues.sh", backend.queues_query()
+    yield "history-me", "history.sh", backend.history_query("", HISTORY_SECONDS)
+    yield "history-mine", "history.sh", backend.history_query(user, HISTORY_SECONDS)
+    yield "history-all", "history.sh", backend.history_query(None, HISTORY_SECONDS)
+
+
+def job_questions(backend: PbsBackend, row: dict[str, Any], *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
+    """The same for the page of one job."""
+    job_id = str(row["id"])
+    stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", job_id.partition(".")[0].replace("[]", "-array")).strip("-")
+    if in_queue:
+        yield f"{stem}-row", "job-row.sh", backend.jobs_query(JobScope(job_ids=(job_id,)))
+        yield f"{stem}-native", "native.sh", backend.native_query(job_id)
+    yield f"{stem}-past", "past.sh", backend.history_query(None, 0, (job_id,))
+    yield f"{stem}-past-native", "past-native.sh", backend.history_native_query(job_id)
+    for part, query in (
+        ("usage", backend.usage_query(row)),
+        ("priority", backend.priority_query(job_id)),
+        ("rules", backend.queue_rules_query(str(row["queue"]))),
+    ):
+        if query is not None:
+            yield f"{stem}-{part}", f"{part}.sh", query
+
+
+class Recorder:
+    """Runs queries against stand-ins, and keeps each different command once, in the order they were asked."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self.stand_ins = stand_ins
+        self.commands: dict[tuple[str, ...], Recorded] = {}
+        self._names: set[str] = set()
+        # Where a script of sh is kept that several questions share.
+        self._files: dict[str, str] = {}
+
+    def ask(self, stem: str, word_file: str, query: Query[Any]) -> Any:
+        """What is read from the answer, which is kept; None where it is an error, or of one job and known already."""
+        argv = normalised_argv(query.argv)
+        if argv in self.commands and stem.startswith("jobs/"):
+            return None
+        is_hung = self.stand_ins.settings.get("hung", False) and stem != "probe"
+        answer = self._run(query.argv, _PATIENCE_WITH_A_HUNG_SERVER_SECONDS if is_hung else _PATIENCE_SECONDS)
+        if argv not in self.commands:
+            number = 2
+            name = stem
+            while name in self._names:
+                name, number = f"{stem}-{number}", number + 1
+            self._names.add(name)
+            word_file = self._files.setdefault(max(argv, key=len), word_file)
+            token = token_of(query.argv)
+            stdout = answer.stdout.replace(token.encode(), RECORDED_TOKEN.encode()) if token else answer.stdout
+            stdout = stdout.replace(str(self.stand_ins.path).encode(), SITE_FOLDER.encode())
+            self.commands[argv] = Recorded(name, argv, answer.status, stdout, answer.stderr, answer.seconds, word_file)
+        if answer.seconds >= _NEVER_SECONDS:
+            return None
+        try:
+            return query.parse(answer)
+        except HpcdashError as error:
+            print(f"{stem}: {type(error).__name__}: {error.message}", file=sys.stderr)
+            return None
+
+    def _run(self, argv: tuple[str, ...], patience_seconds: float) -> Completed:
+        started = subprocess.Popen(
+            argv,
+            env=self.stand_ins.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        try:
+            stdout, stderr = started.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.communicate()
+            return Completed(argv, -1, b"", b"", _NEVER_SECONDS)
+        # How long the stand-ins took tells nothing of a PBS.
+        return Completed(argv, started.returncode, stdout, stderr, 0.02)
+
+
+def rows_of(parsed: Any) -> list[dict[str, Any]]:
+    table: pa.Table | None = None if parsed is None else parsed.table
+    return [] if table is None else table.to_pylist()
+
+
+def record_scene(scene: str, folder: Path) -> Path:
+    """Ask everything of one scene; gives the folder of the case."""
+    stand_ins = StandIns.install(folder / scene, scene)
+    settings = stand_ins.settings
+    user = settings["user"]
+    recorder = Recorder(stand_ins)
+    probe = recorder.ask("probe", "probe.sh", BACKEND.probe_query())
+    backend = BACKEND if probe is None else BACKEND.settled(probe)
+    tables = {stem: recorder.ask(stem, word_file, query) for stem, word_file, query in case_questions(backend, user)}
+    asked: set[str] = set()
+    for stem, in_queue in (("jobs-all-ended", True), ("jobs-mine", True), ("history-all", False)):
+        for row in rows_of(tables[stem])[: DETAILED.get(scene, 0)]:
+            if row["id"] not in asked:
+                asked.add(row["id"])
+                for question in job_questions(backend, row, in_queue=in_queue):
+                    recorder.ask(*question)
+    directory = CASES / scene
+    shutil.rmtree(directory, ignore_errors=True)
+    about, clock = settings["about"], settings["clock"]
+    write_case(directory, about, user, clock, recorder.commands.values(), backend=BACKEND.name)
+    write_expected(directory)
+    return directory
+
+
+def main() -> None:
+    every = sorted(file.parent.name for file in SCENES.glob("*/scene.json"))
+    parser = argparse.ArgumentParser(prog="python -m tests.support.record_pbs_case", description=__doc__)
+    parser.add_argument("scenes", nargs="*", metavar="SCENE", default=[], help=", ".join(every))
+    scenes = parser.parse_args().scenes or every
+    with tempfile.TemporaryDirectory(prefix="hpcdash-pbs-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for directory in pool.map(partial(record_scene, folder=Path(folder)), scenes):
+            print(directory)
+
+
+if __name__ == "__main__":
+    main()
