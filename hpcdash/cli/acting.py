@@ -18,7 +18,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings
 from hpcdash.domain.job_ids import number_of, split_ids
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
@@ -103,7 +103,13 @@ def _exit_status(outcomes: Sequence[Outcome]) -> int:
 def _announce(plan: Plan, session: ClusterSession) -> None:
     """What will be done, to whose jobs in which states, and the commands, on stderr."""
     verb = plan.request.verb
-    print(f"{verb} on {visible(session.name)}: {jobs_words(plan.rows)}", file=sys.stderr)
+    rows = plan.rows
+    # What has ended can be run once more; nothing else happens to it.
+    if verb is not Verb.REQUEUE:
+        rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
+    print(f"{verb} on {visible(session.name)}: {jobs_words(rows)}", file=sys.stderr)
+    if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
+        print(f"  {ended} of the same ended already", file=sys.stderr)
     known = {row["_number"] for row in plan.rows}
     unknown = [job_id for job_id in plan.request.job_ids if int(number_of(job_id) or -1) not in known]
     if unknown:

@@ -181,9 +181,9 @@ def signal_jobs(common: CommonOptions, signal: str, jobs: tuple[str, ...], recip
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
-@click.option("--qos", metavar="NAME")
-@click.option("--nice", metavar="N", help="0 and above; higher waits longer.")
-@click.option("--throttle", metavar="N", help="How many tasks of an array may run at once; 0: all.")
+@click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
+@click.option("--nice", metavar="N", help="Higher waits longer; on PBS -100 is its priority 100 (qalter -p).")
+@click.option("--throttle", metavar="N", help="How many tasks of an array may run at once; 0: all (not on PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def alter(common: CommonOptions, jobs: tuple[str, ...], form: str, **changes: str | None) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from hpcdash.backends.base import JobDetail
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
@@ -131,7 +132,9 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
 
     picture, detail, backend, taken_at = with_session(common, work)
     if form == "json":
-        shown = table_to_json_rows(detail.job, public_names(JOBS))[0]
+        # Of an array as a whole what its tasks have in common; the details are one task's.
+        whole = pa.Table.from_pylist([dict(picture.row or {})], JOBS) if picture.is_whole_array else detail.job
+        shown = table_to_json_rows(whole, public_names(JOBS))[0]
         shown["native"] = dict(detail.native)
         shown["usage"] = picture.usage
         answer = {

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from hpcdash.domain.job_ids import split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
+from hpcdash.stores.job_rows import ids_in_full
 from hpcdash.stores.resubmission import settle
 from hpcdash.stores.submission import plan_submission
 from hpcdash.ui.session import ClusterSession
@@ -55,7 +57,7 @@ def run_submit(
 
     async def work(session: ClusterSession) -> tuple[Outcome | None, ClusterSession]:
         await session.store.open(force=True)
-        planned = plan_submission(session.store, wanted)
+        planned = plan_submission(session.store, await _after_in_full(wanted, session))
         argv = program_words(planned.plan.commands[0].argv)
         for aside in planned.asides:
             print(f"hpcdash: {visible(aside)}", file=sys.stderr)
@@ -91,6 +93,14 @@ def run_submit(
     sys.stdout.flush()
     if not outcome.done:
         sys.exit(EXIT_UNREACHABLE if outcome.done is None else EXIT_REFUSED)
+
+
+async def _after_in_full(wanted: Submission, session: ClusterSession) -> Submission:
+    """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+    if not wanted.after:
+        return wanted
+    rows = await session.actions.rows_of(wanted.after)
+    return replace(wanted, after=ids_in_full(wanted.after, rows))
 
 
 def _parted(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

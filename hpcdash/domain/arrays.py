@@ -13,7 +13,7 @@ from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
 from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
 from hpcdash.domain.columns import STATE_ORDER, as_array, row_numbers, state_ranks
 from hpcdash.domain.schema import TEXT
-from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.states import ACTIVE, WAITING
 
 FOLD_PLAIN = 0
 FOLD_FOLDED = 1
@@ -137,6 +137,7 @@ def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.T
     state = as_array(rows["state"])
     ranks = pc.fill_null(state_ranks(state.dictionary).take(state.indices), len(STATE_ORDER))
     is_active = pc.less(ranks, len(ACTIVE))
+    rows = _without_reasons_of_others(rows, groups, ranks)
     columns: dict[str, pa.Array] = {
         "_group": groups,
         "_place": places,
@@ -165,6 +166,20 @@ def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.T
     result = {name: as_array(grouped[name]) for name in grouped.column_names}
     first_rows = rows.take(pc.index_in(result["_place_min"], value_set=places))
     return _assemble(rows, first_rows, result), result["_group"], result["_place_min"]
+
+
+def _without_reasons_of_others(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:
+    """`rows`, where one that ended has no reason unless its group ended in the same state."""
+    least = pa.table({"group": groups, "rank": ranks}).group_by("group").aggregate([("rank", "min")]).combine_chunks()
+    state_of_group = as_array(least["rank_min"]).take(pc.index_in(groups, value_set=as_array(least["group"])))
+    counts = pc.or_(pc.equal(ranks, state_of_group), pc.less(ranks, len(ACTIVE | WAITING)))
+    reasons = as_array(rows["reason"])
+    if pa.types.is_dictionary(reasons.type):
+        codes = pc.if_else(counts, reasons.indices, pa.scalar(None, reasons.indices.type))
+        kept = pa.DictionaryArray.from_arrays(codes, reasons.dictionary)
+    else:
+        kept = pc.if_else(counts, reasons, pa.scalar(None, reasons.type))
+    return rows.set_column(rows.schema.get_field_index("reason"), rows.schema.field("reason"), kept)
 
 
 def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array]) -> pa.Table:

@@ -14,8 +14,8 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 
 # PBS counts to 999 999 999 999 at most (max_job_sequence_id), Slurm less far.
 _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
-# A number alone after the dot is a step of Slurm's.
-_SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*)")
+# A number alone after the dot is a step of Slurm's. A PBS server that was given a port (-p) has it in its name.
+_SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
 _SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
 _PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)

@@ -84,7 +84,8 @@ def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[
         # To requeue one by its number would run again tasks that ended well and are in no list any more.
         is_whole = verb != "requeue" and bool(theirs) and len(theirs) == len(touched)
         ids.update(dict.fromkeys([job_id] if is_whole else theirs))
-    return tuple(job_id for job_id in ids if known.get(job_id) not in ids)
+    # PBS gives an array's row the array's own id.
+    return tuple(job_id for job_id in ids if known.get(job_id) == job_id or known.get(job_id) not in ids)
 
 
 def _left_out(verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missing: Sequence[str]) -> tuple[str, ...]:

@@ -148,6 +148,9 @@ async def run_process(
             await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
     finally:
         signal_group(pid, signal.SIGKILL)
+        # Whoever gives up on a command may close the loop next: its end has to be told before.
+        if not gatherer.exited.is_set():
+            await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
         returncode = transport.get_returncode()
         transport.close()
     return Completed(

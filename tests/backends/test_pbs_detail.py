@@ -27,7 +27,7 @@ def files(
     """(stdout_path, stderr_path, work_dir) of a job whose attributes are these."""
     native = {"Job Id": job_id, **base, **PATHS, **changed}
     row = parsed(dsv(job_id, base), want=Want.NAMED).table.slice(0, 1)
-    detail = job_detail(row, native)
+    detail = job_detail(Dialect.OPENPBS, row, native)
     assert detail.native == native
     assert detail.job.schema == schema.JOBS
     (only,) = detail.job.to_pylist()
@@ -72,6 +72,15 @@ def test_what_waits_of_an_array_keeps_the_place_of_its_number() -> None:
 
 def test_a_job_that_is_no_array_has_the_words_in_its_file_s_name() -> None:
     assert files(Output_Path="login1:/home/alice/^array_index^.log")[0] == "/home/alice/^array_index^.log"
+
+
+def test_output_that_is_kept_is_in_the_home_folder_whatever_path_was_asked_for() -> None:
+    found = files(Keep_Files="oe", Output_Path="login1:/data/x.out", Variable_List="PBS_O_HOME=/home/alice")
+    assert found[:2] == ("/home/alice/train.o12", "/home/alice/train.e12")
+
+
+def test_an_interactive_job_has_no_files() -> None:
+    assert files(interactive="True", Output_Path="/dev/pts/1")[:2] == (None, None)
 
 
 def test_a_job_that_tells_no_path_has_none() -> None:
@@ -140,7 +149,7 @@ def test_no_answer_breaks_the_reader(noise: bytes, end: int) -> None:
     except HpcdashError:
         return
     row = parsed(dsv("12.pbs01", JOB), want=Want.NAMED).table
-    assert isinstance(job_detail(row, found).job, pa.Table)
+    assert isinstance(job_detail(Dialect.OPENPBS, row, found).job, pa.Table)
 
 
 def test_torque_s_details_are_read_from_xml() -> None:

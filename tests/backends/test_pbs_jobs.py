@@ -224,6 +224,10 @@ def test_gpus_and_memory_are_those_of_the_whole_job() -> None:
     assert (found["gpus"], found["memory_bytes"], found["cpus"]) == (2, 8 << 30, 4)
 
 
+def test_a_cray_s_accelerators_are_gpus() -> None:
+    assert row(Resource_List__select="2:ncpus=2:naccelerators=1")["gpus"] == 2
+
+
 def test_what_is_only_in_the_select_counts_for_each_chunk() -> None:
     found = row(Resource_List__ncpus=None, Resource_List__select="2:ncpus=3:gpus=1:mem=1gb+1:ncpus=2", exec_host=None)
     assert (found["cpus"], found["gpus"], found["memory_bytes"], found["nodes"]) == (8, 2, 2 << 30, 1)
@@ -394,6 +398,61 @@ def test_an_ended_array_whose_tasks_are_listed_is_its_tasks() -> None:
         subjob(1, ENDED_JOB), subjob(2, ENDED_JOB, substate="93", Exit_status="5"), want=Want.NAMED, job_state="F"
     )
     assert [(one["id"], one["state"]) for one in rows] == [("14[1].pbs01", "completed"), ("14[2].pbs01", "failed")]
+
+
+# Of a subjob without a record PBS shows what its array has, but for the state and this comment.
+COPY = {key: value for key, value in ARRAY.items() if not key.startswith("array")} | {"job_state": "X"}
+
+
+def ended_subjobs(*lines: bytes) -> dict[str, dict[str, Any]]:
+    return {one["id"]: one for one in rows_of(parsed(*lines, want=Want.RECENT)) if one["native_state"] in "XF"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "array_exit_status", "state"),
+    [
+        ("Subjob failed", None, "failed"),
+        ("Subjob terminated", None, "cancelled"),
+        # With no word of how it ended: the array lives on, or some of its tasks failed.
+        ("Subjob finished", None, "gone"),
+        ("Subjob finished", "1", "gone"),
+        ("Subjob finished", "0", "completed"),
+    ],
+)
+def test_a_subjob_without_a_record_ended_as_its_comment_says(
+    comment: str, array_exit_status: str | None, state: str
+) -> None:
+    said = COPY | {"comment": comment, "Exit_status": array_exit_status, "substate": "93"}
+    (task,) = ended_subjobs(dsv("12[2].pbs01", said)).values()
+    assert task["state"] == state
+    assert task["reason"] is None
+    # These are its array's.
+    assert (task["exit_code"], task["exit_signal"], task["started_at"], task["elapsed_seconds"]) == (None,) * 4
+
+
+def test_a_subjob_without_a_record_beside_others_that_have_one_never_began() -> None:
+    copy = COPY | {"job_state": "F", "comment": "Subjob finished", "Exit_status": "0", "substate": "92"}
+    other = dsv("13[5].pbs01", copy)
+    tasks = ended_subjobs(dsv("12[1].pbs01", ENDED_JOB), dsv("12[5].pbs01", copy), other)
+    assert {job_id: task["state"] for job_id, task in tasks.items()} == {
+        "12[1].pbs01": "completed",
+        "12[5].pbs01": "cancelled",
+        "13[5].pbs01": "completed",
+    }
+    assert tasks["12[1].pbs01"]["exit_code"] == 0
+
+
+def test_a_job_whose_comment_is_a_subjob_s_keeps_its_own_words() -> None:
+    assert row(ENDED_JOB, comment="Subjob failed", Exit_status="0")["state"] == "completed"
+
+
+def test_a_server_with_a_port_in_its_name_has_jobs_like_others() -> None:
+    read = parse_jobs(
+        answered(dsv("12[].srv:15101", ARRAY)), question=question(Want.NAMED), dialect=Dialect.OPENPBS, want=Want.NOW
+    )
+    assert [one["id"] for one in rows_of(read)] == ["12[6-10].srv:15101", "12[].srv:15101"]
+    query = jobs_query(Dialect.OPENPBS, JobScope(job_ids=("12.srv:15101",)))
+    assert query.argv[-1] == "12.srv:15101"
 
 
 def test_the_rows_of_an_array_stand_where_it_was_listed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -267,6 +268,37 @@ def test_the_environment_of_a_job_is_left_out_but_for_the_mark_and_the_folder(
 
 
 @pytest.mark.parametrize("awk", AWKS)
+@pytest.mark.parametrize(
+    "variables",
+    ["PBS_O_WORKDIR=" + r"\," * 150_000, r"A=\,HPCDASH_MARK=" + r"\,HPCDASH_MARK=" * 40_000],
+    ids=["a folder of commas", "names that are none"],
+)
+def test_nobody_s_variables_keep_the_login_node_busy(tmp_path: Path, awk: str, variables: str) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB | {"Variable_List": variables}) + dsv("2.s", JOB), awk=awk)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    read = narrowed(commands)
+    assert [line.partition(b"|")[0] for line in read.splitlines()] == [b"Job Id: 1.s", b"Job Id: 2.s"]
+    assert len(read) < 10_000
+    # What searches on to the end takes 0.2 s (gawk) to 60 s (busybox).
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.5
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_folder_s_name_may_be_as_long_as_any(tmp_path: Path, awk: str) -> None:
+    folder = "/" + r"\," * 4095
+    job = JOB | {"Variable_List": f"PBS_O_WORKDIR={folder},HPCDASH_MARK=hpcdash:3f2a9c"}
+    read = narrowed(Commands.make(tmp_path, dsv("1.s", job), awk=awk))
+    assert f"|PBS_O_WORKDIR={folder}|HPCDASH_MARK=hpcdash:3f2a9c\n".encode() in read
+
+
+@pytest.mark.parametrize("awk", AWKS)
+def test_a_server_with_a_port_in_its_name_is_asked_for_the_subjobs(tmp_path: Path, awk: str) -> None:
+    commands = Commands.make(tmp_path, dsv("12[].srv:15101", ARRAY), awk=awk)
+    narrowed(commands, user="alice")
+    assert commands.calls[-1].endswith(" -t 12[].srv:15101")
+
+
+@pytest.mark.parametrize("awk", AWKS)
 def test_only_a_whole_owner_s_name_is_the_owner(tmp_path: Path, awk: str) -> None:
     owners = ("al@h", "alice@h", "alice.b@h", "xalice@h", "alicex@h", "a.ice@h", "bob@alice")
     lines = [dsv(f"{number}.s", JOB | {"Job_Owner": owner}) for number, owner in enumerate(owners)]
@@ -320,6 +352,20 @@ def test_the_20_newest_arrays_that_run_are_asked_for_their_subjobs(tmp_path: Pat
     narrowed(commands, user="alice")
     asked_for = [call.rpartition(" ")[2] for call in commands.calls if " -t " in call]
     assert asked_for == [f"{number}[].s" for number in range(119, 99, -1)]
+
+
+def test_a_login_node_that_cannot_resolve_the_server_of_an_id_is_asked_for_the_list(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB) + dsv("2.s", JOB), selected="2.s")
+    qstat = tmp_path / "bin" / "qstat"
+    refusal = 'case $* in *" 2.s") echo "qstat: illegally formed job identifier: 2.s" >&2; exit 1;; esac'
+    _program(qstat, f"{refusal}\n{qstat.read_text('utf-8')}")
+    for query in (
+        jobs_query(Dialect.OPENPBS, JobScope("alice")),
+        jobs_query(Dialect.OPENPBS, JobScope(job_ids=("2.s",))),
+    ):
+        assert query.parse(commands.run(query.argv)).table["id"].to_pylist() == ["2.s"]
+    # Everything of everyone would not be one job.
+    assert commands.run(listing(Dialect.OPENPBS, Want.WHOLE, job_ids=("2.s",)).argv).status == 1
 
 
 def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:

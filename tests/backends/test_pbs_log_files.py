@@ -201,10 +201,10 @@ def test_a_job_whose_folder_cannot_be_written_is_held_and_keeps_its_path() -> No
 def test_a_job_s_last_files_are_known_while_it_runs() -> None:
     row = {"id": "153.pbs01", "state": RUNNING, "array_id": None, "array_task": None, "name": "def"}
     native = {**paths("def"), "Variable_List": VARIABLES, "exec_host": "cn01/0"}
-    assert last_files(row, native) == (f"{WORK}/def.o153", f"{WORK}/def.e153")
-    assert last_files(row, {**native, "Join_Path": "oe"}) == (f"{WORK}/def.o153", f"{WORK}/def.o153")
-    assert last_files(row, {**native, "Keep_Files": "oe"}) == (f"{HOME}/def.o153", f"{HOME}/def.e153")
-    assert last_files(row, {"interactive": "True", "Output_Path": "/dev/pts/1"}) == (None, None)
+    assert last_files(row, native, Dialect.OPENPBS) == (f"{WORK}/def.o153", f"{WORK}/def.e153")
+    assert last_files(row, {**native, "Join_Path": "oe"}, Dialect.OPENPBS) == (f"{WORK}/def.o153", f"{WORK}/def.o153")
+    assert last_files(row, {**native, "Keep_Files": "oe"}, Dialect.OPENPBS) == (f"{HOME}/def.o153", f"{HOME}/def.e153")
+    assert last_files(row, {"interactive": "True", "Output_Path": "/dev/pts/1"}, Dialect.OPENPBS) == (None, None)
 
 
 # -- arrays

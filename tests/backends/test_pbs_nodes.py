@@ -100,6 +100,13 @@ def test_the_recorded_nodes(name: str) -> None:
     assert nodes["cn03"]["reason_since"] == "2026-11-21T03:59:00Z"
 
 
+def test_a_cray_s_accelerators_are_gpus() -> None:
+    found = node(resources_available__naccelerators="4", resources_assigned__naccelerators="3")
+    assert (found["gpus"], found["gpus_used"]) == (4, 3)
+    both = node(resources_available__ngpus="2", resources_available__naccelerators="4")
+    assert both["gpus"] == 2
+
+
 def test_text_says_what_dsv_says() -> None:
     assert rows_of(scene("older", "vnodes.txt"), Dialect.PBS_TEXT) == rows_of(scene("everyday"))
 
@@ -254,8 +261,9 @@ def test_a_server_without_nodes_has_none() -> None:
 
 
 def test_a_server_that_is_down_is_no_empty_list() -> None:
-    with pytest.raises(ControllerDown):
+    with pytest.raises(ControllerDown) as caught:
         parsed(b"", status=1, stderr=b"pbsnodes: cannot connect to server pbs01, error=15010\n")
+    assert caught.value.argv == ("pbsnodes", "-av")
 
 
 def test_something_else_is_unreadable() -> None:

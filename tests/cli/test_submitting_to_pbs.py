@@ -55,14 +55,31 @@ def test_an_array_has_its_id_in_full(program: Program, script: str) -> None:
 
 def test_a_dry_run_submits_and_keeps_nothing(program: Program, stand_ins: StandIns, script: str) -> None:
     done = program("submit", script, "--dry-run", "--after", "12", "--hold")
-    assert done.text.startswith("qsub -f -W depend=afterany:12 -h -N run_a.sh -v HPCDASH_MARK=hpcdash:")
+    assert done.text.startswith("qsub -f -W 'depend=afterany:12[].pbs01' -h -N run_a.sh -v HPCDASH_MARK=hpcdash:")
     assert stand_ins.calls("qsub") == []
     assert not list(program.home.rglob("scripts"))
 
 
 @pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("12", "12[].pbs01"),
+        ("12[]", "12[].pbs01"),
+        ("9,12", "9.pbs01:12[].pbs01"),
+        ("20", "20.pbs01"),
+        ("999", "999"),
+    ],
+)
+def test_a_job_to_wait_for_is_named_as_pbs_names_it(program: Program, script: str, typed: str, named: str) -> None:
+    """PBS takes 12 for a job it does not know where that is the array 12[], and ends what waits for it at once."""
+    told = program("submit", script, "--dry-run", "--after", typed).text
+    assert f"depend=afterany:{named}" in told.replace("'", "").split()
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("--after", "12[3]"), "PBS lets a job wait for no task of an array"),
         (("--array", "1-3,7"), "Submit these one after the other: 1-3, 7."),
         (("--", "-I"), "asks for a terminal"),
         (("--", "--", "first"), "-v NAME=VALUE"),

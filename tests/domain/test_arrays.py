@@ -198,3 +198,10 @@ def test_folding_in_an_order_is_folding_what_was_put_in_order(
     order = pa.array(numbers, pa.uint64())
     for opened in (frozenset(unfolded), None):
         assert fold(table, opened, order).to_pylist() == fold(table.take(order), opened).to_pylist()
+
+
+def test_a_summary_has_no_reason_of_a_task_that_ended_in_another_way() -> None:
+    ended = task("12", 2, "cancelled", reason="terminated by ada")
+    assert folded(queue(task("12", 1), ended), "state", "reason") == [("running", None)]
+    assert folded(queue(task("12", 1, "failed"), ended), "state", "reason") == [("failed", None)]
+    assert folded(queue(ended, task("12", 3, "cancelled")), "state", "reason") == [("cancelled", "terminated by ada")]

@@ -15,6 +15,7 @@ from hpcdash.domain.job_ids import (
     in_full,
     number_of,
     parse_job_id,
+    server_of,
     slurm_job_id,
     split_ids,
     task_of,
@@ -184,6 +185,13 @@ def test_an_id_that_was_typed_is_written_as_its_rows_are(
     typed: str, row_id: str, array_id: str | None, in_the_rows_manner: str
 ) -> None:
     assert in_full(typed, row_id, array_id) == in_the_rows_manner
+
+
+def test_a_server_s_port_is_part_of_its_name() -> None:
+    assert str(parse_job_id("12[3].srv.site:15101")) == "12[3].srv.site:15101"
+    assert server_of("12[].srv:15101") == "srv:15101"
+    with pytest.raises(BadJobId):
+        parse_job_id("12.srv:x")
 
 
 def test_slurm_takes_brackets_and_refuses_a_server() -> None:

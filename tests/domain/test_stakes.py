@@ -167,3 +167,9 @@ def test_who_waits_for_a_good_end_of_a_cancelled_job_is_left_behind() -> None:
 )
 def test_a_span_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
     assert span_words(seconds) == words
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "alter", "signal"])
+def test_the_one_row_of_an_array_that_has_the_array_s_own_id_can_be_acted_on(verb: str) -> None:
+    whole = row("12[].pbs01", "running", array_id="12[].pbs01", _tasks=3)
+    assert choose(verb, ("12[].pbs01",), (whole,)).job_ids == ("12[].pbs01",)

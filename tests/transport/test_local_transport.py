@@ -89,3 +89,15 @@ async def test_the_login_environment_is_ours_already() -> None:
 async def test_what_cannot_be_run_is_refused(argv: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         await LocalTransport().run(argv)
+
+
+def test_a_loop_that_ends_after_a_command_was_given_up_on_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def give_up() -> None:
+        running = asyncio.create_task(LocalTransport().run(("sleep", "30")))
+        await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    for _ in range(10):
+        asyncio.run(give_up())
+    assert caplog.text == ""

@@ -219,16 +219,6 @@ async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
         assert "PBS lets only operators suspend jobs" in screen_text(app)
 
 
-async def test_where_nothing_can_be_changed_no_empty_form_is_shown(tmp_path: Path) -> None:
-    app = pbs_app(PbsTransport(), tmp_path, Dialect.SLURM_WRAPPERS)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
-        await point_at(pilot, "40.pbs01")
-        await press(pilot, "A")
-        await until(pilot, lambda: "nothing of these jobs can be changed here" in said(app))
-        assert not isinstance(app.screen, AlterDialog)
-
-
 async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,48 @@ async def test_an_array_of_another_says_how_many_of_its_tasks_run() -> None:
         assert line.rstrip().endswith("5 running")
 
 
+async def test_an_array_that_ended_has_no_reason_of_one_of_its_tasks_for_its_end() -> None:
+    app = dashboard(cases=PBS_CASES)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "4")
+        (array,) = [line for line in lines_with(app, " 12[] (7) ") if "arr" in line]
+        assert "failed" in array
+        assert "terminat" not in array
+        (too_long,) = lines_with(app, "walltime1")
+        assert "timed out" in too_long
+        assert "exceeded" not in too_long
+        (signalled,) = lines_with(app, "todelete ")
+        assert "signal 15" in signalled
+
+
+async def test_a_node_says_which_of_its_jobs_are_not_listed_and_which_are_its_host_s() -> None:
+    app = dashboard(cases=PBS_CASES)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "2")
+        await point_at(pilot, "cn01")
+        await press(pilot, "enter")
+        assert "arrays listed as one row are left out" in screen_text(app)
+        assert "those of all of" not in screen_text(app)
+        await press(pilot, "escape")
+        await point_at(pilot, "gpu01[1]")
+        await press(pilot, "enter")
+        assert "those of all of gpu01: a job's list names no part of it" in screen_text(app)
+        await press(pilot, "escape")
+        await point_at(pilot, "cn03")
+        await press(pilot, "enter")
+        assert "left out" not in screen_text(app)
+
+
+async def test_the_help_names_what_pbs_lets_one_change() -> None:
+    app = dashboard(cases=PBS_CASES)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "question_mark")
+        assert "change time limit, queue, nice or throttle" in screen_text(app)
+
+
 async def test_a_suspended_job_says_why_rather_than_where_it_stands_still() -> None:
     app = dashboard("preempted", cases=PBS_CASES)
     async with app.run_test(size=SIZE) as pilot:

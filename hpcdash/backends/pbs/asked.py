@@ -8,7 +8,8 @@ from hpcdash.backends.pbs.values import size_bytes
 from hpcdash.domain.columns import MOST
 
 _CPUS = frozenset({"ncpus", "ppn"})
-_GPUS = frozenset({"ngpus", "gpus", "ngpu", "gpu"})
+# naccelerators: of Crays.
+_GPUS = frozenset({"ngpus", "gpus", "ngpu", "gpu", "naccelerators"})
 # More digits than any count of nodes or processors has.
 _MOST_DIGITS = 9
 

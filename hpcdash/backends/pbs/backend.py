@@ -109,7 +109,7 @@ class PbsBackend:
         return history.history_native_query(self._dialect, job_id)
 
     def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        return detail.job_detail(row, native)
+        return detail.job_detail(self._dialect, row, native)
 
     def reason_hint(self, state: str, reason: str | None) -> str:
         return reasons.reason_hint(state, reason)

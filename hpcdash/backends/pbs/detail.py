@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 
@@ -11,12 +10,8 @@ import pyarrow as pa
 from hpcdash.backends.base import Answer, JobDetail, Query
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.pbs.log_files import submit_variable
+from hpcdash.backends.pbs.log_files import last_files, submit_variable
 from hpcdash.errors import NoSuchJob
-
-_ARRAY_INDEX = "^array_index^"
-# The machine before a path; a file's own name may hold a colon.
-_HOST = re.compile(r"\A[^/:]+:(?=.)")
 
 
 def native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
@@ -38,28 +33,13 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     return native
 
 
-def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the files that PBS tells, and the folder it was submitted from; where both go into one file, both
-    are that. Of tasks that wait the files keep ^array_index^ for the task's number."""
-    out, err = (_path(row, native, *stream) for stream in (("Output_Path", ".OU"), ("Error_Path", ".ER")))
-    joined = native.get("Join_Path", "n")
-    if joined.startswith("oe"):
-        err = out
-    elif joined.startswith("eo"):
-        out = err
+def job_detail(dialect: Dialect, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    """The row with the files its output is in once it has ended, and the folder it was submitted from; where both go
+    into one file, both are that. Of tasks that wait the files keep ^array_index^ for the task's number."""
+    out, err = last_files(row.to_pylist()[0], native, dialect)
     work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
     for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
         if text:
             position = row.schema.get_field_index(column)
             row = row.set_column(position, row.schema.field(position), pa.array([text], pa.string()))
     return JobDetail(row, native)
-
-
-def _path(row: pa.Table, native: Mapping[str, str], attribute: str, suffix: str) -> str | None:
-    path = _HOST.sub("", native.get(attribute, ""))
-    task = row["array_task"][0].as_py()
-    if task and task.isdigit():
-        path = path.replace(_ARRAY_INDEX, task)
-    if path.endswith("/"):
-        path += native.get("Job Id", row["id"][0].as_py()) + suffix
-    return path or None

@@ -15,10 +15,12 @@ from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE
 from hpcdash.backends.pbs.asked import asked
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.exit_reasons import exit_reason
 from hpcdash.backends.pbs.listing_script import KEPT, MARK_VARIABLE, WORK_DIR_VARIABLE
 from hpcdash.backends.pbs.log_files import submit_variable
-from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
+from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, reason_of
 from hpcdash.backends.pbs.states import exit_pair, job_state
+from hpcdash.backends.pbs.subjob_copies import with_own_words
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, pairs_per_distinct, per_distinct, utc_instants, words
 from hpcdash.domain.states import ENDED, WAITING, JobState
@@ -88,6 +90,7 @@ def _unescaped(text: str) -> str:
 def frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Table:
     """A row a record: the columns of domain.schema.JOBS as far as they do not hang on what an array's rows become, and
     the texts those are made of."""
+    table, is_copy = with_own_words(table)
     raw = _Raw(table, dialect)
     limit = _limits(raw)
     used = values.durations(raw["resources_used.walltime"])
@@ -97,7 +100,7 @@ def frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Tab
     )
     no_time = pa.scalar(None, schema.TIME)
     starts = values.instants(raw.started)
-    started = pc.if_else(is_waiting, no_time, starts)
+    started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
     ended = _ends(raw)
     node_list, hosts = values.exec_hosts(raw["exec_host"])
     exit_code, exit_signal = pairs_per_distinct(

@@ -23,6 +23,8 @@ KEPT = (
 # A record is a line, but for the byte CA in a value, which PBS writes as ^ and a newline: every record begins with the
 # same attribute, before which nobody's value comes. After the records comes a line of ours with the exit status of
 # qstat, which a pipe would lose; no value can hold the token it begins with.
+# A person's variables can be a megabyte of escaped commas, of which an awk may take minutes to find the end: a folder's
+# name has 4096 bytes, twice as many where each is escaped.
 # What the script is to know of the answer goes to descriptor 3: `seen`, and the arrays whose subjobs are to be asked.
 _NARROW = r"""
 function field(name,    head, at, rest) {
@@ -33,22 +35,25 @@ function field(name,    head, at, rest) {
     at = index(rest, T)
     return at ? substr(rest, 1, at - 1) : rest
 }
-function variable(list, name,    rest, at, value) {
+function variable(list, name,    rest, at, value, tries) {
     rest = "," list
-    while ((at = index(rest, "," name "=")) > 1 && substr(rest, at - 1, 1) == "\\") rest = substr(rest, at + 1)
+    while ((at = index(rest, "," name "=")) > 1 && substr(rest, at - 1, 1) == "\\") {
+        if (++tries > 9) return ""
+        rest = substr(rest, at + 1)
+    }
     if (!at) return ""
-    rest = substr(rest, at + length(name) + 2)
+    rest = substr(rest, at + length(name) + 2, 9000)
     while (at = index(rest, ",")) {
         value = value substr(rest, 1, at - 1)
         if (substr(rest, at - 1, 1) != "\\") return value
         value = value ","
         rest = substr(rest, at + 1)
     }
-    return value rest
+    return length(rest) + length(value) < 9000 ? value rest : ""
 }
 function note(word) { print word | "cat >&3" }
 function array(id, state, count) {
-    if (!ARRAYS || id !~ /^[0-9]+\[\][A-Za-z0-9._-]*$/) return
+    if (!ARRAYS || id !~ /^[0-9]+\[\][A-Za-z0-9._:-]*$/) return
     if (WHAT != "ended" && count ~ /(Running|Exiting):[1-9]/) note(id)
     else if (WHAT != "now" && (state == "F" || count ~ /Expired:[1-9]/)) note(id)
 }
@@ -120,7 +125,8 @@ END {
 }
 """.replace("KEPT_FIELDS", " ".join(KEPT))
 
-# 35: it has ended, 153: unknown. qstat and qselect exit 0, with nothing printed, for -x where no history is kept.
+# 35: it has ended, 153: unknown, 1: the login node cannot resolve the server that the id names, which is not the one it
+# is configured with. qstat and qselect exit 0, with nothing printed, for -x where no history is kept.
 SCRIPT = (
     r"""
 set -f
@@ -166,9 +172,11 @@ one_by_one() {
             number=${id%%.*}
             tell "${number}[]${id#"$number"}"; status=$? ;;
         esac
-        case $status in
-        0) answered=1 ;;
-        35 | 153) unknown=$status ;;
+        case $status,$what in
+        0,*) answered=1 ;;
+        35,* | 153,*) unknown=$status ;;
+        1,whole) exit 1 ;;
+        1,*) numbers=$*; return ;;
         *) exit "$status" ;;
         esac
     done

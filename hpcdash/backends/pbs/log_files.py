@@ -75,9 +75,7 @@ def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFi
     return _files(out, None if joined.startswith("oe") else job.place(_STDERR))
 
 
-def last_files(
-    row: Mapping[str, Any], native: Native, dialect: Dialect = Dialect.OPENPBS
-) -> tuple[str | None, str | None]:
+def last_files(row: Mapping[str, Any], native: Native, dialect: Dialect) -> tuple[str | None, str | None]:
     """Where stdout and stderr of a row of domain.schema.JOBS are once the job has ended, the same path where they are
     joined; None where that is not told, or there is no file."""
     ended = {**row, "state": JobState.COMPLETED}

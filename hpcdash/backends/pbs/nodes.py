@@ -32,6 +32,7 @@ _NO_FEATURES = frozenset({"arch", "host", "vnode", *_GPU_TYPES})
 _AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
 # PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job.
 _SLOTS = re.compile(r"([0-9][0-9,-]*)/([^,\s/]+)")
+_ALL_VNODES = ("pbsnodes", "-av")
 _NO_NODES = (b"no node list", b"No nodes found")
 
 
@@ -40,8 +41,8 @@ def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         argv = pbs("pbsnodes", "-av", "-F", "dsv", "-D", token)
-        return Query(argv, partial(parse_nodes, token=token), command=("pbsnodes", "-av"))
-    command = ("pbsnodes", "-av" if dialect is Dialect.PBS_TEXT else "-a")
+        return Query(argv, partial(parse_nodes, token=token), command=_ALL_VNODES)
+    command = _ALL_VNODES if dialect is Dialect.PBS_TEXT else ("pbsnodes", "-a")
     return Query(pbs(*command), partial(parse_nodes, dialect=dialect), command=command)
 
 
@@ -52,10 +53,12 @@ def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: st
     """
     if not answer.stdout.strip() and any(words in answer.stderr for words in _NO_NODES):
         return ParsedTable(schema.empty(schema.NODES))
-    require_success(answer)
+    # Without the delimiter, which is another each time.
+    command = _ALL_VNODES if dialect is Dialect.OPENPBS else ()
+    require_success(answer, command)
     read = read_all(answer.stdout, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, token=token)
     if read is None:
-        raise unreadable(answer, "nodes")
+        raise unreadable(answer, "nodes", command)
     records, rejected = read
     if dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT):
         with_resources = {_host(name, said) for name, said in records if not _is_empty(said)}
@@ -75,7 +78,7 @@ def _host(name: str, said: Mapping[str, str]) -> str:
 
 def _is_empty(said: Mapping[str, str]) -> bool:
     """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
-    counts = (digits(said.get(_AVAILABLE + "ncpus")), digits(said.get(_AVAILABLE + "ngpus")))
+    counts = (digits(said.get(_AVAILABLE + "ncpus")), digits(said.get(_AVAILABLE + _gpu_resource(said))))
     return not any(counts) and not _size(said.get(_AVAILABLE + "mem"))
 
 
@@ -85,7 +88,8 @@ def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
     state, flags = node_state(native, has_jobs=bool(jobs))
     cpus = digits(said.get(_AVAILABLE + "ncpus"))
     # A resource that is nowhere set has no attribute; a node that never came up has none at all.
-    gpus = digits(said.get(_AVAILABLE + "ngpus", "" if cpus is None else "0"))
+    gpu_resource = _gpu_resource(said)
+    gpus = digits(said.get(_AVAILABLE + gpu_resource, "" if cpus is None else "0"))
     return {
         "name": name,
         "state": str(state),
@@ -98,7 +102,7 @@ def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
         "cpus": cpus,
         "cpus_used": digits(said.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
         "gpus": gpus,
-        "gpus_used": digits(said.get(_ASSIGNED + "ngpus", "" if gpus is None else "0")),
+        "gpus_used": digits(said.get(_ASSIGNED + gpu_resource, "" if gpus is None else "0")),
         "gpu_type": next((said[_AVAILABLE + key] for key in _GPU_TYPES if said.get(_AVAILABLE + key)), None),
         "memory_bytes": _size(said.get(_AVAILABLE + "mem")),
         "memory_used_bytes": _size(said.get(_ASSIGNED + "mem")),
@@ -106,6 +110,12 @@ def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
         "features": _features(said),
         "jobs": len(jobs),
     }
+
+
+def _gpu_resource(said: Mapping[str, str]) -> str:
+    """By which name its GPUs are counted; Crays have accelerators."""
+    has_accelerators = _AVAILABLE + "naccelerators" in said and _AVAILABLE + "ngpus" not in said
+    return "naccelerators" if has_accelerators else "ngpus"
 
 
 def _features(said: Mapping[str, str]) -> list[str]:

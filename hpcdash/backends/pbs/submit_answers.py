@@ -7,7 +7,7 @@ import re
 from hpcdash.backends.base import Answer, Outcome
 from hpcdash.errors import excerpt
 
-_JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*")
+_JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
 # Torque with display_job_server_suffix off, and Slurm's wrapper.
 _BARE_ID = re.compile(rb"[0-9]+(?:\[\])?")
 # The request may have arrived: the connection broke after it was made.

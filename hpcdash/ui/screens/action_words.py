@@ -53,6 +53,12 @@ ALL_OF_A_JOB = ("all its processes", "a script without a trap ends, with the job
 CHANGED = {"time": "time limit", "queue": "queue", "qos": "QoS", "nice": "nice", "throttle": "tasks at once"}
 
 
+def changeable_words(names: Sequence[str]) -> str:
+    """`change time limit, queue or nice`: what this scheduler lets one change, by the names of ALTERABLE."""
+    labels = ["throttle" if name == "throttle" else CHANGED[name] for name in names]
+    return f"change {' or '.join(filter(None, [', '.join(labels[:-1]), labels[-1]]))}"
+
+
 def is_dangerous(request: ActionRequest) -> bool:
     """Whether `enter` alone must not do it."""
     if request.verb is Verb.SIGNAL:

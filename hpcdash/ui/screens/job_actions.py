@@ -100,8 +100,7 @@ class JobActions(Acting):
             self.notify("reading its script and options …", timeout=2)
             again = await plan_again(session.store, choice.wanted)
         except HpcdashError as error:
-            words = " ".join(" ".join(part.split()) for part in (error.message, error.next_step) if part)
-            self.notify(visible(f"not submitted: {words}"), severity="error", timeout=15, markup=False)
+            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
             return
         finally:
             self._is_preparing = False
@@ -149,9 +148,6 @@ class JobActions(Acting):
         if choice is None:
             return
         fields, asides = self._alterable(choice)
-        if not fields:
-            self.notify("nothing of these jobs can be changed here", severity="warning", timeout=5)
-            return
 
         def request(changes: Mapping[str, str]) -> ActionRequest:
             return ActionRequest(Verb.ALTER, choice.job_ids, changes=changes)

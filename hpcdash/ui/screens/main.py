@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import Action, available, key_sign, textual_keys
+from hpcdash.ui.screens.action_words import changeable_words
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.session import ClusterSession
@@ -280,7 +282,12 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         hidden = set() if self._tour.is_on else {"tour_next", "tour_end"}
         if len(self.sessions) <= 1:
             hidden.add("next_cluster")
-        return [action for action in actions if action.name not in hidden]
+        alterable = self.session.store.backend.alterable
+        return [
+            replace(action, words=changeable_words(alterable)) if action.name == "alter" and alterable else action
+            for action in actions
+            if action.name not in hidden
+        ]
 
     def _key_sign_of(self, name: str) -> str:
         """An action's keys; '' for what no view of this cluster can do."""

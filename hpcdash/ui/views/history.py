@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.states import JobState
 from hpcdash.domain.words import ended_words
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
@@ -16,7 +17,9 @@ from hpcdash.ui.widgets.rows_layout import Column
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     """How it ended, where there is more to say than the state."""
-    return ended_words(row)
+    # The tasks of an array have a reason each; that its time was up the state says.
+    is_said = row.get("_states") or row["state"] == JobState.TIMEOUT
+    return "" if is_said and not row["exit_signal"] and not row["exit_code"] else ended_words(row)
 
 
 class HistoryView(JobsView):

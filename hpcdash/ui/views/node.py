@@ -30,7 +30,7 @@ class NodeView(JobsView):
     """Everyone's jobs on one node, under what sinfo says of it."""
 
     DEFAULT_CSS = """
-    NodeView > #about { height: auto; max-height: 8; padding: 0 1 1 1; }
+    NodeView > #about { height: auto; max-height: 10; padding: 0 1 1 1; }
     """
 
     def __init__(self, session: ClusterSession, *, name: str) -> None:
@@ -80,6 +80,7 @@ class NodeView(JobsView):
             if row["reason_since"] is not None:
                 since = f", {format_age(now - row['reason_since'].timestamp())} ago"
             pairs.append(("reason", f"{row['reason']} (by {row['reason_by'] or 'unknown'}{since})"))
+        pairs.append(("jobs", self._which_jobs(row["jobs"] or 0)))
         text = Text()
         for label, value in pairs:
             if value:
@@ -87,6 +88,18 @@ class NodeView(JobsView):
                 text.append(f"{visible(str(value))}\n")
         text.rstrip()
         return text
+
+    def _which_jobs(self, count: int) -> str:
+        """In words, where those below are more or fewer than the `count` that are on this node; else ''."""
+        table = super().source()
+        if table is None:
+            return ""
+        host, is_vnode = _VNODE.subn("", self.node_name)
+        shown = on_node(table, self.node_name).num_rows
+        words = [f"those of all of {host}: a job's list names no part of it"] if is_vnode and shown else []
+        if (is_vnode or shown < count) and _active(table.filter(_is_spread_unlisted(table))).num_rows:
+            words.append("arrays listed as one row are left out: on which nodes their tasks run is not told")
+        return "; ".join(words)
 
     def way_crumb(self) -> str:
         return f"node {self.node_name}"
@@ -111,12 +124,20 @@ def on_node(jobs: pa.Table, node: str) -> pa.Table:
     Of PBS's vnodes (gpu01[0]) a job's list has the host: those of all its vnodes are shown.
     """
     node = _VNODE.sub("", node)
-    states = pc.cast(jobs["state"], pa.string())
-    active = jobs.filter(pc.is_in(states, pa.array([str(state) for state in ACTIVE])))
+    active = _active(jobs)
     lists = [text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)]
     if not lists:
         return schema.empty(schema.JOBS)
     return active.filter(pc.is_in(active["node_list"], pa.array(lists, pa.string())))
+
+
+def _active(jobs: pa.Table) -> pa.Table:
+    return jobs.filter(pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE])))
+
+
+def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
+    """Which rows stand for tasks of an array on nodes that are not told."""
+    return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))
 
 
 VIEW = ViewSpec("node", "node", NodeView, Capability.NODES, root=False)
