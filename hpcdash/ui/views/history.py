@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.columns import as_array
 from hpcdash.domain.states import JobState
 from hpcdash.domain.words import ended_words
 from hpcdash.stores.cluster import Changed
@@ -13,6 +18,9 @@ from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column
+
+_EXIT_CELLS = 10
+_MOST_EXIT_CELLS = 40
 
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
@@ -42,12 +50,24 @@ class HistoryView(JobsView):
         instant = cells.instant_cell(self.now, self.session.zone)
         return {
             **{name: of_jobs[name] for name in kept},
-            "exit": Column("exit_code", "EXIT", 10, "left", 2, exit_cell),
+            "exit": Column("exit_code", "EXIT", _EXIT_CELLS, "left", 2, exit_cell, flexible=True),
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
             "ended": Column("ends_at", "ENDED", 10, "right", 2, instant),
             **{name: of_jobs[name] for name in then},
             "nodes_at": Column("node_list", "NODES", 10, "left", 7, cells.text_cell, flexible=True),
         }
+
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        """How a job ended takes what its longest reason does."""
+        if column.key != "exit_code":
+            return super().fitted(column, table)
+        has_number = pc.or_(
+            pc.greater(pc.fill_null(as_array(table["exit_code"]), 0), 0),
+            pc.greater(pc.fill_null(as_array(table["exit_signal"]), 0), 0),
+        )
+        reasons = as_array(table["reason"]).cast(pa.string()).filter(pc.invert(has_number))
+        longest = pc.max(pc.utf8_length(reasons)).as_py() or 0
+        return replace(column, longest=max(_EXIT_CELLS, min(longest, _MOST_EXIT_CELLS)))
 
     def placeholder(self) -> str:
         return "no job ended in the last 7 days" if self.everyone else "no job of yours ended in the last 7 days"
