@@ -696,3 +696,16 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     for job_id in ("9.pbs01", "9[].pbs01"):
         with contextlib.suppress(UsageError):
             again(native, "#PBS -j oe -o x -l walltime=1", job_id=job_id)
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "next_step"),
+    [
+        ("--signal=USR1@600", "PBS sends no signal ahead of the time limit", "timer in the script"),
+        ("--partition=gpu", "--partition=gpu is no option of qsub", "one dash"),
+    ],
+)
+def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(word: str, said: str, next_step: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        submission(Dialect.OPENPBS, Submission(b"#!/bin/sh\ntrue\n", "job.sh", (word,)))
+    assert next_step in refused.value.next_step

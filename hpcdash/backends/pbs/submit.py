@@ -50,6 +50,7 @@ def submission(dialect: Dialect, wanted: Submission) -> Handover:
     """
     if dialect is Dialect.SLURM_WRAPPERS:
         return _wrapped(wanted)
+    _refuse_long(wanted.options)
     line = read_command_line(wanted.options)
     own = settings(line.options, in_script=False)
     text = wanted.script.decode("utf-8", "surrogateescape")
@@ -132,6 +133,19 @@ def resubmission(
 def _qsub(dialect: Dialect) -> tuple[str, ...]:
     # Without -f qsub leaves a process behind that waits for more; Torque's -f is something else.
     return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
+
+
+def _refuse_long(options: Sequence[str]) -> None:
+    """Raises UsageError for an option in Slurm's manner, with what PBS has in its place."""
+    for word in options:
+        if re.match(r"--[A-Za-z]", word):
+            is_signal = word.startswith("--signal")
+            raise UsageError(
+                f"{word} is no option of qsub" + (": PBS sends no signal ahead of the time limit" if is_signal else ""),
+                "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on USR1."
+                if is_signal
+                else "Its options have one dash: man qsub.",
+            )
 
 
 def _refuse(line: CommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
