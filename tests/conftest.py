@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
+
+# A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
