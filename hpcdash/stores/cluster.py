@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
-from hpcdash.domain.job_ids import BadJobId, array_of, covers, holds_many, parse_job_id, task_of
+from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.errors import (
     CommandError,
     CommandMissing,
@@ -26,6 +26,7 @@ from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import Clock
 from hpcdash.stores.departures import Departures, JobEvent
+from hpcdash.stores.job_rows import row_of
 from hpcdash.stores.joins import with_job_counts
 from hpcdash.stores.kept_scripts import KeptScripts
 from hpcdash.stores.snapshots import Kind, Snapshot
@@ -376,7 +377,7 @@ class ClusterStore:
         row_query = self.backend.jobs_query(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
         try:
             parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.native_query(job_id)))
-            row = _row_of(parsed.table, job_id)
+            row = row_of(parsed.table, job_id)
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
         return self.backend.job_detail(row, native)
@@ -392,7 +393,7 @@ class ClusterStore:
         except HpcdashError as error:
             not_in_queue.next_step = f"It may have ended; its history cannot be asked: {error.message}."
             raise not_in_queue from error
-        return self.backend.job_detail(_row_of(parsed.table, job_id), native)
+        return self.backend.job_detail(row_of(parsed.table, job_id), native)
 
     async def close(self) -> None:
         """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""
@@ -401,28 +402,3 @@ class ClusterStore:
             task.cancel()
         await asyncio.gather(*fetching, return_exceptions=True)
         await self.transport.close()
-
-
-def _row_of(table: pa.Table, job_id: str) -> pa.Table:
-    """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob where there is none."""
-    if not table.num_rows:
-        raise NoSuchJob(f"no list and no history knows job {job_id}", "Is the number right, and the cluster?")
-    position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()
-    return table.slice(position if position >= 0 else _holding_row(table, job_id), 1)
-
-
-def _holding_row(table: pa.Table, job_id: str) -> int:
-    """Of a single task its own row, or the one of its array that holds it; else the first."""
-    try:
-        wanted = parse_job_id(job_id)
-    except BadJobId:
-        return 0
-    if wanted.tasks is None:
-        return 0
-    for index, known_id in enumerate(table["id"].to_pylist()):
-        try:
-            if covers(wanted, parse_job_id(known_id)):
-                return index
-        except BadJobId:
-            continue
-    raise NoSuchJob(f"array {array_of(job_id)} has no task {task_of(job_id)}")

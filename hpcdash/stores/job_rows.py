@@ -9,19 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import (
     BadJobId,
     JobId,
+    array_of,
     covers,
     in_full,
     joined_tasks,
     parse_job_id,
     shared_tasks,
+    task_of,
     with_tasks,
 )
 from hpcdash.domain.states import WAITING
+from hpcdash.errors import NoSuchJob
 
 Row = Mapping[str, Any]
 # Of a row that stands for some only of the tasks that its record holds.
@@ -47,6 +51,26 @@ def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
             wanted_tasks.setdefault(position, []).append(tasks)
     rows = table.take(pa.array(list(wanted_tasks), pa.int64())).to_pylist()
     return tuple(_restricted(row, tasks) for row, tasks in zip(rows, wanted_tasks.values(), strict=True))
+
+
+def row_of(table: pa.Table, job_id: str) -> pa.Table:
+    """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob where there is none."""
+    if not table.num_rows:
+        raise NoSuchJob(f"no list and no history knows job {job_id}", "Is the number right, and the cluster?")
+    position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()
+    return table.slice(position if position >= 0 else _holding_row(table, job_id), 1)
+
+
+def _holding_row(table: pa.Table, job_id: str) -> int:
+    """Of a single task its own row, or the one of its array that holds it; else the first."""
+    wanted = _read(job_id)
+    if wanted is None or wanted.tasks is None:
+        return 0
+    for index, known_id in enumerate(table["id"].to_pylist()):
+        held = _read(known_id)
+        if held is not None and covers(wanted, held):
+            return index
+    raise NoSuchJob(f"array {array_of(job_id)} has no task {task_of(job_id)}")
 
 
 def _meant(

@@ -21,7 +21,6 @@ from hpcdash.errors import (
 )
 
 _MISSING = (126, 127)
-_REFUSED_USAGE = 2
 T = TypeVar("T")
 
 
