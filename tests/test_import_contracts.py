@@ -17,7 +17,18 @@ def test_every_import_contract_is_kept() -> None:
 def test_a_contract_that_is_broken_is_seen(tmp_path: Path) -> None:
     """The contracts can fail: an interface that imports a transport's ssh is refused."""
     package = tmp_path / "hpcdash"
-    for name in ("domain", "backends", "logs", "stores", "ui", "cli", "transport", "backends/slurm", "backends/pbs"):
+    for name in (
+        "domain",
+        "backends",
+        "launch",
+        "logs",
+        "stores",
+        "ui",
+        "cli",
+        "transport",
+        "backends/slurm",
+        "backends/pbs",
+    ):
         (package / name).mkdir(parents=True, exist_ok=True)
         (package / name / "__init__.py").touch()
     (package / "__init__.py").touch()

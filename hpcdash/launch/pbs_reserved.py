@@ -1,0 +1,53 @@
+"""Which of qsub's options a person may give besides a request, and which the request alone says. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hpcdash.domain import qsub
+from hpcdash.errors import UsageError
+
+# What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
+RESERVED = frozenset("cCeGhIjJkoqrRSuvVWXz")
+_PLACES = {
+    "J": "array",
+    "h": "hold",
+    "q": "queue",
+    "r": "requeue",
+    "v": "environment",
+    "V": "environment",
+    "W": "after, for what the job waits for",
+    "e": "work_dir: the log is in the launch's own folder",
+    "o": "work_dir: the log is in the launch's own folder",
+}
+
+
+def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
+    """A person's own options as they were written, each once, in order; without -l, which the select takes up.
+
+    Raises UsageError naming an option that is the request's to say, wherever it stands: `-A acct   -I`.
+    """
+    kept: dict[str, None] = {}
+    for text in extra_args:
+        for word in text.split():
+            if word in ("--", "--version"):
+                raise UsageError(f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")
+        read = qsub.read_directive(text)
+        for option in read.given:
+            letter = option.name or option.written.lstrip("-")[:1]
+            if letter in RESERVED:
+                place = _PLACES.get(letter)
+                step = f"Its field is {place}." if place else "A job from here cannot have it."
+                raise UsageError(f"-{letter} is not for extra_args: the request says it itself", step)
+            if option.problem:
+                raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
+            if option.name != "l":
+                kept[" ".join(_written(word) for word in option.words)] = None
+        if read.script:
+            raise UsageError(f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item.")
+    return tuple(kept)
+
+
+def _written(word: str) -> str:
+    return word if re.fullmatch(r"[^\s\"'\\]+", word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

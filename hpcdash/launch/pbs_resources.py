@@ -1,0 +1,76 @@
+"""A request's slots as PBS's select, joined with what a person asks for besides. Knows nothing of what runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpcdash.domain import qsub
+from hpcdash.errors import UsageError
+from hpcdash.launch.directives import Directives
+from hpcdash.launch.request import Request, SlotType
+from hpcdash.launch.slots import slot_words, slots_of
+
+_SHARINGS = frozenset({"excl", "shared", "exclhost"})
+
+
+def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
+    """One select of as many chunks as nodes; of -l in `extra_args` all that is not ours to say stays.
+
+    Raises UsageError for a select of several kinds of chunks, which one of ours cannot stand for.
+    """
+    slots = slots_of(request)
+    ours = "ncpus" if slot_type is SlotType.CPU else "ngpus"
+    has_amount = slot_type is SlotType.CPU or request.site.gres_supported
+    # No slot at all is one core.
+    amount = ":ncpus=1" if slots.slots == 0 else f":{ours}={slots.per_node}" if has_amount else ""
+    theirs = _asked(request.extra_args)
+    besides = "".join(f":{name}={value}" for name, value in _beside(theirs, ours))
+    words = [f"select={slots.nodes}{amount}{besides}"]
+    if sharing := _sharing(theirs):
+        words.append(f"place={sharing}")
+    words += [f"{name}={value}" if value else name for name, value in theirs if name not in ("select", "place")]
+    warnings = []
+    if not has_amount and slots.slots:
+        warnings.append(
+            "this PBS does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
+        )
+    if slots.slots and slots.spare:
+        warnings.append(f"{slot_words(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for")
+    if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
+        warnings.append(
+            f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own word for it, "
+            "as in extra_args: -l select=1:gpu_model=a100"
+        )
+    return Directives(tuple(f"-l {word}" for word in words), tuple(warnings))
+
+
+def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:
+    """(resource, amount) of every -l; the other options are not looked at."""
+    found: list[tuple[str, str]] = []
+    for text in extra_args:
+        for option in qsub.read_directive(text).given:
+            if option.name == "l":
+                found += qsub.resources(option.value or "")
+    return found
+
+
+def _beside(asked: Iterable[tuple[str, str]], ours: str) -> list[tuple[str, str]]:
+    """What a person's own select asks for in each chunk, besides what the slots say."""
+    kept: dict[str, str] = {}
+    for name, value in asked:
+        if name != "select":
+            continue
+        parts = qsub.chunks(value)
+        if len(parts) != 1:
+            raise UsageError(
+                f"-l select={value}: chunks of several kinds cannot be joined with slots",
+                "Write a script of your own for them, or one kind of chunk.",
+            )
+        kept |= {resource: amount for resource, amount in parts[0][1] if resource != ours}
+    return list(kept.items())
+
+
+def _sharing(asked: Iterable[tuple[str, str]]) -> str:
+    """Of place=scatter:shared the sharing; how chunks are arranged the slots say."""
+    words = [word for name, value in asked if name == "place" for word in value.split(":")]
+    return next((word for word in words if word in _SHARINGS), "")

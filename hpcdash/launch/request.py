@@ -1,0 +1,113 @@
+"""What a person asks for when they launch something: the fields of REQUEST.toml, checked. Knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpcdash.domain.array_tasks import ArrayTasks
+
+
+class SlotType(StrEnum):
+    """What a slot is."""
+
+    CUDA = "cuda"
+    ROCM = "rocm"
+    CPU = "cpu"
+
+
+class Runtime(StrEnum):
+    """What runs the container; singularity is read as apptainer."""
+
+    NONE = "none"
+    APPTAINER = "apptainer"
+    PODMAN = "podman"
+    ENROOT = "enroot"
+
+
+class Launcher(StrEnum):
+    """What starts the processes of the command on the nodes."""
+
+    PLAIN = "plain"
+    TORCHRUN = "torchrun"
+    ACCELERATE = "accelerate"
+    SRUN = "srun"
+
+
+# Kinds that a person sits before: one node, whatever is asked for.
+INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`; `registry` names no secret."""
+
+    runtime: Runtime = Runtime.APPTAINER
+    image: str = ""
+    binds: tuple[str, ...] = ()
+    force_pull: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlySignal:
+    """`USR1@600` to all processes, `B:USR1@600` to the batch shell alone, so long before the time limit."""
+
+    name: str
+    seconds_before: int
+    batch_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a cluster is like, as its configuration says; a request may say otherwise.
+
+    `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
+    """
+
+    tres_supported: bool = True
+    gres_supported: bool = True
+    job_project_source: str = "project"
+    storage_root: str = ""
+    name_prefix: str = "det-ai"
+    image_root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to launch. '' and None: not said. Exactly one of `command` and `script` (a path) is.
+
+    `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
+    written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
+    """
+
+    name: str = ""
+    kind: str = "exp"
+    command: str = ""
+    script: str = ""
+    slots: int = 1
+    slots_per_node: int | None = None
+    slot_type: SlotType | None = None
+    gpu_type: str = ""
+    queue: str = ""
+    account: str = ""
+    qos: str = ""
+    limit_seconds: int | None = None
+    memory_bytes: int | None = None
+    work_dir: str = ""
+    array: ArrayTasks | None = None
+    after: tuple[str, ...] = ()
+    hold: bool = False
+    signal: EarlySignal | None = None
+    requeue: bool = False
+    kill_switch: str = ""
+    save_switch: str = ""
+    exclude_nodes: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()
+    launcher: Launcher = Launcher.PLAIN
+    project: str = ""
+    workspace: str = ""
+    labels: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    container: Container | None = None
+    site: Site = field(default_factory=Site)

@@ -1,0 +1,76 @@
+"""Which of sbatch's options a person may give besides a request, and which the request alone says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpcdash.domain import sbatch
+from hpcdash.errors import UsageError
+
+# What slots, queue, files and requeue of a request say; by their long names.
+RESERVED = (
+    "ntasks-per-node",
+    "gpus",
+    "nodes",
+    "ntasks",
+    "chdir",
+    "error",
+    "output",
+    "partition",
+    "requeue",
+    "no-requeue",
+)
+
+
+def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
+    """A person's own options as they were written, each once, in order, and the nodes to leave out.
+
+    Raises UsageError naming an option that is the request's to say, however it is spelt: `-N4`, `--node=4`, `-N 4`.
+    """
+    kept: dict[str, None] = {}
+    for text in extra_args:
+        option = text.strip()
+        if not option:
+            continue
+        for name, written in _named(option):
+            if name in RESERVED:
+                raise UsageError(f"{written} is not for extra_args: the request says it itself", _in_its_place(name))
+        if any(_is_gpu(entry) for entry in _gres(option)):
+            raise UsageError(
+                "--gres=gpu is not for extra_args: the request's slots ask for GPUs", "slots, slots_per_node, gpu_type"
+            )
+        kept[option] = None
+    nodes = ",".join(dict.fromkeys(exclude_nodes))
+    return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it may mean."""
+    for option in sbatch.read_command_line(sbatch.split_words(text)).given:
+        if not option.problem:
+            yield option.name, option.written
+        elif option.written.startswith("--"):
+            yield from ((name, option.written) for name in RESERVED if name.startswith(option.written[2:]))
+
+
+def _gres(text: str) -> Iterator[str]:
+    for option in sbatch.read_command_line(sbatch.split_words(text)).options:
+        if option.name == "gres":
+            yield from (option.value or "").split(",")
+
+
+def _is_gpu(entry: str) -> bool:
+    """`gpu`, `gpu:4`, `gpu:a100:4`, `gres/gpu=4`."""
+    return entry.strip().removeprefix("gres/").partition(":")[0].partition("=")[0] == "gpu"
+
+
+def _in_its_place(name: str) -> str:
+    field = {
+        "partition": "queue",
+        "chdir": "work_dir",
+        "requeue": "requeue",
+        "no-requeue": "requeue",
+        "output": "work_dir: the log is in the launch's own folder",
+        "error": "work_dir: the log is in the launch's own folder",
+    }.get(name, "slots and slots_per_node")
+    return f"Its field is {field}."

@@ -1,0 +1,50 @@
+"""A request's slots as Slurm's options. Knows nothing of what runs on them."""
+
+from __future__ import annotations
+
+from hpcdash.launch.directives import Directives
+from hpcdash.launch.request import INTERACTIVE_KINDS, Request, SlotType
+from hpcdash.launch.slots import Slots, slot_words, slots_of
+
+
+def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
+    """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as GRES, or not at all."""
+    slots = slots_of(request)
+    if slots.slots == 0:
+        return Directives(("--nodes=1", "--ntasks=1"))
+    if slot_type is SlotType.CPU:
+        each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node_asked else ()
+        return Directives((*_tasks(slots), *each), _spare(slots, slot_type))
+    site = request.site
+    if not site.gres_supported:
+        said = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
+        return Directives(_tasks(slots), (said,))
+    if site.tres_supported and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0:
+        return Directives(_by_tres(request, slots))
+    warnings = _spare(slots, slot_type)
+    if site.tres_supported:
+        refused = f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes are asked for"
+        warnings = (refused, *warnings)
+    return Directives((*_tasks(slots), f"--gres=gpu:{_typed(request)}{slots.per_node}"), warnings)
+
+
+def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
+    """Slurm finds the nodes for so many GPUs; with `slots_per_node` each task has that many."""
+    kind = _typed(request)
+    nodes = "1" if request.kind in INTERACTIVE_KINDS else f"1-{slots.slots}"
+    each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
+    return (f"--gpus={kind}{slots.slots}", f"--nodes={nodes}", "--tasks-per-node=1", *each)
+
+
+def _tasks(slots: Slots) -> tuple[str, ...]:
+    return (f"--nodes={slots.nodes}", f"--ntasks={slots.nodes}")
+
+
+def _typed(request: Request) -> str:
+    return f"{request.gpu_type}:" if request.gpu_type else ""
+
+
+def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
+    if slots.spare <= 0:
+        return ()
+    return (f"{slot_words(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",)

@@ -1,0 +1,59 @@
+"""Each row of the table from slots to PBS's select, and what of a person's own resources stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.errors import UsageError
+from hpcdash.launch.pbs_resources import pbs_resources
+from hpcdash.launch.request import Request, Site, SlotType
+
+CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
+GRES, NONE = Site(), Site(gres_supported=False)
+
+
+@pytest.mark.parametrize(
+    ("slot_type", "site", "slots", "per_node", "wanted"),
+    [
+        pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4", id="cuda gres S=8 P=4"),
+        pytest.param(ROCM, GRES, 100, 16, "-l select=7:ngpus=16", id="rocm gres S=100 P=16"),
+        pytest.param(CUDA, GRES, 3, None, "-l select=3:ngpus=1", id="cuda gres S=3"),
+        pytest.param(CUDA, NONE, 8, 4, "-l select=2", id="cuda none S=8 P=4"),
+        pytest.param(CPU, GRES, 8, 4, "-l select=2:ncpus=4", id="cpu S=8 P=4"),
+        pytest.param(CPU, NONE, 8, None, "-l select=8:ncpus=1", id="cpu S=8"),
+        pytest.param(CUDA, GRES, 0, 4, "-l select=1:ncpus=1", id="cuda S=0"),
+        pytest.param(CPU, GRES, 0, 4, "-l select=1:ncpus=1", id="cpu S=0"),
+    ],
+)
+def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str) -> None:
+    request = Request(slots=slots, slots_per_node=per_node, site=site)
+    assert " ".join(pbs_resources(request, slot_type).options) == wanted
+
+
+def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
+    extra = ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared,walltime=1:00:00")
+    asked = pbs_resources(Request(slots=8, slots_per_node=2, extra_args=extra), CUDA)
+    assert asked.options == ("-l select=4:ngpus=2:mem=4gb", "-l place=shared", "-l walltime=1:00:00")
+
+
+def test_of_cpu_slots_a_person_s_gpus_stay_and_their_cpus_do_not() -> None:
+    asked = pbs_resources(Request(slots=4, slots_per_node=4, extra_args=("-lselect=9:ncpus=64:ngpus=1",)), CPU)
+    assert asked.options == ("-l select=1:ncpus=4:ngpus=1",)
+
+
+def test_chunks_of_several_kinds_are_refused() -> None:
+    with pytest.raises(UsageError, match="several kinds"):
+        pbs_resources(Request(slots=4, extra_args=("-l select=1:ncpus=1+2:ngpus=1",)), CUDA)
+
+
+def test_what_a_person_should_know_is_told() -> None:
+    no_gpus = pbs_resources(Request(slots=8, slots_per_node=4, site=NONE), CUDA).warnings
+    assert len(no_gpus) == 1
+    assert "CUDA_VISIBLE_DEVICES" in no_gpus[0]
+    assert pbs_resources(Request(slots=100, slots_per_node=32), CUDA).warnings == (
+        "4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",
+    )
+    (typed,) = pbs_resources(Request(slots=8, slots_per_node=4, gpu_type="a100"), CUDA).warnings
+    assert "a100" in typed
+    named = Request(slots=8, slots_per_node=4, gpu_type="a100", extra_args=("-l select=1:gpu_model=a100",))
+    assert pbs_resources(named, CUDA).warnings == ()

@@ -1,0 +1,88 @@
+"""What a person may not say beside a request, in every spelling."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdash.errors import UsageError
+from hpcdash.launch.pbs_reserved import RESERVED as PBS_RESERVED
+from hpcdash.launch.pbs_reserved import pbs_extra_options
+from hpcdash.launch.slurm_reserved import slurm_extra_options
+
+LONG = (
+    *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),
+    *("--partition", "--requeue", "--no-requeue"),
+)
+LETTERS = ("-G", "-N", "-n", "-D", "-e", "-o", "-p")
+
+
+@pytest.mark.parametrize("spelling", ["{}=4", "{} 4", "  {}=4  "])
+@pytest.mark.parametrize("option", LONG)
+def test_slurm_options_of_the_request_are_refused(option: str, spelling: str) -> None:
+    written = option if "requeue" in option else spelling.format(option)
+    with pytest.raises(UsageError, match=option):
+        slurm_extra_options([written])
+
+
+@pytest.mark.parametrize("spelling", ["{}4", "{} 4", " {}4"])
+@pytest.mark.parametrize("letter", LETTERS)
+def test_their_letters_are_refused(letter: str, spelling: str) -> None:
+    with pytest.raises(UsageError, match=letter):
+        slurm_extra_options([spelling.format(letter)])
+
+
+@pytest.mark.parametrize("abbreviated", ["--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus=1"])
+def test_their_abbreviations_are_refused(abbreviated: str) -> None:
+    with pytest.raises(UsageError, match=abbreviated.split("=")[0].split(" ")[0]):
+        slurm_extra_options([abbreviated])
+
+
+@pytest.mark.parametrize("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
+def test_gpus_as_a_resource_of_one_s_own_are_refused(gres: str) -> None:
+    with pytest.raises(UsageError, match="gpu"):
+        slurm_extra_options([gres])
+
+
+def test_other_slurm_options_stay_in_order_each_once() -> None:
+    given_options = ["--gpus-per-task=2", "--nice=3", "--gres=cpu:100", "--gres=", " --nice=3 ", "-A lab"]
+    assert slurm_extra_options(given_options) == (
+        "--gpus-per-task=2",
+        "--nice=3",
+        "--gres=cpu:100",
+        "--gres=",
+        "-A lab",
+    )
+    assert slurm_extra_options([], ["n1", "n2", "n1"]) == ("--exclude=n1,n2",)
+
+
+@pytest.mark.parametrize("letter", sorted(PBS_RESERVED - {"G"}))
+@pytest.mark.parametrize("spelling", ["-{}", "-A acct   -{}"])
+def test_pbs_options_of_the_request_are_refused_wherever_they_stand(letter: str, spelling: str) -> None:
+    value = "" if letter in "hIVXz" else " x"
+    with pytest.raises(UsageError, match=f"-{letter}"):
+        pbs_extra_options([spelling.format(letter) + value])
+
+
+@pytest.mark.parametrize("word", ["--", "--version", "-G"])
+def test_words_of_other_qsubs_are_refused(word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        pbs_extra_options([word])
+
+
+def test_other_pbs_options_stay_in_order_each_once_and_resources_are_left_to_the_select() -> None:
+    assert pbs_extra_options(["-A acct", "-l mem=4gb", "-m abe", "-A acct", '-A "two words"']) == (
+        "-A acct",
+        "-m abe",
+        '-A "two words"',
+    )
+
+
+@given(st.text(alphabet="-NnGDeop=4 abcgrst\"'", max_size=20))
+def test_any_text_is_kept_or_refused(text: str) -> None:
+    for check in (slurm_extra_options, pbs_extra_options):
+        with contextlib.suppress(UsageError):
+            assert all(option.strip() for option in check([text]))
