@@ -1,0 +1,32 @@
+"""Refusals whose words mislead."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.launch.slurm_refusals import refusal_hint
+
+WORDS = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+OPTIONS = ("--gpus=8", "--nodes=1-8", "--tasks-per-node=1")
+
+
+@pytest.mark.parametrize("version", ["slurm-wlm 22.05.5", "slurm 22.05.8"])
+def test_the_versions_that_refuse_what_they_could_give_are_known(version: str) -> None:
+    hint = refusal_hint(WORDS, version, OPTIONS)
+    assert "15857" in hint
+    assert "slots_per_node" in hint
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "options"),
+    [
+        (WORDS, "slurm 22.05.4", OPTIONS),
+        (WORDS, "slurm 22.05.9", OPTIONS),
+        (WORDS, "slurm 23.02.1", OPTIONS),
+        (WORDS, "", OPTIONS),
+        (WORDS, "slurm 22.05.8", ("--nodes=2", "--ntasks=2", "--gres=gpu:4")),
+        ("sbatch: error: invalid partition specified: x", "slurm 22.05.8", OPTIONS),
+    ],
+)
+def test_other_refusals_are_left_to_their_own_words(words: str, version: str, options: tuple[str, ...]) -> None:
+    assert refusal_hint(words, version, options) == ""
