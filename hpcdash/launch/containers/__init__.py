@@ -1,0 +1,64 @@
+"""How a command runs in a container on a node: one way for each runtime. Knows neither Slurm nor PBS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hpcdash.errors import UsageError
+from hpcdash.launch.containers.apptainer import apptainer_command
+from hpcdash.launch.containers.enroot import enroot_command
+from hpcdash.launch.containers.login import login_file
+from hpcdash.launch.containers.podman import podman_command
+from hpcdash.launch.containers.words import ContainerCommand, Word, split_environment, words
+from hpcdash.launch.request import Container, Runtime, SlotType
+
+__all__ = ["ContainerCommand", "Word", "container_command", "login_file"]
+
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_NAME_OR_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+
+
+def container_command(
+    container: Container | None,
+    command: Sequence[str | Word],
+    *,
+    slot_type: SlotType,
+    environment: Mapping[str, str],
+    binds: Sequence[str] = (),
+    scheduler_variables: Sequence[str] = ("SLURM_*",),
+    image_root: str = "",
+    login: str = "",
+) -> ContainerCommand:
+    """What one node runs so that `command` runs in the container; without one, the command itself.
+
+    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`) that a runtime which
+    passes on nothing is to pass on, as are the variables of visible devices; so are those of `environment` without a
+    value. `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or a variable
+    that cannot be given to the runtime.
+    """
+    split, command_words = split_environment(environment), words(command)
+    if not command_words:
+        raise UsageError("there is no command to run", "Give the request a command or a script.")
+    if container is None or container.runtime is Runtime.NONE:
+        return ContainerCommand(
+            command_words, environment={name: value for name, value in environment.items() if value}
+        )
+    image = container.image
+    if not image or image.startswith("-") or "\0" in image:
+        raise UsageError(f"container.image: {image!r} is no image", "Write a path, docker://NAME:TAG, or NAME:TAG.")
+    container = replace(container, binds=(*container.binds, *binds))
+    for bind in container.binds:
+        if not bind.partition(":")[0] or "\0" in bind:
+            raise UsageError(f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]].")
+    for name in scheduler_variables:
+        if not _NAME_OR_PREFIX.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
+    inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES)))
+    if container.runtime is Runtime.APPTAINER:
+        return apptainer_command(
+            container, command_words, slot_type=slot_type, environment=split, image_root=image_root, login=login
+        )
+    run = podman_command if container.runtime is Runtime.PODMAN else enroot_command
+    return run(container, command_words, slot_type=slot_type, environment=split, inherited=inherited, login=login)

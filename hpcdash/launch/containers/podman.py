@@ -1,0 +1,58 @@
+"""Commands that run under Podman, without root. Knows no scheduler beyond the names of its variables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from hpcdash.launch.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
+from hpcdash.launch.containers.words import ContainerCommand, SplitEnvironment, Word, words
+from hpcdash.launch.request import Container, SlotType
+
+_DEVICES = {
+    # The Container Device Interface's name, as `nvidia-ctk cdi generate` writes it.
+    SlotType.CUDA: ("--device=nvidia.com/gpu=all",),
+    SlotType.ROCM: ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"),
+    SlotType.CPU: (),
+}
+
+
+def podman_command(
+    container: Container,
+    command: Sequence[Word],
+    *,
+    slot_type: SlotType,
+    environment: SplitEnvironment,
+    inherited: Sequence[str],
+    login: str,
+) -> ContainerCommand:
+    """`podman run …`. Values are exported and named (`--env=NAME`), so that no list of processes shows them.
+
+    `inherited` are names, or prefixes as `SLURM_*`, that are passed on where the node has them.
+    """
+    options: list[str] = ["podman", "run", "--rm", "--network=host", "--ipc=host", *_DEVICES[slot_type]]
+    is_archive = container.image.startswith("oci-archive:")
+    if container.force_pull and not is_archive:
+        options.append("--pull=always")
+    options.append("--volume=/etc/hosts:/etc/hosts:ro")
+    options += [f"--volume={bind if ':' in bind else f'{bind}:{bind}'}" for bind in container.binds]
+    options += [f"--env={name}" for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))]
+    options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
+    return ContainerCommand(
+        argv=(*words(options), Word(container.image), *command),
+        prepare=(*source_login(login), *(_registry_login(container.image) if login and not is_archive else ())),
+        environment=environment.exported,
+        finish=('rm -f -- "$hpcdash_auth"',) if login and not is_archive else (),
+    )
+
+
+def _registry_login(image: str) -> tuple[str, ...]:
+    """Podman takes no login from variables: a file of its own form, mode 0600 by mktemp, for this run alone."""
+    registry = shlex.quote(registry_of(image)[0] or "docker.io")
+    return without_trace(
+        "hpcdash_auth=$(mktemp) || exit",
+        'export REGISTRY_AUTH_FILE="$hpcdash_auth"',
+        f'hpcdash_login=$(printf "%s:%s" "${USERNAME}" "${PASSWORD}" | base64 -w 0)',
+        f'printf \'{{"auths":{{"%s":{{"auth":"%s"}}}}}}\\n\' {registry} "$hpcdash_login" >"$hpcdash_auth"',
+        "unset hpcdash_login",
+    )

@@ -1,0 +1,89 @@
+"""Words of a command that bash is to read, and what a container's runtime is started with. Knows no runtime."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hpcdash.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Set for a container, these must not change the programs of the node that start it.
+_OF_THE_NODE = re.compile(r"PATH|HOME|TMPDIR|SHELL|IFS|ENV|BASH_.*|SHELLOPTS|LD_.*")
+_SECRET = re.compile(r"(APPTAINER|SINGULARITY)_DOCKER_PASSWORD")
+# bash itself owns these: an assignment fails, and the script with it.
+_READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word: a literal, or, with `is_shell`, bash source such as `"$name:/tmp"` that is expanded on the node."""
+
+    text: str
+    is_shell: bool = False
+
+    def quoted(self) -> str:
+        """The word as bash source."""
+        return self.text if self.is_shell else shlex.quote(self.text)
+
+
+def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
+    """Literal texts as words; words stay. Raises UsageError for a zero byte, which no argument can hold."""
+    made = tuple(text if isinstance(text, Word) else Word(text) for text in texts)
+    for word in made:
+        if "\0" in word.text:
+            raise UsageError(f"{word.text!r} holds a zero byte", "Leave it out: no argument of a program can hold one.")
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCommand:
+    """How one node runs a command in a container. All parts are for one shell, in the order of `lines()`.
+
+    `environment` is exported; `prepare` are lines of bash to run before `argv`, `finish` lines to run after it however
+    it ended; `notes` are sentences for the person who asks.
+    """
+
+    argv: tuple[Word, ...]
+    prepare: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    finish: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def command_line(self) -> str:
+        """`argv` as one command of bash; it may span lines where a word does."""
+        return " ".join(word.quoted() for word in self.argv)
+
+    def lines(self) -> tuple[str, ...]:
+        """All of it for a bash of its own on the node, which ends with the command's exit status."""
+        exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in self.environment.items())
+        trap = (f"trap {shlex.quote('; '.join(self.finish))} EXIT",) if self.finish else ()
+        return (*exports, *trap, *self.prepare, self.command_line())
+
+
+@dataclass(frozen=True, slots=True)
+class SplitEnvironment:
+    """Variables for a container: `exported` on the node, `explicit` for the container alone, `inherited` by name."""
+
+    exported: Mapping[str, str]
+    explicit: Mapping[str, str]
+    inherited: tuple[str, ...]
+
+
+def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
+    """What may be exported on the node and what may not; an empty value is taken from the node's environment.
+
+    Raises UsageError for a name that no shell takes, a secret, and a zero byte in a value.
+    """
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name) or name in _READ_ONLY:
+            raise UsageError(f"environment: {name!r} cannot be set", "Names are letters, digits and _, as in DATA_DIR.")
+        if _SECRET.fullmatch(name):
+            raise UsageError(f"environment: {name} would be in the script", "Give the login as a file of mode 0600.")
+        if "\0" in value:
+            raise UsageError(f"environment: {name} holds a zero byte", "Leave it out.")
+    explicit = {name: value for name, value in environment.items() if value and _OF_THE_NODE.fullmatch(name)}
+    exported = {name: value for name, value in environment.items() if value and name not in explicit}
+    return SplitEnvironment(exported, explicit, tuple(name for name, value in environment.items() if not value))
