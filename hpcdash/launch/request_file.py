@@ -16,6 +16,7 @@ from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.errors import ConfigError
+from hpcdash.launch.early_signal import SIGNALS
 from hpcdash.launch.names import SOURCES, accounted_to
 from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 
@@ -28,7 +29,6 @@ LONGEST_SIGNAL_SECONDS = 65_535
 _LEAST_MEMORY_BYTES = 1024**2
 _LONGEST_TEXT = 1_000_000
 # Signals a program can act on.
-_SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT")
 _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
@@ -248,8 +248,8 @@ def _signal(value: object) -> EarlySignal:
             f"{shown(value)}: write {quoted('USR1@600')} (600 s before the end), "
             f"or {quoted('B:USR1@600')} for the batch shell alone"
         )
-    if match[2] not in _SIGNALS:
-        raise Unfit(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], _SIGNALS)}")
+    if match[2] not in SIGNALS:
+        raise Unfit(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], SIGNALS)}")
     seconds = int(match[3])
     if not 1 <= seconds <= LONGEST_SIGNAL_SECONDS:
         raise Unfit(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
