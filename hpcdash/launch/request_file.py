@@ -28,7 +28,6 @@ LONGEST_SIGNAL_SECONDS = 65_535
 # Slurm takes a whole number of MiB, and 0 for all of a node's.
 _LEAST_MEMORY_BYTES = 1024**2
 _LONGEST_TEXT = 1_000_000
-# Signals a program can act on.
 _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
