@@ -278,6 +278,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def has_whole_ids(self) -> bool:
+        """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server."""
+        ...
+
+    @property
     def is_settled(self) -> bool:
         """Whether its questions can be asked before its probe was answered."""
         ...

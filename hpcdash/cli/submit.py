@@ -97,7 +97,7 @@ def run_submit(
 
 async def _after_in_full(wanted: Submission, session: ClusterSession) -> Submission:
     """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
-    if not wanted.after:
+    if not wanted.after or session.store.backend.has_whole_ids:
         return wanted
     rows = await session.actions.rows_of(wanted.after)
     return replace(wanted, after=ids_in_full(wanted.after, rows))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.base import JobScope, ParsedTable, Query
-from hpcdash.backends.pbs import submit
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.history import history_query
 from hpcdash.backends.pbs.jobs import jobs_query
@@ -242,7 +241,8 @@ def narrowed(commands: Commands, user: str | None = None, want: Want = Want.NOW,
 
 
 def test_the_mark_is_looked_for_under_the_name_it_is_submitted_with() -> None:
-    assert submit.MARK_VARIABLE == MARK_VARIABLE
+    assert f'variable(value, "{MARK_VARIABLE}")' in SCRIPT
+    assert f'T "{MARK_VARIABLE}=" name' in SCRIPT
 
 
 def test_the_script_holds_no_word_from_outside() -> None:

@@ -55,6 +55,7 @@ class EmbeddedBackend:
     title = "embedded queue"
     capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
     alterable = ALTERABLE
+    has_whole_ids = True
     is_settled = True
 
     def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:

@@ -71,6 +71,7 @@ class PbsBackend:
     def __init__(self, dialect: Dialect | None = None) -> None:
         self.is_settled = dialect is not None
         self._dialect = dialect or Dialect.OPENPBS
+        self.has_whole_ids = not self._dialect.has_array_brackets
 
     @property
     def title(self) -> str:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
 from hpcdash.domain.qsub import chunks, split_list
 from hpcdash.domain.units import parse_duration
 from hpcdash.errors import UsageError
-
-# The variable of a job's Variable_List whose value is our mark.
-MARK_VARIABLE = "HPCDASH_MARK"
 
 # Option → the attribute it sets.
 _ATTRIBUTES = {

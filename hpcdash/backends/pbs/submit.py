@@ -13,7 +13,8 @@ from functools import partial
 
 from hpcdash.backends.base import ActionCommand, Handover, JobDetail, Script, Submission
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.recorded_options import MARK_VARIABLE, Recorded, as_words, read_record, unlike_directives
+from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
+from hpcdash.backends.pbs.recorded_options import Recorded, as_words, read_record, unlike_directives
 from hpcdash.backends.pbs.submit_answers import read_answer
 from hpcdash.backends.pbs.wrapped_words import shell_safe
 from hpcdash.domain import sbatch
@@ -22,8 +23,6 @@ from hpcdash.domain.job_ids import BadJobId, joined_tasks, parse_job_id, with_ta
 from hpcdash.domain.qsub import MAGIC, attributes, is_closed, read_command_line, read_directives, settings
 from hpcdash.domain.sbatch import CommandLine
 from hpcdash.errors import UsageError
-
-__all__ = ["MARK_VARIABLE", "resubmission", "submission"]
 
 # Runs qsub in the folder the job was first submitted from.
 _IN_FOLDER = 'cd "$1" && shift && exec "$@"'

@@ -50,6 +50,7 @@ class SlurmBackend:
     title = "Slurm"
     capabilities = frozenset(Capability)
     alterable = ALTERABLE
+    has_whole_ids = True
     is_settled = True
 
     def settled(self, probe: Probe) -> SlurmBackend:
