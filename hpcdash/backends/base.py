@@ -261,6 +261,10 @@ class Submission:
     after: tuple[str, ...] = ()
     held: bool = False
     mark: str = ""
+    # Where the script is on the login node already, '' where it is to be handed over.
+    file: str = ""
+    # The account it is submitted as through sudo, '' for one's own.
+    run_as: str = ""
 
 
 class Backend(Protocol):
@@ -272,6 +276,11 @@ class Backend(Protocol):
     def title(self) -> str: ...
     @property
     def capabilities(self) -> frozenset[Capability]: ...
+    @property
+    def directives(self) -> str:
+        """Whose directives its scripts have: "slurm" (#SBATCH), "pbs" (#PBS with select), '' where none are generated."""
+        ...
+
     @property
     def alterable(self) -> tuple[str, ...]:
         """What of ALTERABLE can be changed here."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.config.destination import SshDestination
+from hpcdash.launch.request import Site
 
 DEFAULT_THEME = "hpcdash-dark"
 
@@ -44,6 +45,18 @@ class EmbeddedSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """[launch], and [clusters.NAME.launch] over it: what generated scripts are to know of a site.
+
+    queues: by queue, in upper and lower case alike, values of a request there ([launch.queues.NAME]): scalars take the
+    place of the request's unsaid ones, lists go before its own.
+    """
+
+    site: Site = field(default_factory=Site)
+    queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """One [clusters.NAME].
 
@@ -53,7 +66,7 @@ class ClusterSettings:
     backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
     path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
     user: whose jobs are mine; None: who one is there.
-    poll: [poll] with this cluster's own values over it. embedded: [embedded], where its backend is the embedded queue.
+    poll: [poll] with this cluster's own values over it. launch: [launch] likewise. embedded: [embedded], where its backend is the embedded queue.
     """
 
     name: str
@@ -65,6 +78,7 @@ class ClusterSettings:
     user: str | None = None
     poll: PollSettings = field(default_factory=PollSettings)
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +117,4 @@ class Settings:
     clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
     ui: UiSettings = field(default_factory=UiSettings)
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
+    launch: LaunchSettings = field(default_factory=LaunchSettings)

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from hpcdash.errors import UsageError
+from hpcdash.launch.containers.words import Word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 START = 'interrupted=\nstart_nodes\nwait_nodes\nexit "$status"\n'
@@ -20,11 +21,12 @@ _SLURM = """\
 export SLURM_KILL_BAD_EXIT=1
 export SLURM_MPI_TYPE="${{SLURM_MPI_TYPE:-pmi2}}"
 
-# {tasks} of the command on each node. It is in the background so that this shell can act on signals meanwhile.
-# shellcheck disable=SC2016  # what is in single quotes is expanded on the node
+# srun takes no CPUs a task from the job by itself, since 22.05.
+[ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+# The command on each node. It is in the background so that this shell can act on signals meanwhile.
 start_nodes() {{
-  local ranks="$((SLURM_JOB_NUM_NODES * {tasks}))"
-  srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$ranks" --ntasks-per-node={tasks} {options}\\
+  srun --nodes="$SLURM_JOB_NUM_NODES" {tasks} {options}\\
     {words} &
   srun_pid=$!
 }}
@@ -55,7 +57,6 @@ running=()
 trap 'end_nodes 143' TERM
 
 # One command on each host. Nothing of this environment goes along: each variable is written out.
-# shellcheck disable=SC2016  # what is in single quotes is expanded on the host
 start_nodes() {{
   local host number="${{PBS_JOBID%%[^0-9]*}}"
   for host in "${{hosts[@]}}"; do
@@ -71,7 +72,6 @@ start_nodes() {{
 signal_nodes() {{
   local host senders=()
   for host in "${{hosts[@]}}"; do
-    # shellcheck disable=SC2016  # expanded on the host
     pbs_tmrsh "$host" bash -c '
       grep -lszFx "{mark}=$1" /proc/[0-9]*/environ | cut -d/ -f3 |
         while read -r pid; do kill -s "$0" "$pid" 2>/dev/null; done' "$1" "$PBS_JOBID@$host" &
@@ -129,24 +129,30 @@ MARK = "HPCDASH_COMMAND_OF"
 
 
 def slurm_fanout(
-    words: Sequence[str],
+    words: Sequence[str | Word],
     environment: Mapping[str, str],
     *,
     step: int = 0,
-    tasks_per_node: int = 1,
+    tasks_per_node: int | None = 1,
     srun_options: Sequence[str] = (),
 ) -> str:
     """Bash for sbatch's script: the variables exported, `words` on each node by one srun, the script's `step`th.
 
-    `words` are passed as they are: what is to be expanded on a node is in a `bash -c` among them. A container that does
-    not inherit the environment has its variables among `words`. Raises UsageError for what bash cannot hold.
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
+    what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
+    its variables among `words`. Raises UsageError for what bash cannot hold.
     """
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _checked(environment))
     options = "".join(f"{shlex.quote(option)} " for option in srun_options)
-    return exports + _SLURM.format(words=_quoted(words), step=int(step), tasks=int(tasks_per_node), options=options)
+    if tasks_per_node is None:
+        tasks = '--ntasks="$SLURM_NTASKS"'
+    else:
+        count = f"$((SLURM_JOB_NUM_NODES * {int(tasks_per_node)}))"
+        tasks = f'--ntasks="{count}" --ntasks-per-node={int(tasks_per_node)}'
+    return exports + _SLURM.format(words=_quoted(words), step=int(step), tasks=tasks, options=options)
 
 
-def pbs_fanout(words: Sequence[str], environment: Mapping[str, str]) -> str:
+def pbs_fanout(words: Sequence[str | Word], environment: Mapping[str, str]) -> str:
     """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder.
 
     Besides `environment` it has NODE_RANK (from 0), NUM_NODES, and MASTER_ADDR and MASTER_PORT, the same on all hosts.
@@ -165,9 +171,10 @@ def _checked(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     return list(environment.items())
 
 
-def _quoted(words: Sequence[str]) -> str:
+def _quoted(words: Sequence[str | Word]) -> str:
     if not words:
         raise UsageError("command: there is nothing to start", "Write command or script.")
-    if any("\0" in word for word in words):
+    made = [word if isinstance(word, Word) else Word(word) for word in words]
+    if any("\0" in word.text for word in made):
         raise UsageError("command: a word holds no NUL byte", "Leave it out.")
-    return shlex.join(words)
+    return " ".join(word.quoted() for word in made)

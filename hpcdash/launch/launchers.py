@@ -1,4 +1,4 @@
-"""The command words that start a training on one node or several: plain, torchrun, accelerate, a rank per srun task.
+"""The line of bash that starts a training on one node or several: plain, torchrun, accelerate, a rank per srun task.
 
 Knows no scheduler's options but srun's; the variables of rank and address are expanded on the node.
 """
@@ -15,7 +15,8 @@ from hpcdash.launch.request import EarlySignal, Launcher
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
 # PBS's fan-out sets the first of each, srun the second.
 _RANK = '"${NODE_RANK:-$SLURM_PROCID}"'
-_NODES = '"${NUM_NODES:-$SLURM_JOB_NUM_NODES}"'
+_NODE_COUNT = "${NUM_NODES:-$SLURM_JOB_NUM_NODES}"
+_NODES = f'"{_NODE_COUNT}"'
 
 _SLURM_ADDRESS = """\
 # Where the ranks meet: the first node, on a port of this job's own.
@@ -33,37 +34,42 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a fan-out starts: `words`, how many on a node, and srun's own options."""
+    """What a fan-out starts: a `line` of bash, how many on a node (None: as the tasks are spread), srun's options."""
 
-    words: tuple[str, ...]
-    tasks_per_node: int = 1
+    line: str
+    tasks_per_node: int | None = 1
     srun_options: tuple[str, ...] = ()
 
 
-def start_of(launcher: Launcher, command: str, per_node: int, *, signal: EarlySignal | None = None) -> Start:
+def start_of(
+    launcher: Launcher, command: str, per_node: int | None, *, ranks: int = 1, signal: EarlySignal | None = None
+) -> Start:
     """`command` is bash; for torchrun and accelerate it is their arguments: `train.py --lr 1`.
 
+    `per_node` ranks start on each node; None: Slurm spreads `ranks` GPUs as it finds them, and each node has one for
+    each of its own.
     The launchers themselves ignore an early signal, which would end them; the ranks set a handler of their own.
     Raises UsageError for an empty command.
     """
     if not command.strip():
         raise UsageError("command: there is nothing to start", "Write command or script.")
     if launcher is Launcher.PLAIN:
-        return Start(("bash", "-c", command))
+        return Start(command)
     if launcher is Launcher.SRUN:
-        return Start(("bash", "-c", command), per_node, SRUN_OPTIONS)
+        return Start(command, per_node, SRUN_OPTIONS)
     if launcher is Launcher.TORCHRUN:
         program = (
-            f"torchrun --nnodes={_NODES} --nproc-per-node={per_node} --node-rank={_RANK}"
-            ' --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+            f"torchrun --nnodes={_NODES} --nproc-per-node={per_node or 'gpu'} --node-rank={_RANK} \\\n"
+            '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n '
         )
     else:
+        count = ranks if per_node is None else f'"$(({_NODE_COUNT} * {per_node}))"'
         program = (
-            f'accelerate launch --num_machines={_NODES} --num_processes="$(({_NODES} * {per_node}))"'
-            f' --machine_rank={_RANK} --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT"'
-        ).replace(f"(({_NODES}", "((" + _NODES.strip('"'))
-    ignored = f"trap '' {shlex.quote(signal.name)}; " if signal else ""
-    return Start(("bash", "-c", f"{ignored}exec {program} {command}"), 1, SRUN_OPTIONS)
+            f"accelerate launch --num_machines={_NODES} --num_processes={count} \\\n"
+            f'  --machine_rank={_RANK} --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n '
+        )
+    ignored = f"trap '' {shlex.quote(signal.name)}\n" if signal else ""
+    return Start(f"{ignored}exec {program} {command}", 1, SRUN_OPTIONS)
 
 
 def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:

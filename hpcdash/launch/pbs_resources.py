@@ -24,7 +24,12 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
     # No slot at all is one core.
     amount = ":ncpus=1" if slots.slots == 0 else f":{ours}={slots.per_node}" if has_amount else ""
     theirs = _asked(request.extra_args)
-    besides = "".join(f":{name}={value}" for name, value in _beside(theirs, ours))
+    beside = _beside(theirs, ours)
+    if request.memory_bytes is not None:
+        if any(name == "mem" for name, _ in beside):
+            raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
+        beside.append(("mem", f"{-(-request.memory_bytes // 1024)}kb"))
+    besides = "".join(f":{name}={value}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{besides}"]
     if sharing := _sharing(theirs):
         words.append(f"place={sharing}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hpcdash.launch.directives import Directives
-from hpcdash.launch.request import INTERACTIVE_KINDS, Request, SlotType
+from hpcdash.launch.request import INTERACTIVE_KINDS, Launcher, Request, SlotType
 from hpcdash.launch.slots import Slots, slot_words, slots_of
+
+_UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
 
 
 def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
@@ -12,13 +14,14 @@ def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
     slots = slots_of(request)
     if slots.slots == 0:
         return Directives(("--nodes=1", "--ntasks=1"))
+    if request.launcher is Launcher.SRUN:
+        return _task_a_rank(request, slots, slot_type)
     if slot_type is SlotType.CPU:
         each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node_asked else ()
         return Directives((*_tasks(slots), *each), _spare(slots, slot_type))
     site = request.site
     if not site.gres_supported:
-        said = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
-        return Directives(_tasks(slots), (said,))
+        return Directives(_tasks(slots), (_UNCOUNTED,))
     if site.tres_supported and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0:
         return Directives(_by_tres(request, slots))
     warnings = _spare(slots, slot_type)
@@ -34,6 +37,20 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
     nodes = "1" if request.kind in INTERACTIVE_KINDS else f"1-{slots.slots}"
     each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
     return (f"--gpus={kind}{slots.slots}", f"--nodes={nodes}", "--tasks-per-node=1", *each)
+
+
+def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
+    """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
+    site, kind = request.site, _typed(request)
+    if slot_type is not SlotType.CPU and not slots.is_per_node_asked and site.tres_supported and site.gres_supported:
+        return Directives((f"--gpus={kind}{slots.slots}", f"--nodes=1-{slots.slots}", f"--ntasks={slots.slots}"))
+    nodes, each = slots.nodes, slots.per_node
+    tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
+    if slot_type is SlotType.CPU:
+        return Directives(tasks, _spare(slots, slot_type))
+    if not site.gres_supported:
+        return Directives(tasks, (_UNCOUNTED,))
+    return Directives((*tasks, f"--gres=gpu:{kind}{each}"), _spare(slots, slot_type))
 
 
 def _tasks(slots: Slots) -> tuple[str, ...]:

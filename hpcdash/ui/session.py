@@ -7,6 +7,7 @@ from datetime import tzinfo
 
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.launches import Launches
 from hpcdash.stores.poller import Poller
 
 
@@ -22,6 +23,7 @@ class ClusterSession:
     actions: Actions
     origin: str = ""
     zone: tzinfo | None = None
+    launches: Launches | None = None
 
     @property
     def name(self) -> str:

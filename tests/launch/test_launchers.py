@@ -45,12 +45,14 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None) -> str:
     start = start_of(launcher, command, 4, signal=signal)
-    fanout = slurm_fanout(start.words, {}, tasks_per_node=start.tasks_per_node, srun_options=start.srun_options)
+    fanout = slurm_fanout(
+        ("bash", "-c", start.line), {}, tasks_per_node=start.tasks_per_node, srun_options=start.srun_options
+    )
     return slurm_preamble(launcher, nodes) + fanout + START
 
 
 def pbs(launcher: Launcher, command: str, nodes: int | None = 2) -> str:
-    return pbs_fanout(start_of(launcher, command, 4).words, {}) + pbs_preamble(launcher, nodes) + START
+    return pbs_fanout(("bash", "-c", start_of(launcher, command, 4).line), {}) + pbs_preamble(launcher, nodes) + START
 
 
 LAUNCHERS = pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_job_with_other_nodes_than_asked_for_is_not_started(
 
 def test_torchrun_outlives_a_signal_that_is_for_its_ranks(tmp_path: Path) -> None:
     script = slurm(Launcher.TORCHRUN, "train.py", signal=EarlySignal("USR1", 600))
-    assert "trap '\"'\"''\"'\"' USR1; exec torchrun" in script
+    assert "trap '\"'\"''\"'\"' USR1\nexec torchrun" in script
     assert run(tmp_path, script).stdout.startswith("torchrun")
 
 

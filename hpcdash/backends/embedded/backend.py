@@ -56,6 +56,7 @@ class EmbeddedBackend:
     capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
     alterable = ALTERABLE
     has_whole_ids = True
+    directives = "slurm"
     is_settled = True
 
     def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:

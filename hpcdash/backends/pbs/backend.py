@@ -85,6 +85,13 @@ class PbsBackend:
     def alterable(self) -> tuple[str, ...]:
         return actions.alterable(self._dialect)
 
+    @property
+    def directives(self) -> str:
+        if self._dialect is Dialect.SLURM_WRAPPERS:
+            return "slurm"
+        # Torque has no select.
+        return "" if self._dialect is Dialect.TORQUE else "pbs"
+
     def settled(self, probe: Probe) -> PbsBackend:
         return PbsBackend(Dialect(probe.dialect))
 

@@ -19,8 +19,9 @@ from hpcdash.backends.pbs.submit_answers import read_answer
 from hpcdash.backends.pbs.wrapped_words import shell_safe
 from hpcdash.domain import sbatch
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import BadJobId, joined_tasks, parse_job_id, with_tasks
+from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
 from hpcdash.domain.qsub import MAGIC, attributes, is_closed, read_command_line, read_directives, settings
+from hpcdash.domain.qsub_arrays import range_of_tasks
 from hpcdash.domain.sbatch import CommandLine
 from hpcdash.errors import UsageError
 
@@ -203,36 +204,14 @@ def _tasks_again(job_id: str, tasks: ArrayTasks | None, record: Recorded) -> Arr
 
 
 def _array_words(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
-    """-J X-Y[:Z][%N]: a range of two numbers and a step is all that PBS knows; Torque's -t takes lists."""
+    """One range after -J; Torque's -t takes lists."""
     if dialect is Dialect.TORQUE:
         return ["-t", str(tasks)]
     if tasks.throttle and dialect is Dialect.PBS_TEXT:
         raise UsageError(
             "this release of PBS has no limit to an array's running tasks", f"Leave out %{tasks.throttle}."
         )
-    whole = _one_range(tasks)
-    if whole is None:
-        parts = [str(ArrayTasks((part,))) for part in (joined_tasks(tasks) or tasks).ranges]
-        shown = f"{', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}"
-        raise UsageError(
-            f"PBS submits a range of tasks at a time, which {ArrayTasks(tasks.ranges)} is not",
-            f"Submit these one after the other: {shown}.",
-        )
-    # A range goes up. One of a single task has its end where the step does not reach it.
-    first, last = whole[0], whole[-1]
-    step = whole.step if last > first else 2
-    spoken = f"{first}-{max(last, first + 1)}" + (f":{step}" if step > 1 else "")
-    return ["-J", spoken + (f"%{tasks.throttle}" if tasks.throttle else "")]
-
-
-def _one_range(tasks: ArrayTasks) -> range | None:
-    """The range with a step that holds just these tasks: 3-7:4 for 3,7."""
-    if len(tasks.ranges) == 1:
-        return tasks.ranges[0]
-    ordered = sorted(set(tasks))
-    step = ordered[1] - ordered[0]
-    whole = range(ordered[0], ordered[-1] + 1, step)
-    return whole if len(whole) == len(ordered) and list(whole) == ordered else None
+    return ["-J", range_of_tasks(tasks)]
 
 
 def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:

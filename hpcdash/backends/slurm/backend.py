@@ -51,6 +51,7 @@ class SlurmBackend:
     capabilities = frozenset(Capability)
     alterable = ALTERABLE
     has_whole_ids = True
+    directives = "slurm"
     is_settled = True
 
     def settled(self, probe: Probe) -> SlurmBackend:

@@ -1,0 +1,190 @@
+"""A request as a batch script that a person can read: what it is called, where its files are, what it runs.
+
+Knows no connection; the options of each scheduler are in slurm_batch and pbs_batch.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from hpcdash.errors import UsageError
+from hpcdash.launch.containers import Word, container_command
+from hpcdash.launch.launchers import Start, start_of
+from hpcdash.launch.names import job_name
+from hpcdash.launch.request import Request, Runtime, SlotType
+from hpcdash.launch.slots import slots_of
+
+KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
+# What a command in a container writes to stderr before anything of its own.
+CONTAINER_UP = "hpcdash: the container is up on "
+_UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2; exec "$@"'
+# Set by the fan-out and the launcher on each node.
+_OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES")
+_NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
+SCRIPT_NAME = "batch.sh"
+REQUEST_NAME = "request.toml"
+STAGED_FOLDER = "files"
+
+
+class Scheduler(StrEnum):
+    """Whose directives a script has."""
+
+    SLURM = "slurm"
+    PBS = "pbs"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script, files and logs.
+
+    `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
+    `script` is where the request's script is there; '' where the request says it. `login` is a file made of
+    containers.login_file(), '' for none.
+    """
+
+    uid: str
+    folder: str = ""
+    script: str = ""
+    login: str = ""
+
+    def __post_init__(self) -> None:
+        if self.folder and (not self.folder.startswith("/") or _NOT_IN_FOLDERS.search(self.folder)):
+            raise UsageError(
+                f"storage_root: {self.folder!r} cannot hold launches",
+                "Write an absolute path of letters, digits and ._@+- alone.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScript:
+    """What would be submitted. `warnings` are sentences for the person who asks, to be shown before it is."""
+
+    text: str
+    job_name: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started."""
+
+    definitions: str
+    words: tuple[Word, ...]
+    start: Start
+    environment: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def batch_script(scheduler: Scheduler, request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
+    """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler."""
+    from hpcdash.launch.pbs_batch import pbs_batch
+    from hpcdash.launch.slurm_batch import slurm_batch
+
+    make = slurm_batch if scheduler is Scheduler.SLURM else pbs_batch
+    return make(request, place, queue_has_gpus=queue_has_gpus)
+
+
+def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:
+    """The job's name, and what is to be said of it: the request's own, else one made of prefix, kind and uid."""
+    if not request.name:
+        return job_name(request.site.name_prefix, request.kind, uid, most_letters), ()
+    name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
+    if not name:
+        raise UsageError(f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -.")
+    return name, (() if name == request.name else (f"the job is called {name}: {request.name!r} is no name here",))
+
+
+def folder_name(request: Request, uid: str) -> str:
+    """What a launch's own folder is called."""
+    name = name_of(request, uid)[0]
+    return name if name.endswith(uid) else f"{name}-{uid}"
+
+
+def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_variables: tuple[str, ...]) -> Body:
+    """What is started on each node: the launcher's words, in the container where there is one."""
+    slots = slots_of(request)
+    is_slurm = scheduler_variables[0] == "SLURM_*"
+    start = start_of(
+        request.launcher,
+        command_of(request, place),
+        None if is_slurm and is_spread(request, slot_type) else slots.per_node,
+        ranks=max(1, slots.slots),
+        signal=request.signal,
+    )
+    environment = {**request.environment, **_switches(request)}
+    command = _text("command", start.line, "What runs on each node:")
+    container = request.container
+    if container is None or container.runtime is Runtime.NONE:
+        given = {name: value for name, value in environment.items() if value}
+        return Body(command, (Word("bash"), Word("-c"), Word('"$command"', is_shell=True)), start, given, ())
+    made = container_command(
+        container,
+        ("sh", "-c", _UP, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
+        slot_type=slot_type,
+        environment={**environment, **{name: "" for name in _OF_THE_NODE if name not in environment}},
+        binds=_folders(request, place),
+        scheduler_variables=scheduler_variables,
+        image_root=request.site.image_root,
+        login=place.login,
+    )
+    around = "\n".join(replace(made, environment={}).lines())
+    definitions = f"{command}\n{_text('in_container', around, 'Its container:')}"
+    words = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
+    return Body(definitions, (*words, Word('"$command"', is_shell=True)), start, dict(made.environment), made.notes)
+
+
+def _text(name: str, text: str, said: str) -> str:
+    """Bash that sets a variable to a text as it stands, of several lines too."""
+    end = f"END_OF_{name.upper()}"
+    while end in text.split("\n"):
+        end += "_"
+    return f"# {said}\nIFS= read -r -d '' {name} << '{end}'\n{text}\n{end}\n"
+
+
+def script_text(options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
+    """The whole script: directives, then parts with a blank line between them."""
+    # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
+    head = ["#!/bin/bash", *(f"{prefix} {option}" for option in options)]
+    shown = [part.strip("\n") for part in parts if part.strip("\n")]
+    return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
+
+
+def command_of(request: Request, place: Place) -> str:
+    """What the request runs, as bash."""
+    return request.command or shlex.quote(place.script or request.script)
+
+
+def _switches(request: Request) -> dict[str, str]:
+    return {
+        name: path
+        for name, path in ((KILL_SWITCH, request.kill_switch), (SAVE_SWITCH, request.save_switch))
+        if path and name not in request.environment
+    }
+
+
+def _folders(request: Request, place: Place) -> tuple[str, ...]:
+    """What a container has to see besides what its runtime shows it."""
+    switches = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
+    bound = {bind.partition(":")[0] for bind in (request.container.binds if request.container else ())}
+    wanted = dict.fromkeys(
+        path for path in (request.work_dir, place.folder, *switches) if path.startswith("/") and path not in bound
+    )
+    return tuple(wanted)
+
+
+def is_spread(request: Request, slot_type: SlotType) -> bool:
+    """Whether Slurm is to find any nodes that have so many GPUs together."""
+    slots, site = slots_of(request), request.site
+    counts_gpus = slot_type is not SlotType.CPU and site.tres_supported and site.gres_supported
+    return counts_gpus and slots.slots > 0 and not slots.is_per_node_asked
+
+
+def said_twice(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Raises UsageError for an option that both a field and extra_args give: both map its name to who said it."""
+    for name, written in given.items():
+        if name in generated:
+            raise UsageError(f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")

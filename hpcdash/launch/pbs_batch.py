@@ -1,0 +1,92 @@
+"""A request as qsub's script. Knows no connection and no other scheduler."""
+
+from __future__ import annotations
+
+import shlex
+
+from hpcdash.domain import qsub
+from hpcdash.domain.qsub_arrays import range_of_tasks
+from hpcdash.launch.batch import BatchScript, Place, body_of, name_of, said_twice, script_text
+from hpcdash.launch.directive_words import pbs_word
+from hpcdash.launch.early_signal import pbs_signal_timer
+from hpcdash.launch.fanout import START, pbs_fanout
+from hpcdash.launch.launchers import pbs_preamble
+from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
+from hpcdash.launch.pbs_reserved import pbs_extra_options
+from hpcdash.launch.pbs_resources import pbs_resources
+from hpcdash.launch.request import Request
+from hpcdash.launch.slots import slot_type_of, slots_of
+
+_FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
+
+
+def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
+    """The script, with the scheduler's options as `#PBS` lines."""
+    slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
+    name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
+    resources = pbs_resources(request, slot_type)
+    project = accounted_to(
+        request.site.job_project_source, project=request.project, workspace=request.workspace, labels=request.labels
+    )
+    generated = [
+        f"-N {name}",
+        *_files(request, place),
+        *([f"-q {pbs_word('queue', request.queue)}"] if request.queue else []),
+        *([f"-A {pbs_word('account', request.account)}"] if request.account else []),
+        *pbs_project(project),
+        *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
+        *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
+        *(["-h"] if request.hold else []),
+        f"-r {'y' if request.requeue else 'n'}",
+        "-W umask=0022",
+    ]
+    extra = pbs_extra_options(request.extra_args)
+    _refuse_said_twice(generated, extra)
+    limit = _limit(request, resources.options)
+    body = body_of(request, place, slot_type, ("PBS_*",))
+    folder = shlex.quote(request.work_dir) if request.work_dir else '"${PBS_O_WORKDIR:-$HOME}"'
+    parts = [
+        f"cd -- {folder} || exit 1",
+        body.definitions,
+        pbs_fanout(body.words, body.environment),
+        pbs_preamble(request.launcher, slots_of(request).nodes),
+        pbs_signal_timer(request.signal, request.limit_seconds) if request.signal else "",
+        START,
+    ]
+    said = (*warnings, *resources.warnings, *_unasked(request), *body.notes)
+    return BatchScript(script_text((*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+
+
+def _files(request: Request, place: Place) -> list[str]:
+    """Of an array a file a task; without a folder PBS writes NAME.oNUMBER where it is submitted from."""
+    if not place.folder:
+        return []
+    name = "job.^array_index^" if request.array else "job"
+    return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
+
+
+def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:
+    if request.limit_seconds is None:
+        return []
+    if any("walltime=" in option for option in asked):
+        said_twice({"walltime": "time"}, {"walltime": "-l walltime"})
+    hours, rest = divmod(request.limit_seconds, 3600)
+    return [f"-l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"]
+
+
+def _unasked(request: Request) -> list[str]:
+    """What PBS has no option for."""
+    said = []
+    if request.qos:
+        said.append(f"PBS knows no QoS: {request.qos} is not asked for")
+    if request.exclude_nodes:
+        said.append(f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all the same")
+    return said
+
+
+def _refuse_said_twice(generated: list[str], extra: tuple[str, ...]) -> None:
+    def letters(options: list[str] | tuple[str, ...]) -> dict[str, str]:
+        given = [option for text in options for option in qsub.read_directive(text).given]
+        return {option.name: f"-{option.name}" for option in given if option.name not in ("", "W", "l")}
+
+    said_twice({name: _FIELDS.get(name, "the request") for name in letters(generated)}, letters(extra))
