@@ -278,7 +278,7 @@ class Backend(Protocol):
     def capabilities(self) -> frozenset[Capability]: ...
     @property
     def directives(self) -> str:
-        """Whose directives its scripts have: "slurm" (#SBATCH), "pbs" (#PBS with select), '' where none are generated."""
+        """Whose directives generated scripts have: "slurm" (#SBATCH), "pbs" (#PBS, select), '' where none can be."""
         ...
 
     @property

@@ -66,7 +66,8 @@ class ClusterSettings:
     backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
     path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
     user: whose jobs are mine; None: who one is there.
-    poll: [poll] with this cluster's own values over it. launch: [launch] likewise. embedded: [embedded], where its backend is the embedded queue.
+    poll: [poll] with this cluster's own values over it. launch: [launch] likewise.
+    embedded: [embedded], where its backend is the embedded queue.
     """
 
     name: str

@@ -63,8 +63,8 @@ class Site:
     """What a cluster is like, as its configuration says; a request may say otherwise.
 
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
-    `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", or "failed" to remove the
-    folder of one that completed. `run_as` is the account that jobs are submitted as through sudo, '' for one's own.
+    `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", or "failed" to remove
+    the folder of one that completed. `run_as` is the account that jobs are submitted as through sudo, '' for one's own.
     """
 
     tres_supported: bool = True
