@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from hpcdash.domain.arrow import without_pandas
+
+# Every table is made with a schema from here.
+without_pandas()
+
 TEXT = pa.string()
 # Few distinct values over many rows: states, users, queues.
 WORD = pa.dictionary(pa.int32(), pa.string())

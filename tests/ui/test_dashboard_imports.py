@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("pandas", "asyncssh", "numpy", "textual_fastdatatable", "plotext")
+# pyarrow itself imports numpy.
+HEAVY = ("pandas", "asyncssh", "textual_fastdatatable", "plotext")
 
 
 def test_the_way_to_the_first_screen_imports_nothing_heavy() -> None:
