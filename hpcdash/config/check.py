@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcdash.config import values
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
-from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, PollSettings, Settings, UiSettings
+from hpcdash.config.settings import (
+    ClusterSettings,
+    EmbeddedSettings,
+    LaunchSettings,
+    PollSettings,
+    Settings,
+    UiSettings,
+)
 from hpcdash.config.values import Reader, Unfit
+from hpcdash.launch.request import Site
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded")
+_TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded", "launch")
 _TOP: Mapping[str, Reader] = {
     "default_cluster": values.line_of_text,
     "theme": values.line_of_text,
@@ -45,6 +53,7 @@ _EMBEDDED: Mapping[str, Reader] = {
     "grace_seconds": values.grace_seconds,
 }
 _UI: Mapping[str, Reader] = {"fold_arrays": values.flag, "clock": values.one_of("local", "utc")}
+_SITE_KEYS = frozenset(field.name for field in fields(Site))
 _VIEWS = ("jobs", "nodes", "queues", "history")
 
 
@@ -56,10 +65,11 @@ def check_document(
     top = checking.fields(document, (), _TOP, inner=_TABLES)
     poll = PollSettings(**checking.fields(checking.table(document, (), "poll"), ("poll",), _POLL))
     embedded = EmbeddedSettings(**checking.fields(checking.table(document, (), "embedded"), ("embedded",), _EMBEDDED))
+    launch = checking.launch(document, (), LaunchSettings())
     clusters = {
         name: replace(cluster, embedded=embedded)
         for name in checking.table(document, (), "clusters")
-        if (cluster := checking.cluster(document, name, poll)) is not None
+        if (cluster := checking.cluster(document, name, poll, launch)) is not None
     }
     settings = Settings(
         file=file,
@@ -69,6 +79,7 @@ def check_document(
         clusters=clusters,
         ui=checking.ui(document),
         embedded=embedded,
+        launch=_of_user(launch, None),
         **top,
     )
     checking.default_cluster(document, settings.default_cluster)
@@ -113,14 +124,31 @@ class _Checking:
                 self.problem((*path, key), _unknown_key(key, path, known))
         return fit
 
-    def cluster(self, document: Mapping[str, object], name: str, poll: PollSettings) -> ClusterSettings | None:
+    def launch(self, parent: Mapping[str, object], path: KeyPath, inherited: LaunchSettings) -> LaunchSettings:
+        """`launch` of a table over what is inherited."""
+        if "launch" not in parent:
+            return inherited
+        # Its readers are of REQUEST.toml, and a configuration without this table need not wait for them.
+        from hpcdash.config.launch import launch_settings
+
+        return launch_settings(self, parent, path, inherited)
+
+    def cluster(
+        self, document: Mapping[str, object], name: str, poll: PollSettings, launch: LaunchSettings
+    ) -> ClusterSettings | None:
         path: KeyPath = ("clusters", name)
         if not _CLUSTER_NAME.fullmatch(name):
             self.problem(path, "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for more)")
         before = len(self.problems)
         table = self.table(self.table(document, (), "clusters"), ("clusters",), name)
-        found = self.fields(table, path, _CLUSTER, inner=("poll",))
+        found = self.fields(table, path, _CLUSTER, inner=("poll", "launch"))
         overrides = self.fields(self.table(table, path, "poll"), (*path, "poll"), _POLL)
+        asks_for_user = isinstance(own := table.get("launch"), dict) and "run_as" in own
+        found["launch"] = _of_user(
+            self.launch(table, path, launch),
+            found.get("user"),
+            partial(self.problem, (*path, "launch", "run_as")) if asks_for_user else None,
+        )
         if len(self.problems) > before:
             return None
         ssh = found.get("ssh")
@@ -183,12 +211,23 @@ class _Checking:
         return self.fields(table, path, readers, inner=_VIEWS)
 
 
+def _of_user(launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None) -> LaunchSettings:
+    """Without a user the word "user" of run_as is oneself, or a complaint where the cluster itself asks for it."""
+    if not launch.site.run_as:
+        return launch
+    from hpcdash.config.launch import settled
+
+    return settled(launch, user, complain)
+
+
 def _unknown_key(key: str, path: KeyPath, known: Iterable[str]) -> str:
     hint = did_you_mean(key, known)
     if not hint and path and key in _TOP:
         hint = "; it stands at the top of the file, before the first [table]"
     elif not hint and path != ("poll",) and key in _POLL:
         hint = "; it belongs in [poll]"
+    elif not hint and "launch" not in path and key in _SITE_KEYS:
+        hint = "; it belongs in [launch]"
     return f"unknown key{hint}"
 
 

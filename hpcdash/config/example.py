@@ -50,6 +50,41 @@ _EXAMPLE = """\
 # Any key of [poll], for this cluster alone.
 #poll.mine_seconds = 30
 
+# What generated scripts are to know of a site; [site] of a request's own file says otherwise for one job.
+#[launch]
+# Whether Slurm here counts GPUs by itself (--gpus), whether it knows them at all (--gres); PBS: whether it has ngpus.
+#tres_supported = true
+#gres_supported = true
+# What a slot is where a request does not say: "cuda", "rocm" or "cpu"; by default GPUs where the queue has some.
+#slot_type = "cuda"
+# What jobs are accounted to (--wckey, -P): "project", "workspace", "label" or "label:PREFIX".
+#job_project_source = "project"
+# A folder there that holds a folder a launch: its script, its files, its logs; hpcdash/launches in the home by default.
+#storage_root = "/work/ada/launches"
+# "always" keeps that folder; "failed" removes it once its job has completed.
+#keep = "always"
+# How the names of jobs begin that have none of their own.
+#name_prefix = "det-ai"
+# Where images of apptainer are that a request names as NAME:TAG. Also known as apptainer_image_root or
+# singularity_image_root; one of the three.
+#image_root = "/work/images"
+# Whose account jobs are submitted as, through sudo (`hpcdash sudoers`); "user" is the cluster's own `user`.
+#run_as = "ada"
+
+# What holds in one queue; its name in upper or lower case. Single values count where a request says nothing, lists are
+# added before the request's own. Of a request: slots_per_node, slot_type, gpu_type, account, qos, time, memory, signal,
+# requeue, launcher, project, workspace, labels, exclude_nodes, extra_args, environment; of [launch]: tres_supported,
+# gres_supported, job_project_source, name_prefix, image_root.
+#[launch.queues.gpu]
+#slots_per_node = 8
+#extra_args = ["--constraint=a100"]
+#environment.NCCL_DEBUG = "INFO"
+
+# Any key of [launch], for one cluster alone.
+#[clusters.juno.launch]
+#gres_supported = false
+#queues.cpu.slot_type = "cpu"
+
 # The embedded queue of this machine: what jobs may have at once (found out when left out, GPUs by nvidia-smi), and how
 # long one that is ended has from TERM to KILL. What was set stays set until it is set anew.
 #[embedded]

@@ -48,8 +48,8 @@ class EmbeddedSettings:
 class LaunchSettings:
     """[launch], and [clusters.NAME.launch] over it: what generated scripts are to know of a site.
 
-    queues: by queue, in upper and lower case alike, values of a request there ([launch.queues.NAME]): scalars take the
-    place of the request's unsaid ones, lists go before its own.
+    queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the fields of Request
+    and Site: scalars take the place of the request's unsaid ones and of the site's, lists go before the request's own.
     """
 
     site: Site = field(default_factory=Site)

@@ -36,7 +36,8 @@ def default_pools(pools: Sequence[Pool]) -> DefaultPools:
 def overridden(
     common: Mapping[str, object], of_queues: Mapping[str, Mapping[str, object]], queue: str
 ) -> dict[str, object]:
-    """What holds in a queue: its own values in place of the common ones, its lists after the common lists.
+    """What holds in a queue: its own values in place of the common ones, its lists after the common lists,
+    its tables over the common tables.
 
     Names of queues match in upper and lower case alike.
     """
@@ -45,6 +46,15 @@ def overridden(
         if name.casefold() != queue.casefold():
             continue
         for key, value in own.items():
-            before = result.get(key)
-            result[key] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+            result[key] = _added(result.get(key), value)
     return result
+
+
+def _added(before: object, value: object) -> object:
+    if isinstance(before, list) and isinstance(value, list):
+        return [*before, *value]
+    if isinstance(before, tuple) and isinstance(value, tuple):
+        return (*before, *value)
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        return {**before, **value}
+    return value

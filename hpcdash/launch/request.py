@@ -35,6 +35,7 @@ class Launcher(StrEnum):
     SRUN = "srun"
 
 
+SITE_SAID = "site."
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 
@@ -65,6 +66,7 @@ class Site:
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
     `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", or "failed" to remove
     the folder of one that completed. `run_as` is the account that jobs are submitted as through sudo, '' for one's own.
+    `slot_type` is what a slot is where a request does not say; None: GPUs where the queue has some.
     """
 
     tres_supported: bool = True
@@ -75,6 +77,7 @@ class Site:
     image_root: str = ""
     keep: str = "always"
     run_as: str = ""
+    slot_type: SlotType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Request:
 
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
+    `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
+    counts where it says what is usual too.
     """
 
     name: str = ""
@@ -115,3 +120,4 @@ class Request:
     environment: Mapping[str, str] = field(default_factory=dict)
     container: Container | None = None
     site: Site = field(default_factory=Site)
+    said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)

@@ -20,12 +20,15 @@ def sudoers_text(account: str, *, bin_folder: str, commands: tuple[str, ...], st
     below `storage_root`. Raises UsageError for a name or folder that sudo would read as something else.
     """
     if not _ACCOUNT.fullmatch(account):
-        raise UsageError(f"{account!r} is no account that sudo rules can name", "Write a login name: launcher")
+        raise UsageError(
+            f"{account!r} is no account that sudo rules can name", "Write a login name: --account launcher"
+        )
     if account == "root":
-        raise UsageError("root needs no rules", "Name the account that hpcdash runs as.")
-    for what, folder in (("the commands' folder", bin_folder), ("the storage root", storage_root)):
+        raise UsageError("root needs no rules", "Name the account that hpcdash runs as: --account launcher")
+    folders = (("--bin", "the commands' folder", bin_folder), ("--storage-root", "the storage root", storage_root))
+    for option, what, folder in folders:
         if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
-            raise UsageError(f"{folder!r} cannot be {what} here", "Write an absolute path without blanks.")
+            raise UsageError(f"{folder!r} cannot be {what} here", f"{option}: write an absolute path without blanks.")
     programs = ", \\\n    ".join(f"{bin_folder}/{name}" for name in commands)
     # A wildcard of sudo's stands for slashes and blanks too; a regular expression does not.
     below = re.escape(storage_root).replace("/", r"\/").replace(r"\-", "-")

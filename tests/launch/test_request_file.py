@@ -59,6 +59,9 @@ job_project_source = "label:cost:"
 storage_root = "/work/jobs"
 name_prefix = "llm"
 image_root = "/work/images"
+keep = "failed"
+run_as = "grace"
+slot_type = "cuda"
 """
 
 
@@ -97,7 +100,7 @@ def test_every_field_of_a_full_file_is_read() -> None:
             ("/scratch", "/data:/mnt/data:ro"),
             force_pull=True,
         ),
-        site=Site(False, False, "label:cost:", "/work/jobs", "llm", "/work/images"),
+        site=Site(False, False, "label:cost:", "/work/jobs", "llm", "/work/images", "failed", "grace", SlotType.CUDA),
     )
 
 
@@ -109,6 +112,24 @@ def test_what_the_file_does_not_say_of_the_site_is_as_the_cluster_says() -> None
     cluster = Site(tres_supported=False, name_prefix="llm")
     read = read_request('command = "a"\n[site]\nname_prefix = "mine"', site=cluster)
     assert read.site == Site(tres_supported=False, name_prefix="mine")
+
+
+def test_what_a_person_wrote_is_told_from_what_is_by_default() -> None:
+    read = read_request('command = "a"\ntime = "1h"\nhold = false\n[site]\nsingularity_image_root = "/images"')
+    assert read.said == {"command", "limit_seconds", "hold", "site.image_root"}
+
+
+def test_the_folder_of_images_has_one_name_at_a_time() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_request('command = "a"\n[site]\napptainer_image_root = "/a"\nimage_root = "/b"', "R.toml")
+    assert str(raised.value).startswith("R.toml:4: site.image_root: apptainer_image_root is set too")
+
+
+def test_run_as_user_is_the_cluster_s_user() -> None:
+    text = 'command = "a"\n[site]\nrun_as = "user"'
+    assert read_request(text, user="ada").site.run_as == "ada"
+    with pytest.raises(ConfigError, match="its configuration sets none"):
+        read_request(text)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +254,12 @@ def test_all_problems_of_a_file_are_told_at_once_in_its_order() -> None:
         read_request('slots = -1\ntime = "x"\n[environment]\n"A-B" = true\n[site]\nroot = 1\n')
     told = [(problem.line, problem.key) for problem in caught.value.problems]
     assert told == [
-        (None, "command"),
         (1, "slots"),
         (2, "time"),
         (4, "environment.A-B"),
         (4, "environment.A-B"),
         (6, "site.root"),
+        (None, "command"),
     ]
     assert "REQUEST.toml:6: site.root" in str(caught.value)
     assert "config example" not in str(caught.value)

@@ -79,7 +79,10 @@ def _present(names: Sequence[str]) -> tuple[str, ...]:
     return (
         "hpcdash_env=()",
         "for hpcdash_name in $(compgen -e); do",
-        f'  case "$hpcdash_name" in {wanted}) hpcdash_env+=(--env "$hpcdash_name") ;; esac',
+        '  case "$hpcdash_name" in',
+        f"    {wanted})",
+        '      hpcdash_env+=(--env "$hpcdash_name") ;;',
+        "  esac",
         "done",
     )
 
@@ -101,7 +104,10 @@ def _create(container: Container, name: str, login: str) -> tuple[str, ...]:
         import_lines = (f"if {needed}; then", *(f"  {line}" for line in _import(image, login)), "fi")
     made_by_another = "" if container.force_pull else f"{listed} || "
     return (
-        f"hpcdash_missing() {{ printf '%s\\n' {hint} >&2; exit 1; }}",
+        "hpcdash_missing() {",
+        f"  printf '%s\\n' {hint} >&2",
+        "  exit 1",
+        "}",
         f"hpcdash_file={shlex.quote(image) if is_file else cached}",
         f"if {'true' if container.force_pull else f'! {listed}'}; then",
         *(f"  {line}" for line in import_lines),
@@ -116,22 +122,25 @@ def _import(image: str, login: str) -> tuple[str, ...]:
     return (
         'mkdir -p -- "${hpcdash_file%/*}"',
         "hpcdash_part=$hpcdash_file.$HOSTNAME.$$",
-        *(_login_lines(image) if login else ()),
-        f'{before}enroot import --output "$hpcdash_part" -- {shlex.quote(import_uri(image))} ||'
-        ' { rm -f -- "$hpcdash_part"; hpcdash_missing; }',
+        *(login_lines(image) if login else ()),
+        f'{before}enroot import --output "$hpcdash_part" -- {shlex.quote(import_uri(image))} || {{',
+        '  rm -f -- "$hpcdash_part"',
+        "  hpcdash_missing",
+        "}",
         'mv -f -- "$hpcdash_part" "$hpcdash_file"',
         *(('rm -rf -- "$hpcdash_config"',) if login else ()),
     )
 
 
-def _login_lines(image: str) -> tuple[str, ...]:
+def login_lines(image: str) -> tuple[str, ...]:
     """Enroot reads logins from a netrc file in its configuration's folder: one of mode 0700 for the import alone."""
     host = registry_of(image.replace("#", "/", 1))[0]
     machines = " ".join(shlex.quote(machine) for machine in ((host,) if host else _DOCKER_HUB_MACHINES))
     return without_trace(
         "hpcdash_config=$(mktemp -d) || exit",
         f"for hpcdash_machine in {machines}; do",
-        f'  printf \'machine %s login %s password %s\\n\' "$hpcdash_machine" "${USERNAME}" "${PASSWORD}"',
+        "  printf 'machine %s login %s password %s\\n' \\",
+        f'    "$hpcdash_machine" "${USERNAME}" "${PASSWORD}"',
         'done >"$hpcdash_config/.credentials"',
     )
 

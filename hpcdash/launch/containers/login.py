@@ -29,7 +29,10 @@ def source_login(path: str) -> tuple[str, ...]:
     file = shlex.quote(path)
     complaint = shlex.quote(f"hpcdash: {path} must be a file of mode 0600; nothing was started")
     return without_trace(
-        f"[[ \"$(stat -L -c %a -- {file})\" == 600 ]] || {{ printf '%s\\n' {complaint} >&2; exit 1; }}",
+        f'[[ "$(stat -L -c %a -- {file})" == 600 ]] || {{',
+        f"  printf '%s\\n' {complaint} >&2",
+        "  exit 1",
+        "}",
         f"source {file}",
     )
 

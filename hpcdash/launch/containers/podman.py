@@ -40,13 +40,13 @@ def podman_command(
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     return ContainerCommand(
         argv=(*words(options), Word(container.image), *command),
-        prepare=(*source_login(login), *(_registry_login(container.image) if login and not is_archive else ())),
+        prepare=(*source_login(login), *(registry_login(container.image) if login and not is_archive else ())),
         environment=environment.exported,
         finish=('rm -f -- "$hpcdash_auth"',) if login and not is_archive else (),
     )
 
 
-def _registry_login(image: str) -> tuple[str, ...]:
+def registry_login(image: str) -> tuple[str, ...]:
     """Podman takes no login from variables: a file of its own form, mode 0600 by mktemp, for this run alone."""
     registry = shlex.quote(registry_of(image)[0] or "docker.io")
     return without_trace(

@@ -1,0 +1,204 @@
+"""`hpcdash images`: fills and lists a cluster's store of container images with the runtime's own commands there."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.site import chosen_site
+from hpcdash.domain.text import visible
+from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
+from hpcdash.launch.containers import login_file
+from hpcdash.launch.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
+from hpcdash.launch.request import Runtime
+from hpcdash.stores.launches import LAUNCHES_BELOW_HOME
+from hpcdash.transport.base import Prompt, PromptField, Transport
+from hpcdash.ui.session import ClusterSession
+
+# Several lines for a shell: the first of the programs that is there, the home, and where caches are.
+_LOOK = """\
+found=
+for program; do command -v "$program" >/dev/null 2>&1 && { found=$program; break; }; done
+printf '%s\\n' "$found" "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}"
+"""
+_WITH_STATUS = 'end=$1; shift; "$@" 2>&1; printf "%s%s\\n" "$end" "$?"'
+_WRITE_LOGIN = """\
+set -e
+root=${1:-$HOME/$2}
+mkdir -p -- "$root"
+umask 077
+part=$root/.login.$$
+trap 'rm -f -- "$part"' EXIT
+cat >"$part"
+mv -f -- "$part" "$root/login"
+printf '%s\\n' "$root/login"
+"""
+_LOGIN_TITLE = "The login of an image registry"
+_IMAGES_IN_CACHE = "hpcdash/images"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every command of images is told: `folder` is --store, '' where it was left out."""
+
+    runtime: Runtime
+    folder: str = ""
+    force: bool = False
+    create: bool = True
+
+
+def run_pull(common: CommonOptions, wanted: Wanted, image: str) -> None:
+    """Fetch an image; ends the process with 1 where the runtime does."""
+    _run(common, wanted, lambda store: pull_steps(store, image, force=wanted.force, create=wanted.create))
+
+
+def run_import(common: CommonOptions, wanted: Wanted, file: str, reference: str) -> None:
+    """Take a file of the cluster's into the store; ends the process with 1 where the runtime does."""
+    _run(common, wanted, lambda store: import_steps(store, file, reference, force=wanted.force, create=wanted.create))
+
+
+def run_list(common: CommonOptions, wanted: Wanted) -> None:
+    """Print what the store has."""
+    _run(common, wanted, list_steps, changes=False)
+
+
+def _run(
+    common: CommonOptions, wanted: Wanted, steps_of: Callable[[Store], tuple[Step, ...]], *, changes: bool = True
+) -> None:
+    site = chosen_site(common)
+    if changes and site.is_read_only:
+        raise UsageError("images: nothing is changed here (read-only)", "`hpcdash images list` changes nothing.")
+    if not wanted.create and wanted.runtime is not Runtime.ENROOT:
+        raise UsageError("--nocreate is enroot's alone", "Leave it out: only enroot makes containers of images.")
+    if wanted.folder and not wanted.folder.startswith("/"):
+        raise UsageError(f"--store {wanted.folder!r} is no folder there", "Write it from the root: /work/images")
+
+    async def work(session: ClusterSession) -> int:
+        transport = session.store.transport
+        await transport.connect(force=True)
+        store, home = await _look(transport, wanted, site.launch.site.image_root, changes=changes)
+        if store.folder != wanted.folder and changes:
+            print(f"hpcdash: into {visible(store.folder)} (--store names another)", file=sys.stderr)
+        elif wanted.runtime is Runtime.APPTAINER and changes and store.folder != site.launch.site.image_root:
+            print(f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in [launch]', file=sys.stderr)
+        login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
+        if (await transport.run(("test", "-f", login))).status != 0:
+            login = ""
+        told = ""
+        for step in steps_of(store):
+            if already := await _already_there(transport, store, step):
+                if already != told:
+                    print(f"hpcdash: {visible(already)} is there already (--force makes it anew)", file=sys.stderr)
+                told = already
+            elif status := await _run_step(session, step, wanted.runtime, login):
+                return status
+        return 0
+
+    if status := with_session(common, work):
+        print(f"hpcdash: it ended with status {status}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+
+
+async def _look(transport: Transport, wanted: Wanted, image_root: str, *, changes: bool) -> tuple[Store, str]:
+    """The store and the home there; raises UsageError where the runtime is not there or no folder is known."""
+    programs = PROGRAMS[wanted.runtime]
+    program, home, cache = await _seen(transport, programs)
+    if not program and await transport.adopt_login_environment():
+        program, home, cache = await _seen(transport, programs)
+    if not program:
+        raise UsageError(
+            f"no {' or '.join(programs)} on {transport.name}",
+            'Name another with --runtime, or say where it is with path = "/…/bin" in the cluster\'s table.',
+        )
+    folder = wanted.folder
+    if wanted.runtime is Runtime.APPTAINER:
+        folder = folder or image_root
+        if changes and not folder:
+            raise UsageError("which folder holds the images there?", "Write --store DIR, or image_root in [launch].")
+    elif wanted.runtime is Runtime.ENROOT:
+        folder = folder or f"{cache}/{_IMAGES_IN_CACHE}"
+    return Store(wanted.runtime, program, folder), home
+
+
+async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, str, str]:
+    argv = ("sh", "-c", _LOOK, "sh", *programs)
+    answer = await transport.run(argv)
+    lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
+    if answer.status or len(lines) < 3:
+        raise CommandError(f"{transport.name} does not answer as a shell does: {excerpt(answer.stderr)}")
+    return lines[0], lines[1], lines[2]
+
+
+async def _already_there(transport: Transport, store: Store, step: Step) -> str:
+    """The file or container that the step need not make, '' where it has to."""
+    if step.makes and (await transport.run(("test", "-e", step.makes))).status == 0:
+        return step.makes
+    if step.container:
+        listed = await transport.run((store.program, "list"))
+        if step.container in listed.stdout.decode("utf-8", "replace").split("\n"):
+            return f"enroot's container {step.container}"
+    return ""
+
+
+async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login: str) -> int:
+    """Show the command, run it, and show its words as they come; its exit status."""
+    with_login = ", with the registry's login" if login and step.registry_image else ""
+    print(f"on {visible(session.name)}{with_login}: {visible(shlex.join(step.argv))}", file=sys.stderr, flush=True)
+    end = f"hpcdash-{secrets.token_hex(8)}"
+    argv = ("sh", "-c", _WITH_STATUS, "sh", end, *step.run_argv(runtime, login))
+    rest = b""
+    async with session.store.transport.stream(argv) as stream:
+        async for chunk in stream:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                said, is_last, status = line.partition(end.encode())
+                if said or not is_last:
+                    print(visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]), flush=True)
+                if is_last:
+                    return int(status)
+    raise CommandError(f"{step.argv[0]} ended without a word of how", "Run it again: what is there is kept.")
+
+
+def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
+    """Write the login of an image registry where launches look for it, mode 0600; it is shown and noted nowhere."""
+    site = chosen_site(common)
+    if site.is_read_only:
+        raise UsageError("images login: nothing is changed here (read-only)")
+
+    async def work(session: ClusterSession) -> str:
+        transport = session.store.transport
+        await transport.connect(force=True)
+        file = f"{site.launch.site.storage_root or f'~/{LAUNCHES_BELOW_HOME}'}/login"
+        print(f"on {visible(session.name)}: writes {visible(file)}, mode 0600", file=sys.stderr, flush=True)
+        given = await _asked(session.name, username, password_stdin=password_stdin)
+        argv = ("sh", "-c", _WRITE_LOGIN, "sh", site.launch.site.storage_root, LAUNCHES_BELOW_HOME)
+        answer = await transport.run(argv, stdin=login_file(*given).encode())
+        if answer.status:
+            raise CommandError(f"the login was not written: {excerpt(answer.stderr)}", "Is storage_root yours there?")
+        return answer.stdout.decode("utf-8", "replace").strip()
+
+    print(visible(with_session(common, work)))
+
+
+async def _asked(where: str, username: str | None, *, password_stdin: bool) -> tuple[str, str]:
+    """User and password: from the terminal, the password unseen, or the password from stdin."""
+    if password_stdin and username:
+        given = [username, sys.stdin.readline().rstrip("\r\n")]
+    elif password_stdin:
+        raise UsageError("--password-stdin needs the user's name", "hpcdash images login NAME --password-stdin")
+    else:
+        fields = (*(() if username else (PromptField("User:", secret=False),)), PromptField("Password or token:"))
+        answers = await TerminalPrompter().answer(Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields))
+        if answers is None:
+            raise UsageError("there is no terminal to ask on", "--password-stdin reads the password from stdin.")
+        given = [username, *answers] if username else answers
+    user, password = given
+    if not user or not password or "\0" in user + password:
+        raise UsageError("a login is a user's name and a password", "Nothing was written.")
+    return user, password

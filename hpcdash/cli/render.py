@@ -1,0 +1,51 @@
+"""`hpcdash render`: the batch script of a request, for people and for other programs. Asks no cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import replace
+
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.request_source import read_source
+from hpcdash.cli.site import chosen_site, scheduler_for
+from hpcdash.domain.text import visible
+from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name
+from hpcdash.launch.request import Request
+from hpcdash.launch.request_defaults import with_queue_defaults
+
+_UID_LETTERS = 8
+
+
+def run_render(common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None) -> None:
+    """Print the script alone to stdout, what is to be said of it to stderr. The same request gives the same script."""
+    site = chosen_site(common)
+    made_for = scheduler_for(scheduler, site.cluster)
+    source = read_source(request, site=site.launch.site, user=site.cluster.user)
+    wanted = with_queue_defaults(source.request, site.launch.queues, ())
+    root = storage_root if storage_root is not None else wanted.site.storage_root
+    uid = hashlib.sha256(source.text.encode()).hexdigest()[:_UID_LETTERS]
+    asides = _unknown(wanted)
+    place = Place(uid)
+    if root:
+        place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
+        asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
+    elif made_for is Scheduler.SLURM:
+        asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
+    if source.script is not None:
+        staged = f"{place.folder}/{STAGED_FOLDER}/{source.script.name}" if root else str(source.script)
+        place = replace(place, script=staged)
+        asides.append(f"it runs {staged}: that has to be there on the cluster")
+    script = batch_script(made_for, wanted, place)
+    for words in (*script.warnings, *asides):
+        print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(script.text.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()
+
+
+def _unknown(request: Request) -> list[str]:
+    """What a cluster would have been asked."""
+    if request.slots and request.slot_type is None:
+        return ['slots are taken for GPUs: no cluster is asked whether the queue has some (slot_type = "cpu" if not)']
+    return []

@@ -1,0 +1,44 @@
+"""What the configuration says of the cluster a script is for, before anything is asked of it. Knows no connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.cli.build import BACKENDS, EMBEDDED, chosen_clusters
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import ClusterSettings, load_settings
+from hpcdash.config.settings import LaunchSettings
+from hpcdash.errors import UsageError
+from hpcdash.launch.batch import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSite:
+    """The cluster, its [launch], and whether nothing is to be changed on it."""
+
+    cluster: ClusterSettings
+    launch: LaunchSettings
+    is_read_only: bool
+
+
+def chosen_site(common: CommonOptions) -> ChosenSite:
+    """The cluster that is named, else the configuration's first, else this machine; nothing is asked of it."""
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+    return ChosenSite(cluster, cluster.launch, common.read_only or settings.read_only)
+
+
+def scheduler_for(said: str | None, cluster: ClusterSettings) -> Scheduler:
+    """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
+    if said:
+        return Scheduler(said)
+    if cluster.backend == EMBEDDED:
+        # A class attribute: the queue itself need not be there.
+        return Scheduler(EmbeddedBackend.directives)
+    if cluster.backend:
+        return Scheduler(BACKENDS[cluster.backend].directives)
+    raise UsageError(
+        f"which scheduler is it for? The configuration does not say what {cluster.name} has",
+        'Write --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.',
+    )

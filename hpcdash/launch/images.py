@@ -1,0 +1,164 @@
+"""The commands that fill and list a cluster's store of images, one way for each runtime. Runs nothing."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcdash.errors import UsageError
+from hpcdash.launch.containers.apptainer import SCHEMES
+from hpcdash.launch.containers.enroot import container_name, import_uri, login_lines
+from hpcdash.launch.containers.login import source_login
+from hpcdash.launch.containers.podman import registry_login
+from hpcdash.launch.containers.words import ContainerCommand, words
+from hpcdash.launch.request import Runtime
+
+# Singularity reads the same words.
+PROGRAMS = {
+    Runtime.APPTAINER: ("apptainer", "singularity"),
+    Runtime.PODMAN: ("podman",),
+    Runtime.ENROOT: ("enroot",),
+}
+_ARCHIVES = ("docker-archive:", "oci-archive:")
+_TAR = re.compile(r"\.tar(\.(gz|xz|zst|bz2))?$|\.tgz$")
+_ENROOT_SCHEMES = ("dockerd://", "podman://")
+_TAG = '''source=$1 reference=$2; shift 2
+image=$("$@" pull --quiet "$source") && "$@" tag "$image" "$reference" && printf '%s\\n' "$image"'''
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command. `makes` is a file that it makes, `container` one of enroot's: where that is there, it is left out.
+
+    `registry_image` is what it asks a registry for, '' where it asks none.
+    """
+
+    argv: tuple[str, ...]
+    makes: str = ""
+    container: str = ""
+    registry_image: str = ""
+
+    def run_argv(self, runtime: Runtime, login: str) -> tuple[str, ...]:
+        """The command as it is run: with the registry's login, a file of mode 0600, where it asks a registry."""
+        if not login or not self.registry_image:
+            return self.argv
+        lines: tuple[str, ...] = ()
+        finish: tuple[str, ...] = ()
+        if runtime is Runtime.PODMAN:
+            lines, finish = registry_login(self.registry_image), ('rm -f -- "$hpcdash_auth"',)
+        elif runtime is Runtime.ENROOT:
+            lines = (*login_lines(self.registry_image), "export ENROOT_CONFIG_PATH=$hpcdash_config")
+            finish = ('rm -rf -- "$hpcdash_config"',)
+        made = ContainerCommand(words(self.argv), prepare=(*source_login(login), *lines), finish=finish)
+        return ("bash", "-c", "\n".join(made.lines()))
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where images are on a cluster: `program` is its runtime, `folder` is from the root, '' for the runtime's own."""
+
+    runtime: Runtime
+    program: str
+    folder: str = ""
+
+    def file_of(self, image: str) -> str:
+        """The file of an image: `FOLDER/name:tag` for apptainer, where launches look for it, `FOLDER/a+b+tag.sqsh`."""
+        if self.runtime is Runtime.ENROOT:
+            return posixpath.join(self.folder, f"{container_name(image)}.sqsh")
+        return posixpath.join(self.folder, _name_of(image))
+
+    def with_root(self, *given: str) -> tuple[str, ...]:
+        """Words of a command of podman's; its own storage is elsewhere where there is a folder."""
+        return (self.program, *(("--root", self.folder) if self.folder else ()), *given)
+
+
+def pull_steps(store: Store, image: str, *, force: bool = False, create: bool = True) -> tuple[Step, ...]:
+    """Fetch an image from its registry; `force` also where it is there. `create`: enroot's container of this node."""
+    _check(image, "image")
+    if store.runtime is Runtime.PODMAN:
+        return (Step(store.with_root("pull", image), registry_image=image),)
+    file = store.file_of(image)
+    before, makes = _folder_step(file), "" if force else file
+    if store.runtime is Runtime.ENROOT:
+        part = f"{file}.part"
+        fetch = (store.program, "import", "--output", part, "--", import_uri(image))
+        fetched = _replaced(Step(fetch, makes, registry_image=image), part, file)
+        return (before, *fetched, *_created(store, image, force, create))
+    source = image if image.startswith(SCHEMES) else f"docker://{image}"
+    options = ("--force", "--disable-cache") if force else ()
+    return (before, Step((store.program, "pull", *options, file, source), makes, registry_image=image))
+
+
+def import_steps(
+    store: Store, file: str, reference: str, *, force: bool = False, create: bool = True
+) -> tuple[Step, ...]:
+    """Take an image's file on the cluster into the store under a reference (NAME:TAG).
+
+    apptainer: a .sif file, or an archive that docker or podman saved; podman: an archive; enroot: a .sqsh file, or
+    `dockerd://NAME` and `podman://NAME`. Raises UsageError for what the runtime cannot take.
+    """
+    _check(file, "file")
+    _check(reference, "reference")
+    if store.runtime is Runtime.PODMAN:
+        source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
+        return (Step(("sh", "-c", _TAG, "sh", source, reference, *store.with_root())),)
+    there = store.file_of(reference)
+    before, part, makes = _folder_step(there), f"{there}.part", "" if force else there
+    copy = Step(("cp", "--", file, part), makes)
+    if store.runtime is Runtime.ENROOT:
+        if file.startswith(_ENROOT_SCHEMES):
+            copy = Step((store.program, "import", "--output", part, "--", file), makes)
+        elif not file.endswith(".sqsh"):
+            raise UsageError(
+                f"enroot takes no {posixpath.basename(file)}: it reads squashfs files (.sqsh)",
+                "Write dockerd://NAME or podman://NAME for an image that docker or podman has there.",
+            )
+        return (before, *_replaced(copy, part, there), *_created(store, reference, force, create))
+    if file.startswith(_ARCHIVES) or _TAR.search(file):
+        source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
+        options = ("--force",) if force else ()
+        return (before, Step((store.program, "build", *options, there, source), makes))
+    return (before, *_replaced(copy, part, there))
+
+
+def list_steps(store: Store) -> tuple[Step, ...]:
+    """What is there: files of the folder, and what the runtime itself knows of."""
+    files = Step(("find", store.folder, "-type", "f", "-print"))
+    if store.runtime is Runtime.PODMAN:
+        return (Step(store.with_root("images")),)
+    if store.runtime is Runtime.ENROOT:
+        return (Step((store.program, "list")), files)
+    return (files,) if store.folder else (Step((store.program, "cache", "list", "--verbose")),)
+
+
+def _name_of(image: str) -> str:
+    """`docker://nvcr.io/nvidia/cuda:12` → `nvcr.io/nvidia/cuda:12`."""
+    scheme = next((one for one in SCHEMES if image.startswith(one)), "")
+    name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
+    if name.startswith("..") or name == ".":
+        raise UsageError(f"{image!r} is no image's name", "Write NAME:TAG, as in pytorch:24.05.")
+    return name
+
+
+def _check(text: str, what: str) -> None:
+    if not text or text.startswith("-") or not text.isprintable():
+        raise UsageError(f"{text!r} is no {what}", "Write NAME:TAG, docker://NAME:TAG, or a path there.")
+
+
+def _folder_step(file: str) -> Step:
+    return Step(("mkdir", "-p", "--", posixpath.dirname(file)))
+
+
+def _replaced(step: Step, part: str, file: str) -> Sequence[Step]:
+    """What is made beside the file is put in its place whole."""
+    return (Step(("rm", "-f", "--", part), step.makes), step, Step(("mv", "-f", "--", part, file), step.makes))
+
+
+def _created(store: Store, image: str, force: bool, create: bool) -> tuple[Step, ...]:
+    if not create:
+        return ()
+    name, options = container_name(image), ("--force",) if force else ()
+    argv = (store.program, "create", *options, "--name", name, "--", store.file_of(image))
+    return (Step(argv, container="" if force else name),)

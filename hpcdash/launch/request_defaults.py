@@ -1,0 +1,54 @@
+"""What a request leaves unsaid, filled in: its queue, and what the site says of that queue. Knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from hpcdash.launch.pools import Pool, default_pools, overridden
+from hpcdash.launch.request import SITE_SAID, Request, Site, SlotType
+
+_SITE_FIELDS = frozenset(field.name for field in fields(Site)) - {"slot_type"}
+_DEFAULTS = Request()
+
+
+def with_queue_defaults(request: Request, queues: Mapping[str, Mapping[str, object]], pools: Sequence[Pool]) -> Request:
+    """The request with a queue where it names none, and with what `queues` say of its queue.
+
+    `queues` are [launch.queues.NAME] by the fields of Request and Site, as LaunchSettings has them; names match in
+    upper and lower case alike. A scalar counts where the request says nothing, and over what the site says of all;
+    lists go before the request's own, tables (environment) below it. `pools` are the cluster's queues in its order;
+    none: nothing is known of them, and the queue stays as it is. What is asked for as no kind of slot is what the site
+    says (its slot_type), where it says one.
+    """
+    if not request.queue and pools:
+        request = replace(request, queue=_default_queue(request, pools))
+    own = overridden({}, queues, request.queue)
+    in_site = {key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unsaid(request, key)}
+    in_request = {key: value for key, value in own.items() if key not in _SITE_FIELDS}
+    filled: dict[str, Any] = {}
+    for key, value in in_request.items():
+        asked = getattr(request, key)
+        if isinstance(value, Mapping):
+            filled[key] = {**value, **asked}
+        elif isinstance(value, tuple | list):
+            filled[key] = (*value, *(item for item in asked if item not in value))
+        elif key not in request.said and asked == getattr(_DEFAULTS, key):
+            filled[key] = value
+    site: dict[str, Any] = in_site
+    filled = {**filled, "site": replace(request.site, **site)}
+    slot_type = filled.get("slot_type") or request.slot_type or request.site.slot_type
+    return replace(request, **{**filled, "slot_type": slot_type})
+
+
+def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
+    """compute for GPUs, aux for what asks for none; '' where a cluster has no queue."""
+    chosen = default_pools(pools)
+    slot_type = request.slot_type or request.site.slot_type
+    wants_gpus = request.slots > 0 and slot_type is not SlotType.CPU
+    return (chosen.compute if wants_gpus else chosen.aux) or ""
+
+
+def _is_unsaid(request: Request, key: str) -> bool:
+    return SITE_SAID + key not in request.said

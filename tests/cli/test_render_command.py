@@ -1,0 +1,113 @@
+"""`hpcdash render`: the script alone on stdout, all that is said of it on stderr, no cluster asked."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program, home_with
+
+REQUEST = """\
+name = "train llm"
+script = "train.sh"
+slots = 16
+slots_per_node = 8
+queue = "GPU"
+time = "2h"
+"""
+CONFIG = """\
+[launch]
+storage_root = "/work/ada/launches"
+[clusters.juno]
+ssh = "nobody@127.0.0.1:9"
+backend = "slurm"
+[clusters.juno.launch]
+tres_supported = false
+queues.gpu.account = "llm"
+queues.gpu.extra_args = ["--constraint=a100"]
+[clusters.vega]
+ssh = "nobody@127.0.0.1:9"
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(home_with(tmp_path / "home"))
+
+
+@pytest.fixture
+def configured(program: Program) -> Program:
+    program.config.parent.mkdir(parents=True)
+    program.config.write_text(CONFIG)
+    return program
+
+
+@pytest.fixture
+def request_file(program: Program) -> Path:
+    folder = program.home / "runs"
+    folder.mkdir()
+    (folder / "train.sh").write_text("#!/bin/sh\n")
+    (folder / "R.toml").write_text(REQUEST)
+    return folder / "R.toml"
+
+
+def directives(text: str, prefix: str) -> list[str]:
+    return [line.removeprefix(f"{prefix} ") for line in text.splitlines() if line.startswith(f"{prefix} ")]
+
+
+def test_the_default_cluster_s_site_and_queue_count(configured: Program, request_file: Path) -> None:
+    done = configured("render", str(request_file))
+    assert done.status == 0, done
+    options = directives(done.text, "#SBATCH")
+    assert {"--gres=gpu:8", "--account=llm", "--constraint=a100", "--partition=GPU"} <= set(options)
+    folder = next(option for option in options if option.startswith("--output=")).removeprefix("--output=")
+    assert folder.startswith("/work/ada/launches/trainllm-")
+    assert f"{Path(folder).parent}/files/train.sh" in done.text
+    assert "hpcdash: the job is called trainllm: 'train llm' is no name here\n" in done.stderr
+    assert f"hpcdash: its files and logs are in {Path(folder).parent}: make that folder" in done.stderr
+    assert configured("render", str(request_file)).stdout == done.stdout
+
+
+def test_what_is_printed_is_a_script_that_bash_reads(program: Program, request_file: Path) -> None:
+    for scheduler in ("slurm", "pbs"):
+        done = program("render", str(request_file), "--for", scheduler, "--storage-root", "/scratch/jobs")
+        assert done.text.startswith("#!/bin/bash\n"), done
+        assert "/scratch/jobs/trainllm-" in done.text
+        assert subprocess.run(["bash", "-n"], input=done.stdout, check=False).returncode == 0
+
+
+def test_without_a_folder_for_launches_a_relative_script_is_run_from_where_it_is(
+    program: Program, request_file: Path
+) -> None:
+    done = program("render", "runs/R.toml", "--for", "pbs")
+    assert str(request_file.parent / "train.sh") in done.text
+    assert "that has to be there on the cluster" in done.stderr
+
+
+def test_a_request_may_come_from_stdin(program: Program) -> None:
+    words = program.argv("render", "-", "--for", "slurm")
+    done = subprocess.run(
+        words, input=b'command = "hostname"\nslots = 0', env=program.environment, capture_output=True, check=True
+    )
+    assert b"#SBATCH --nodes=1\n" in done.stdout
+    wrong = subprocess.run(words, input=b'comand = "a"', env=program.environment, capture_output=True, check=False)
+    assert wrong.returncode == 2
+    assert b'hpcdash: stdin:1: comand: unknown key; did you mean "command"?' in wrong.stderr
+
+
+def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_file: Path) -> None:
+    said = configured("render", str(request_file), "--cluster", "vega").refused(2)
+    assert "which scheduler is it for?" in said
+    assert 'Write --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.' in said
+    # The embedded queue reads Slurm's directives.
+    assert configured("render", str(request_file), "--local", "--backend", "local").text.count("#SBATCH ") > 3
+    assert configured("render", str(request_file), "--cluster", "vega", "--backend", "pbs").text.count("#PBS ") > 3
+
+
+def test_a_script_that_is_not_there_is_told_with_file_line_and_key(program: Program, request_file: Path) -> None:
+    (request_file.parent / "train.sh").unlink()
+    said = program("render", str(request_file), "--for", "slurm").refused(2)
+    assert said.startswith(f"hpcdash: {request_file}:2: script: {request_file.parent}/train.sh is not there")
+    assert "cannot be read: No such file or directory" in program("render", "none.toml", "--for", "pbs").refused(2)

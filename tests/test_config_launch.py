@@ -1,0 +1,145 @@
+"""[launch] and [clusters.NAME.launch]: what generated scripts are to know of a site."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hpcdash.config import ConfigProblems, Settings, default_config_text, settings_from_text
+from hpcdash.launch.request import Site, SlotType
+from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS
+
+FILE = Path("/home/ada/config.toml")
+TEXT = """\
+[launch]
+tres_supported = false
+storage_root = "/work/ada/launches"
+apptainer_image_root = "/work/images"
+keep = "failed"
+run_as = "user"
+slot_type = "rocm"
+
+[launch.queues.gpu]
+account = "llm"
+time = "90m"
+extra_args = ["--constraint=a100"]
+environment.NCCL_DEBUG = "INFO"
+
+[clusters.juno]
+ssh = "juno"
+user = "ada"
+
+[clusters.juno.launch]
+tres_supported = true
+name_prefix = "llm"
+queues.GPU.account = "own"
+queues.GPU.extra_args = ["--nice=3"]
+queues.GPU.environment.NCCL_DEBUG = "WARN"
+queues.cpu.slot_type = "cpu"
+
+[clusters.here]
+"""
+
+
+def read(text: str) -> Settings:
+    return settings_from_text(text, FILE)
+
+
+def problem(text: str) -> str:
+    with pytest.raises(ConfigProblems) as raised:
+        read(text)
+    return str(raised.value).splitlines()[0]
+
+
+def test_a_cluster_has_what_all_have_and_its_own_over_it() -> None:
+    settings = read(TEXT)
+    common = Site(
+        tres_supported=False,
+        storage_root="/work/ada/launches",
+        image_root="/work/images",
+        keep="failed",
+        slot_type=SlotType.ROCM,
+    )
+    assert settings.launch.site == common
+    assert settings.clusters["here"].launch == settings.launch
+    juno = settings.clusters["juno"].launch.site
+    assert (juno.tres_supported, juno.name_prefix, juno.image_root) == (True, "llm", "/work/images")
+
+
+def test_of_a_queue_scalars_override_and_lists_append_whatever_the_case_of_its_name() -> None:
+    settings = read(TEXT)
+    common = {
+        "account": "llm",
+        "limit_seconds": 5400,
+        "extra_args": ("--constraint=a100",),
+        "environment": {"NCCL_DEBUG": "INFO"},
+    }
+    assert settings.launch.queues == {"gpu": common}
+    assert settings.clusters["juno"].launch.queues == {
+        "gpu": {
+            **common,
+            "account": "own",
+            "extra_args": ("--constraint=a100", "--nice=3"),
+            "environment": {"NCCL_DEBUG": "WARN"},
+        },
+        "cpu": {"slot_type": SlotType.CPU},
+    }
+
+
+def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> None:
+    settings = read(TEXT)
+    assert settings.clusters["juno"].launch.site.run_as == "ada"
+    assert settings.clusters["here"].launch.site.run_as == ""
+    assert read('[clusters.a]\nlaunch.run_as = "grace"').clusters["a"].launch.site.run_as == "grace"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[launch]\ngres_suported = true", '2: launch.gres_suported: unknown key; did you mean "gres_supported"?'),
+        ('[launch]\nkeep = "allways"', '2: launch.keep: expected "always", "failed", not "allways"; did you mean'),
+        ('[launch]\nstorage_root = "launches"', "2: launch.storage_root: expected a folder from the root"),
+        ('[launch]\nstorage_root = "/a b"', '2: launch.storage_root: "/a b" cannot hold launches'),
+        ('[launch]\nimage_root = "images"', "2: launch.image_root: expected a folder from the root"),
+        (
+            '[launch]\nimage_root = "/a"\nsingularity_image_root = "/b"',
+            "3: launch.singularity_image_root: image_root is set too",
+        ),
+        ('[launch]\nrun_as = "root"', "2: launch.run_as: jobs are submitted as anyone but root"),
+        ('[launch]\nrun_as = "A B"', '2: launch.run_as: "A B" is no login name'),
+        ('[launch]\nstorage_root = "/a/../b"', '2: launch.storage_root: "/a/../b" cannot hold launches'),
+        ('[clusters.a.launch]\nrun_as = "user"', '2: clusters.a.launch.run_as: "user" means the cluster\'s user'),
+        ('[launch]\njob_project_source = "lable"', "2: launch.job_project_source: expected project, workspace"),
+        ('[launch.queues.gpu]\nqueue = "gpu"', "2: launch.queues.gpu.queue: unknown key"),
+        ("[launch.queues.gpu]\nslots_per_nod = 8", '2: launch.queues.gpu.slots_per_nod: unknown key; did you mean "sl'),
+        ('[launch.queues.gpu]\ntime = "90"', '2: launch.queues.gpu.time: "90" has no unit'),
+        (
+            "[launch.queues.gpu]\n[launch.queues.GPU]",
+            "2: launch.queues.GPU: the same queue as gpu: upper and lower case are alike",
+        ),
+        ("[clusters.a.launch]\nkepe = 1", '2: clusters.a.launch.kepe: unknown key; did you mean "keep"?'),
+        ('storage_root = "/a"', "1: storage_root: unknown key; it belongs in [launch]"),
+        ("launch = 3", "1: launch: expected a table, not 3"),
+        ("[launch]\nqueues = 3", "2: launch.queues: expected a table, not 3"),
+        ("[launch.queues]\ngpu = 3", "2: launch.queues.gpu: expected a table, not 3"),
+        ("[launch.queues.gpu.environment]\nA = true", "2: launch.queues.gpu.environment.A: expected text in quotes"),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_line_and_key(text: str, words: str) -> None:
+    assert problem(text).startswith(f"{FILE}:{words}")
+
+
+def test_the_example_shows_every_key_and_the_defaults_of_those_that_have_one() -> None:
+    lines = default_config_text().splitlines()
+    settings = read(
+        "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+    )
+    shown, default = settings.launch.site, Site()
+    assert all(key in default_config_text() for key in (*SITE_FIELDS, *QUEUE_FIELDS))
+    assert {field.name for field in fields(Site)} <= set(SITE_FIELDS)
+    for key in ("tres_supported", "gres_supported", "job_project_source", "keep", "name_prefix"):
+        assert getattr(shown, key) == getattr(default, key)
+    assert settings.clusters["juno"].launch.site.gres_supported is False
+    assert settings.clusters["juno"].launch.queues["cpu"] == {"slot_type": SlotType.CPU}
