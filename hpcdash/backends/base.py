@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.launch.offers import AccountOffer, QosOffer
 
 _ALPHABET = string.ascii_letters + string.digits
 # How the comment of a job begins that was submitted from here.
@@ -104,6 +105,14 @@ class ParsedTable:
     """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read."""
 
     table: pa.Table
+    rejected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedOffers(Generic[T_co]):
+    """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be read."""
+
+    offers: tuple[T_co, ...]
     rejected: tuple[str, ...] = ()
 
 
@@ -263,8 +272,27 @@ class Submission:
     mark: str = ""
     # Where the script is on the login node already, '' where it is to be handed over.
     file: str = ""
-    # The account it is submitted as through sudo, '' for one's own.
+    # The account it is submitted as through sudo, '' for one's own; the submit command's own path there, which sudo
+    # wants, '' where the PATH finds it.
     run_as: str = ""
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """When a script would start were it submitted now. `starts_at_epoch` None: not told.
+
+    `node_list` is where, '' not told; `refusal` is why it would not be taken at all, in the scheduler's own words, and
+    `hint` the same in plain ones. `is_known` is false where the scheduler cannot be asked: `hint` says so.
+    """
+
+    is_known: bool = True
+    starts_at_epoch: float | None = None
+    cpus: int | None = None
+    node_list: str = ""
+    queue: str = ""
+    refusal: str = ""
+    hint: str = ""
 
 
 class Backend(Protocol):
@@ -394,4 +422,21 @@ class Backend(Protocol):
     def submission(self, wanted: Submission) -> Handover:
         """Hand a script in, from the folder the command runs in. The command's one outcome is for `wanted.name`; its
         words name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
+        ...
+
+    def associations_query(self, user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]] | None:
+        """The accounts that `user` may charge on `cluster` ('': any), with their QoS. None, here and below, where the
+        scheduler has no such thing; parse raises AccountingUnavailable."""
+        ...
+
+    def qos_offers_query(self) -> Query[ParsedOffers[QosOffer]] | None:
+        """All QoS with their limits; parse raises AccountingUnavailable."""
+        ...
+
+    def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate] | None:
+        """When a script would start: nothing is submitted. `wanted.file`, or the command's stdin, gives the script.
+
+        A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be
+        asked.
+        """
         ...

@@ -195,6 +195,12 @@ def record_case(
         tables[stem] = parsed
         if stem == "probe" and parsed is not None:
             clock = int(parsed.clock_epoch_seconds or clock)
+    cluster = tables["probe"].cluster if tables["probe"] is not None else ""
+    for stem, asked in (
+        ("associations", BACKEND.associations_query(user, cluster)),
+        ("qos", BACKEND.qos_offers_query()),
+    ):
+        commands.append(record(stem, "", asked, user, environment)[0])
     wanted: dict[str, bool] = {}
     if whose_details != "none":
         for stem, in_queue in ((f"jobs-{whose_details}-ended", True), (f"history-{whose_details}", False)):

@@ -136,6 +136,15 @@ class EmbeddedBackend:
     def queue_rules_query(self, queue: str) -> None:
         return None
 
+    def associations_query(self, user: str, cluster: str = "") -> None:
+        return None
+
+    def qos_offers_query(self) -> None:
+        return None
+
+    def start_estimate_query(self, wanted: Submission) -> None:
+        return None
+
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(self._program, wanted)
 

@@ -162,3 +162,12 @@ class PbsBackend:
 
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(self._dialect, wanted)
+
+    def associations_query(self, user: str, cluster: str = "") -> None:
+        return None
+
+    def qos_offers_query(self) -> None:
+        return None
+
+    def start_estimate_query(self, wanted: Submission) -> None:
+        return None

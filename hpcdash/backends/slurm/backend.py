@@ -16,15 +16,18 @@ from hpcdash.backends.base import (
     JobDetail,
     JobScope,
     LogFiles,
+    ParsedOffers,
     ParsedTable,
     Probe,
     Query,
     Script,
+    StartEstimate,
     Submission,
     Usage,
 )
 from hpcdash.backends.slurm import (
     actions,
+    associations,
     detail,
     directives,
     history,
@@ -37,10 +40,12 @@ from hpcdash.backends.slurm import (
     reasons,
     rules,
     script,
+    start_estimate,
     submit,
     usage,
 )
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.launch.offers import AccountOffer, QosOffer
 
 
 class SlurmBackend:
@@ -124,3 +129,12 @@ class SlurmBackend:
 
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(wanted)
+
+    def associations_query(self, user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
+        return associations.associations_query(user, cluster)
+
+    def qos_offers_query(self) -> Query[ParsedOffers[QosOffer]]:
+        return associations.qos_offers_query()
+
+    def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate]:
+        return start_estimate.start_estimate_query(wanted)

@@ -1,0 +1,98 @@
+"""The accounts and QoS that a person may submit with: sacctmgr. Runs nothing.
+
+sacctmgr takes no separator but `|`. All that it prints here was named by administrators; a row of another number of
+fields is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpcdash.backends.base import Answer, ParsedOffers, Query
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.launch.offers import AccountOffer, QosOffer
+
+_OF_A_USER = ("user", "defaultaccount", "account", "partition", "qos", "defaultqos")
+_OF_A_QOS = ("name", "maxwall", "maxjobspu", "maxtrespu", "maxtres", "maxsubmitpu", "grptres", "grpjobs", "preempt")
+# What a rejected row is shown as.
+_SHOWN_LETTERS = 200
+# A database may hold thousands of associations, and be busy.
+_LIMIT_SECONDS = 20.0
+
+
+def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
+    """One's associations with the default account; a database may serve several clusters."""
+    of_cluster = (f"cluster={cluster}",) if cluster else ()
+    asked = ("show", "user", f"name={user}", *of_cluster, "withassoc", f"format={','.join(_OF_A_USER)}")
+    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_associations, _LIMIT_SECONDS)
+
+
+def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
+    """One offer an account, the default one first; one that has several associations (a partition each) has all of
+    their QoS, the default QoS first.
+    """
+    rows, rejected = _rows(answer, _OF_A_USER, "accounts")
+    qos: dict[str, dict[str, None]] = {}
+    defaults = {row["defaultaccount"] for row in rows}
+    for row in rows:
+        # Without an association on this cluster there is a row all the same.
+        if row["account"]:
+            names = [row["defaultqos"], *row["qos"].split(",")]
+            qos.setdefault(row["account"], {}).update(dict.fromkeys(name for name in names if name))
+    offers = [AccountOffer(name, name in defaults, tuple(names)) for name, names in qos.items()]
+    return ParsedOffers(tuple(sorted(offers, key=lambda offer: (not offer.is_default, offer.name))), rejected)
+
+
+def qos_offers_query() -> Query[ParsedOffers[QosOffer]]:
+    asked = ("show", "qos", f"format={','.join(_OF_A_QOS)}")
+    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_qos_offers, _LIMIT_SECONDS)
+
+
+def parse_qos_offers(answer: Answer) -> ParsedOffers[QosOffer]:
+    """All QoS in the database's order; of a user's and a job's limits on CPUs and GPUs the smaller one counts."""
+    rows, rejected = _rows(answer, _OF_A_QOS, "QoS")
+    return ParsedOffers(tuple(_qos(row, rows) for row in rows), rejected)
+
+
+def _qos(row: dict[str, str], rows: Iterable[dict[str, str]]) -> QosOffer:
+    limits = [_trackable(row[name]) for name in ("maxtrespu", "maxtres")]
+    cpus = [limit["cpu"] for limit in limits if "cpu" in limit]
+    gpus = [limit["gres/gpu"] for limit in limits if "gres/gpu" in limit]
+    above = [other["name"] for other in rows if row["name"] in other["preempt"].split(",")]
+    notes = [
+        f"jobs may make way for {', '.join(above)}" if above else "",
+        f"a user's jobs in the queue: at most {row['maxsubmitpu']}" if row["maxsubmitpu"] else "",
+        f"{row['grptres']} for all together" if row["grptres"] else "",
+        f"{row['grpjobs']} running jobs for all together" if row["grpjobs"] else "",
+    ]
+    return QosOffer(
+        row["name"],
+        duration_seconds(row["maxwall"]) if row["maxwall"] else None,
+        int(row["maxjobspu"]) if row["maxjobspu"].isdecimal() else None,
+        min(cpus, default=None),
+        min(gpus, default=None),
+        "; ".join(note for note in notes if note),
+    )
+
+
+def _trackable(text: str) -> dict[str, int]:
+    """`cpu=6,gres/gpu=4` as amounts; what is no whole number (`mem=4G`) is left out."""
+    pairs = (item.partition("=") for item in text.split(","))
+    return {name: int(amount) for name, _, amount in pairs if amount.isdecimal()}
+
+
+def _rows(answer: Answer, fields: tuple[str, ...], what: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+    """The rows by field, and those rejected; raises where there are lines and none is a row."""
+    require_success(answer)
+    lines = list(_lines(answer.stdout.decode("utf-8", "replace")))
+    rows = [line.split("|") for line in lines]
+    good = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+    if lines and not good:
+        raise unreadable(answer, what)
+    return good, tuple(line[:_SHOWN_LETTERS] for line, row in zip(lines, rows, strict=True) if len(row) != len(fields))
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in text.split("\n") if line.strip())

@@ -1,0 +1,70 @@
+"""What is wrong with a request before it is submitted, by what the cluster offers. Pure: asks nothing."""
+
+from __future__ import annotations
+
+from hpcdash.launch.batch import BatchScript, is_spread
+from hpcdash.launch.demand import Demand, unmet
+from hpcdash.launch.findings import Finding
+from hpcdash.launch.offers import Offers
+from hpcdash.launch.request import INTERACTIVE_KINDS, Request, SlotType
+from hpcdash.launch.script_lint import lint_script
+from hpcdash.launch.slots import slot_type_of, slots_of
+
+__all__ = ["Finding", "demand_of", "lint_request", "lint_script", "slot_type_in"]
+
+_WHERE = {
+    "queues": "queue",
+    "account": "account",
+    "qos": "qos",
+    "limit_seconds": "time",
+    "nodes": "slots",
+    "cpus": "slots",
+    "gpus": "slots",
+    "gpu_type": "gpu_type",
+    "memory_per_node_bytes": "memory",
+}
+
+
+def lint_request(request: Request, offers: Offers, script: BatchScript | None = None) -> tuple[Finding, ...]:
+    """What does not fit the offers, errors first; each warning of a rendered `script` is one.
+
+    Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
+    """
+    found = list(unmet(demand_of(request, offers, is_pbs=script is not None and "\n#PBS " in script.text), offers))
+    if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
+        found.append(Finding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
+    found += [Finding("warning", "", warning) for warning in (script.warnings if script else ())]
+    return tuple(sorted(found, key=lambda one: one.severity != "error"))
+
+
+def slot_type_in(request: Request, offers: Offers) -> SlotType:
+    """What a slot of a request is: as it says, or the site does; else GPUs where its queue has some."""
+    said = request.slot_type or request.site.slot_type
+    queue = offers.queue(request.queue)
+    if said is None and request.gpu_type:
+        return SlotType.CUDA
+    return said or slot_type_of(request, queue_has_gpus=queue is None or queue.gpus > 0)
+
+
+def demand_of(request: Request, offers: Offers, *, is_pbs: bool = False) -> Demand:
+    """What a request asks for in all. Slurm finds the nodes itself for GPUs that are not counted a node."""
+    slots, slot_type = slots_of(request), slot_type_in(request, offers)
+    finds_nodes = not is_pbs and request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
+    on_node = None if finds_nodes else slots.per_node
+    total = slots.slots if finds_nodes else slots.nodes * slots.per_node
+    counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0
+    of_node = "slots_per_node" if slots.is_per_node_asked else "slots"
+    return Demand(
+        queues=(request.queue,) if request.queue else (),
+        account=request.account,
+        qos=request.qos,
+        limit_seconds=request.limit_seconds,
+        nodes=None if finds_nodes else slots.nodes,
+        cpus=None if counts_gpus else total,
+        gpus=total if counts_gpus else None,
+        cpus_per_node=None if counts_gpus else on_node,
+        gpus_per_node=on_node if counts_gpus else None,
+        gpu_type=request.gpu_type if counts_gpus else "",
+        memory_per_node_bytes=request.memory_bytes,
+        where={**_WHERE, "cpus_per_node": of_node, "gpus_per_node": of_node},
+    )

@@ -1,0 +1,70 @@
+"""What a cluster offers to whoever submits there: queues, one's accounts, QoS. Knows no scheduler, asks nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffer:
+    """A queue (Slurm: partition). `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now.
+
+    `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
+    largest node, None where its nodes are not known; `gpu_types` are sorted.
+    """
+
+    name: str
+    is_default: bool = False
+    is_available: bool = True
+    limit_seconds: int | None = None
+    nodes: int = 0
+    nodes_idle: int = 0
+    cpus: int = 0
+    cpus_idle: int = 0
+    gpus: int = 0
+    gpus_idle: int = 0
+    gpu_types: tuple[str, ...] = ()
+    cpus_per_node: int | None = None
+    gpus_per_node: int | None = None
+    memory_per_node_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountOffer:
+    """An account that one may charge, and the QoS it may ask for; no QoS: not told."""
+
+    name: str
+    is_default: bool = False
+    qos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QosOffer:
+    """What a QoS allows: the longest time of a job, and a user's running jobs, CPUs and GPUs at once; None: no limit.
+
+    `note` says in words what else there is to it, '' for nothing.
+    """
+
+    name: str
+    limit_seconds: int | None = None
+    most_jobs: int | None = None
+    most_cpus: int | None = None
+    most_gpus: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """All of it; `accounts` and `qos` are empty where there are none, or they cannot be asked: then a note says so."""
+
+    queues: tuple[QueueOffer, ...] = ()
+    accounts: tuple[AccountOffer, ...] = ()
+    qos: tuple[QosOffer, ...] = ()
+    gpu_types: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def queue(self, name: str) -> QueueOffer | None:
+        """The queue of that name; for '' the default one. None where there is none."""
+        if name:
+            return next((queue for queue in self.queues if queue.name == name), None)
+        return next((queue for queue in self.queues if queue.is_default), None)

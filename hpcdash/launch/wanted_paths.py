@@ -1,0 +1,104 @@
+"""The paths that a request or a script stands on, and what each has to be. Looks at no disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from hpcdash.domain import qsub, sbatch
+from hpcdash.launch.request import Request, Runtime
+
+# A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
+_FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
+_ON_NODES = "It is looked for on the login node; a disk that only the nodes have is not seen from there."
+
+
+class PathKind(StrEnum):
+    """What has to be at a path."""
+
+    FOLDER = "folder"
+    WRITTEN = "folder to write in"
+    FILE = "file"
+    ANY = "anything"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPath:
+    """A path on the login node, absolute or from the home there; what needs it is called `field`.
+
+    Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder of …: `.
+    """
+
+    field: str
+    path: str
+    kind: PathKind = PathKind.ANY
+    is_needed: bool = True
+    what: str = ""
+    next_step: str = ""
+
+
+def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[WantedPath, ...]:
+    """In the request's order; a script that is `staged` (names of files) comes along."""
+    return tuple(_of_request(request, staged))
+
+
+def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPath]:
+    folder = request.work_dir
+    if request.script and request.script.rpartition("/")[2] not in staged:
+        yield WantedPath("script", _within(folder, request.script), PathKind.FILE)
+    if folder:
+        made = f"mkdir -p {folder}" if re.fullmatch(r"[A-Za-z0-9_./@+-]+", folder) else ""
+        yield WantedPath("work_dir", folder, PathKind.FOLDER, next_step=made)
+    for field, path in (("kill_switch", request.kill_switch), ("save_switch", request.save_switch)):
+        parent = _parent(_within(folder, path)) if path else ""
+        if parent and not _FILLED_IN.search(parent):
+            yield WantedPath(field, parent, PathKind.WRITTEN, is_needed=False, what="its folder ")
+    container = request.container
+    if container is None or container.runtime is Runtime.NONE:
+        return
+    image = container.image.removeprefix("oci-archive:")
+    if image.startswith("/"):
+        yield WantedPath("container.image", image, PathKind.ANY, next_step=_ON_NODES)
+    for bind in container.binds:
+        source = bind.partition(":")[0]
+        if source.startswith("/") and not _FILLED_IN.search(source):
+            yield WantedPath("container.binds", source, is_needed=False, next_step=_ON_NODES)
+
+
+def script_paths(script: bytes, directives: Literal["slurm", "pbs"]) -> tuple[WantedPath, ...]:
+    """The folders that a script's directives name: where it runs, and where its output goes."""
+    text = script.decode("utf-8", "surrogateescape")
+    given = (sbatch if directives == "slurm" else qsub).read_directives(text).options
+    last = {option.name: option for option in given}
+    here = last.get("chdir") if directives == "slurm" else None
+    folder = (here.value or "") if here else ""
+    found = []
+    if here and folder and not _FILLED_IN.search(folder):
+        found.append(WantedPath(f"line {here.line}", folder, PathKind.FOLDER))
+    for name in ("output", "error") if directives == "slurm" else ("o", "e"):
+        option = last.get(name)
+        if option is None or not option.value:
+            continue
+        # qsub's may begin with a host.
+        path = option.value if directives == "slurm" else option.value.rpartition(":")[2]
+        parent = path if path.endswith("/") else _parent(_within(folder, path))
+        if parent and not _FILLED_IN.search(parent):
+            what = "the folder of its output "
+            found.append(WantedPath(f"line {option.line}", parent, PathKind.WRITTEN, what=what, next_step=_NO_OUTPUT))
+    return tuple(found)
+
+
+_NO_OUTPUT = "Make it first: a job that cannot write its output fails, and says nothing."
+
+
+def _within(folder: str, path: str) -> str:
+    return path if path.startswith("/") or not folder else f"{folder}/{path}"
+
+
+def _parent(path: str) -> str:
+    """The folder of a path; '' where it names none: that is where the job runs."""
+    folder, slash, _ = path.rpartition("/")
+    return folder or slash
