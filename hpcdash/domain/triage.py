@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpcdash.domain import nodelist
 from hpcdash.domain.arrays import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.domain.root_cause import root_cause
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
 # Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different ones.
@@ -24,19 +25,6 @@ _EXIT_IS_THE_STATE = frozenset(
     }
 )
 _SHELL_SIGNAL = 128
-_TRACEBACK = "Traceback (most recent call last):"
-# `ValueError: x`, `torch.cuda.OutOfMemoryError: x`, `KeyboardInterrupt`.
-_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)(?::|$)")
-# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`, `0: `.
-_LAUNCHER = re.compile(r"(?:\[[\w,.:-]{1,40}\](?:<std(?:out|err)>)?:|\d{1,5}:) ?")
-# Where Slurm keeps a batch script: bash names it before each complaint.
-_SPOOLED = re.compile(r"/\S*/slurm_script: (?=line \d+: )")
-# Said of every job that ends badly, after its own last words.
-_EPILOGUE = re.compile(
-    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
-    r"(?:\*\*\*|.*[Ee]xited with|.*task \d+|Job step aborted|Terminating|Force Terminated|First task exited)"
-    r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
-)
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _HEX = re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-f]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,}\b")
 _TIME = re.compile(
@@ -44,7 +32,6 @@ _TIME = re.compile(
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _LONGEST_COMPARED = 400
-_LINES_AFTER_THE_END = 20
 # How many failures, and which share of them, make one node conspicuous.
 _FEWEST_ON_A_NODE = 3
 _CONSPICUOUS_SHARE = 2 / 3
@@ -193,29 +180,7 @@ def normalised(line: str) -> str:
 def last_meaningful(lines: Sequence[str]) -> str:
     """What the end of a log says of how it ended, its blanks single; '' where all is blank.
 
-    The exception of the last traceback; else the last line that is no launcher's or scheduler's closing remark; else
-    the last line.
+    What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended alike.
     """
-    return " ".join(_last_meaningful(lines).split())
-
-
-def _last_meaningful(lines: Sequence[str]) -> str:
-    written = [_SPOOLED.sub("", line.rstrip(), count=1) for line in lines if line.strip()]
-    if not written:
-        return ""
-    bare = [_LAUNCHER.sub("", line, count=1) for line in written]
-    started = max((at for at, line in enumerate(bare) if line.strip() == _TRACEBACK), default=None)
-    if started is not None:
-        for at, line in enumerate(bare[started + 1 :], start=started + 2):
-            # Frames are indented; the exception's own line is not.
-            if not line[:1].strip() or line.startswith(("|", "+")):
-                continue
-            # It was caught where the program went on for long.
-            if len(bare) - at <= _LINES_AFTER_THE_END:
-                return line.strip()
-            break
-    # A traceback whose beginning is further up.
-    for line in reversed(bare[-_LINES_AFTER_THE_END:]):
-        if _EXCEPTION.match(line):
-            return line.strip()
-    return next((line.strip() for line in reversed(written) if not _EPILOGUE.match(line)), written[-1].strip())
+    cause = root_cause(lines)
+    return "" if cause is None else cause.line

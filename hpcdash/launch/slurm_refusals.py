@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hpcdash.domain.sbatch import read_directives
+
 _NOT_AVAILABLE = "Requested node configuration is not available"
 _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
@@ -25,3 +27,11 @@ def refusal_hint(words: str, version: str, options: Iterable[str]) -> str:
         f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could fulfil (its bug 15857, "
         "mended in 22.05.9): say slots_per_node, with tres_supported = false under [site]"
     )
+
+
+def script_refusal_hint(words: str, version: str, script: str, options: Iterable[str] = ()) -> str:
+    """As refusal_hint, of a script with its own options and those beside it on the command line."""
+    if _NOT_AVAILABLE not in words:
+        return ""
+    own = [word for option in read_directives(script).options for word in option.words]
+    return refusal_hint(words, version, (*own, *options))

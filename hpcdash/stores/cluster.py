@@ -107,6 +107,11 @@ class ClusterStore:
         """What happened to one's own jobs since this run began, newest last."""
         return self._departures.events
 
+    @property
+    def reason_events(self) -> Sequence[JobEvent]:
+        """Why one's own jobs wait, each time that changed since this run began, newest last."""
+        return self._departures.reasons
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` in the event loop's next turn after each change; returns how to stop that."""
         self._listeners.append(listener)

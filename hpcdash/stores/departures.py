@@ -20,6 +20,7 @@ from hpcdash.domain import schema
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs
 from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.reason_changes import reason_changes
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, RateLimited
 from hpcdash.stores.clock import Clock
@@ -34,19 +35,24 @@ _TRIES = 3
 # While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
 _MOST_POLLS_LEFT_OUT = 20
 LOOKING_UP = "left the queue; how it ended is being looked up"
-EXIT_UNKNOWN = "left the queue; no list and no history knows how it ended"
+EXIT_UNKNOWN = "exit unknown: it left the queue, and no list and no history knows how it ended"
+NO_HISTORY = "exit unknown: it left the queue, and the history of jobs is not kept here"
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job, seen at an epoch second; `before` and `after` are our states, '' unknown."""
+    """Something that happened to a job, seen at an epoch second; `before` and `after` are our states, '' unknown.
+
+    `reason` is why it waits now, where that is what changed.
+    """
 
     at: float
     job_id: str
     name: str
     before: str
     after: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,8 @@ class Departures:
 
     def __init__(self, store: Cluster) -> None:
         self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
+        # Kept apart: they are many, and of less weight.
+        self.reasons: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
         self._store = store
         self._ended: dict[str, tuple[float, Row]] = {}
         self._missing: dict[str, _Missing] = {}
@@ -113,6 +121,9 @@ class Departures:
             for rows in (diff.started, diff.ended, _requeued(diff.changed)):
                 for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
                     happened.append(JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]))
+            for row in await asyncio.to_thread(reason_changes, before, after):
+                event = JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"], row["reason"])
+                self.reasons.append(event)
             for row in diff.vanished.select(schema.JOBS.names).to_pylist():
                 self._missing.setdefault(row["id"], _Missing(row))
         told = {event.job_id for event in happened}
@@ -231,7 +242,9 @@ class Departures:
 
     def _gone(self, job_id: str, now: float) -> JobEvent:
         missing = self._missing[job_id]
-        row = {**missing.row, "state": str(JobState.GONE), "reason": EXIT_UNKNOWN}
+        probe = self._store.probe
+        why = NO_HISTORY if probe is not None and probe.has_accounting is False else EXIT_UNKNOWN
+        row = {**missing.row, "state": str(JobState.GONE), "reason": why}
         return self._end(job_id, row, missing.state, now)
 
     def _end(self, job_id: str, row: Row, before: str, now: float) -> JobEvent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -15,17 +15,21 @@ from hpcdash.domain.arrays import fold
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
-from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.task_states import TaskStates, task_states
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.departures import JobEvent
+from hpcdash.stores.failures import FAILED, Failure, containers_of, fetch_failure, fetch_up
+from hpcdash.stores.logs import files_of
 from hpcdash.stores.snapshots import Kind
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 # sstat asks a daemon on each of a job's nodes.
 USAGE_EVERY_SECONDS = 60.0
+# How often the head of a launch's log is looked at while not all of its containers are up.
+CONTAINERS_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
 _MOST_DEPENDENTS = 5000
 _KEPT_ANSWERS = 3
@@ -46,6 +50,8 @@ class Part(StrEnum):
     QUEUE = "queue's rules"
     RELATED = "jobs it depends on"
     TASKS = "tasks"
+    LOG = "the end of its log"
+    CONTAINERS = "its containers"
 
 
 class JobPicture:
@@ -55,7 +61,14 @@ class JobPicture:
     event loop, whenever there is more to show.
     """
 
-    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        store: ClusterStore,
+        job_id: str,
+        changed: Callable[[], None] = lambda: None,
+        *,
+        debug: bool = False,
+    ) -> None:
         self.store = store
         self.job_id = job_id
         self.row: Row | None = None
@@ -70,11 +83,20 @@ class JobPicture:
         self.related: tuple[Row, ...] = ()
         self.dependents: tuple[Row, ...] = ()
         self.tasks: TaskStates | None = None
+        # What the log of a failed job tells; `debug`: more of it.
+        self.failure: Failure | None = None
+        # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how many are up.
+        self.containers: int | None = None
+        self.up: int | None = None
         self.errors: dict[Part, HpcdashError] = {}
         self.asking: set[Part] = set()
         self.taken_at: float | None = None
         self._changed = changed
+        self._debug = debug
         self._usage_at: float | None = None
+        self._up_at: float | None = None
+        # The end that `failure` is of: a job that was put back may fail once more.
+        self._failure_of: object = None
         # Lists that were asked for here: when, and whether all living tasks of the array are in it.
         self._asked: list[tuple[float, pa.Table, bool]] = []
         self._ended_tasks: pa.Table | None = None
@@ -83,9 +105,9 @@ class JobPicture:
     @property
     def events(self) -> tuple[JobEvent, ...]:
         """What was seen to happen to this job (of an array: to its tasks) since this run began."""
-        if not self.is_whole_array:
-            return tuple(event for event in self.store.events if event.job_id == self.job_id)
-        return tuple(event for event in self.store.events if array_of(event.job_id) == self.job_id)
+        is_of_it = (lambda job_id: array_of(job_id) == self.job_id) if self.is_whole_array else self.job_id.__eq__
+        told = (event for event in (*self.store.events, *self.store.reason_events) if is_of_it(event.job_id))
+        return tuple(sorted(told, key=lambda event: event.at))
 
     @property
     def array_id(self) -> str | None:
@@ -121,6 +143,7 @@ class JobPicture:
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
         if not self.is_whole_array:
             parts.append(self._take(Part.USAGE, self._fetch_usage))
+            parts += self._log_parts(row)
         if row["state"] in WAITING:
             parts.append(self._take(Part.PRIORITY, self._fetch_priority))
         else:
@@ -138,6 +161,30 @@ class JobPicture:
             return
         if self._usage_at is not None and now - self._usage_at >= USAGE_EVERY_SECONDS:
             await self._take(Part.USAGE, self._fetch_usage)
+
+    async def keep_containers_fresh(self) -> None:
+        """Look again how many containers of a launch are up, where not all are and the last look is a while ago."""
+        row, now = self.row, self.store.clock.now()
+        if row is None or row["state"] != JobState.RUNNING or Part.CONTAINERS in self.asking or not self.containers:
+            return
+        # Where it is not known after a look that went well, the file is none that is looked into.
+        is_worth_it = self.up < self.containers if self.up is not None else Part.CONTAINERS in self.errors
+        if is_worth_it and now - (self._up_at or 0.0) >= CONTAINERS_EVERY_SECONDS:
+            await self._take(Part.CONTAINERS, self._fetch_up)
+
+    def _log_parts(self, row: Row) -> list[Coroutine[Any, Any, None]]:
+        """What a job's log is asked for: once why it failed, or which of its containers are up."""
+        if self.detail is None:
+            return []
+        if row["state"] in FAILED:
+            self.up = None
+            is_known = self.failure is not None and not self.failure.problem and self._failure_of == row["ends_at"]
+            return [] if is_known else [self._take(Part.LOG, self._fetch_failure)]
+        self.failure = None
+        if row["state"] == JobState.RUNNING and self.containers != 0:
+            return [self._take(Part.CONTAINERS, self._fetch_up)]
+        self.up = None
+        return []
 
     async def _take(self, part: Part, fetch: Callable[[], Awaitable[None]]) -> None:
         self.asking.add(part)
@@ -168,6 +215,22 @@ class JobPicture:
     async def _fetch_priority(self) -> None:
         query = self.store.backend.priority_query(self.job_id)
         self.priority = {} if query is None else await self.store.ask(query)
+
+    async def _fetch_failure(self) -> None:
+        assert self.row is not None
+        assert self.detail is not None
+        ended_at = self.row["ends_at"]
+        self.failure = await fetch_failure(self.store, self.detail, self.row, debug=self._debug)
+        self._failure_of = ended_at
+
+    async def _fetch_up(self) -> None:
+        assert self.row is not None
+        assert self.detail is not None
+        self._up_at = self.store.clock.now()
+        if self.containers is None:
+            self.containers = await containers_of(self.store, self.detail, self.row)
+        if self.containers:
+            self.up = await fetch_up(self.store, await files_of(self.store, self.job_id, self.detail))
 
     async def _fetch_qos(self) -> None:
         assert self.row is not None

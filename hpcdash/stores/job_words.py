@@ -13,12 +13,15 @@ from typing import Any
 
 from hpcdash.domain.dependencies import Branch, never_words, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
-from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.job_ids import holds_many, task_of
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.task_states import TaskStates
+from hpcdash.domain.text import clip
 from hpcdash.domain.units import format_duration
 from hpcdash.domain.words import grouped, state_word
 from hpcdash.errors import NotRecorded
+from hpcdash.launch.status import is_pulling, status_words
+from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.job_picture import JobPicture, Part
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
@@ -29,6 +32,9 @@ PREEMPTED_BY = "may be preempted by"
 # As many runs of tasks as one still takes in at a glance.
 _MOST_RUNS = 12
 _MOST_EVENTS = 30
+# Entries of the group "job" that say how a job is, or ended.
+_HOW_IT_IS = frozenset({"state", "reason", "that is", "ended with", "cancelled by"})
+_MOST_LOG_CELLS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ def job_groups(
         job = [entry for entry in job if entry.label != "array"]
         # Where one task writes says nothing of the others.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
+    place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
+    job[place:place] = [*_pulling(picture), *_log_words(picture)]
     time += _requeues(native)
     groups = [
         Group("job", tuple(job)),
@@ -100,6 +108,26 @@ def job_groups(
         Group("what happened", _events(picture, now, zone)),
     ]
     return [group for group in groups if group.entries]
+
+
+def _pulling(picture: JobPicture) -> list[Entry]:
+    row = picture.row
+    assert row is not None
+    containers = picture.containers or 0
+    if not is_pulling(row["state"], containers, picture.up):
+        return []
+    return [Entry("launch", status_words(row["state"], containers, picture.up))]
+
+
+def _log_words(picture: JobPicture) -> list[Entry]:
+    """Why it failed, in the words of its log; what merely stands at its end is said to."""
+    failure = picture.failure
+    if failure is None or Part.LOG in picture.asking:
+        return _remarks(picture, Part.LOG)
+    if failure.excerpt is None:
+        return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
+    words = clip(failure.words, _MOST_LOG_CELLS)
+    return [Entry(f"{failure.stream} {'says' if failure.excerpt.says_why else 'ends with'}", words)]
 
 
 def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
@@ -256,14 +284,25 @@ def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list
     return entries
 
 
+def _which_tasks(job_id: str) -> str:
+    tasks = task_of(job_id)
+    return f"tasks {tasks.strip('[]')}" if holds_many(job_id) else f"task {tasks}"
+
+
+def _why(picture: JobPicture, event: JobEvent) -> str:
+    hint = picture.store.backend.reason_hint(event.after, event.reason)
+    return f"{event.reason}, {hint}" if hint else event.reason
+
+
 def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
     """What was seen from here; the newest, in the order it happened."""
     entries = []
     for event in picture.events[-_MOST_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)
         ago = format_duration(max(0.0, (now - at).total_seconds()))
-        which = f"task {task_of(event.job_id)} " if picture.is_whole_array else ""
-        was = f"{state_word(event.before)} → " if event.before else ""
-        words = f"{which}{was}{state_word(event.after)}  ({ago} ago)"
+        which = f"{_which_tasks(event.job_id)} " if picture.is_whole_array else ""
+        was = f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
+        why = f": {_why(picture, event)}" if event.reason else ""
+        words = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
         entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", words, state=event.after))
     return tuple(entries)

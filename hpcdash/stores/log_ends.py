@@ -53,14 +53,14 @@ class LogEnd:
     problem: str = ""
 
 
-def ends_query(files: Sequence[tuple[str | None, str | None]]) -> Query[tuple[LogEnd, ...]]:
-    """The ends of at most FILES_A_COMMAND (stdout, stderr) pairs of paths, in their order, in one command.
+def ends_query(files: Sequence[tuple[str | None, str | None]], length: int = END_BYTES) -> Query[tuple[LogEnd, ...]]:
+    """The last `length` bytes of at most FILES_A_COMMAND (stdout, stderr) pairs of paths, in order, in one command.
 
     A path that no command line can carry is not asked for.
     """
     token = f"\x1e{secrets.token_hex(8)}"
     words = [word for stdout, stderr in files for word in (_carried(stderr), _carried(stdout))]
-    argv = ("sh", "-c", ENDS_SCRIPT, "sh", token, str(END_BYTES), *words)
+    argv = ("sh", "-c", ENDS_SCRIPT, "sh", token, str(length), *words)
     return Query(argv, partial(_parse, token=token.encode(), count=len(files)), limit_seconds=_LIMIT_SECONDS)
 
 
@@ -92,4 +92,11 @@ def _end(piece: bytes) -> LogEnd:
     if size.strip().isdigit() and int(size) > len(content) and len(raw) > 1:
         # The first line has lost its beginning.
         del raw[0]
-    return LogEnd(tuple(shown_line(line[-_LONGEST_LINE_BYTES:]).text for line in raw))
+    return LogEnd(tuple(shown_line(_kept(line)).text for line in raw))
+
+
+def _kept(line: bytes) -> bytes:
+    """The beginning of a long line, and of what was written over others in its place that of the last."""
+    if len(line) <= _LONGEST_LINE_BYTES:
+        return line
+    return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE_BYTES]

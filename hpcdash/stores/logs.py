@@ -34,6 +34,11 @@ class LogPlace:
 async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
     """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering."""
     detail = _of_the_task(await store.fetch_detail(job_id), job_id)
+    return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
+
+
+async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
+    """The files of a job whose details are known; raises what keeps the cluster from answering."""
     script: Script | None = None
     if store.backend.needs_script_for_logs(detail):
         try:
@@ -43,7 +48,7 @@ async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
         except HpcdashError:
             # The note beside the files says that its directives are not known.
             script = None
-    return LogPlace(job_id, detail, detail.job.to_pylist()[0], store.backend.log_files(detail, script))
+    return store.backend.log_files(detail, script)
 
 
 def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:

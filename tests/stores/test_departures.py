@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AccountingUnavailable, ControllerDown
-from hpcdash.stores.departures import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, JobEvent
+from hpcdash.stores.departures import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, NO_HISTORY, JobEvent
 from hpcdash.stores.snapshots import Kind
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import HISTORY, RECENT, ScriptedTransport
@@ -161,6 +161,8 @@ async def test_without_accounting_a_vanished_job_is_gone_at_once(tmp_path: Path)
     await cluster.mine()
     cluster.transport.mine = []
     assert words(await cluster.mine()) == [("1", "running", "gone")]
+    assert shown(cluster, "1", "reason") == NO_HISTORY
+    assert "exit unknown" in NO_HISTORY
     assert cluster.transport.count(HISTORY) == 0
 
 
@@ -350,3 +352,36 @@ async def test_the_jobs_of_another_user_in_the_cache_are_nothing_of_ours(tmp_pat
     await second.store.open()
     assert words(await second.mine()) == [("2", "running", "completed")]
     assert second.states() == {"2": "completed"}
+
+
+async def test_why_a_job_waits_is_told_when_it_changes_and_not_at_each_poll(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [job("1", "PENDING", reason="Priority"), job("2", "PENDING", reason="Dependency"), job("3")]
+    assert await cluster.mine() == []
+    queue.mine = [job("1", "PENDING", reason="Resources"), *queue.mine[1:]]
+    assert await cluster.mine() == [], "a reason is no news of its own"
+    await cluster.mine()
+    [event] = cluster.store.reason_events
+    assert (event.job_id, event.before, event.after, event.reason) == ("1", "pending", "pending", "Resources")
+
+
+async def test_a_reason_that_differs_in_its_figures_alone_is_the_same(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [job("1", "PENDING", reason="Not Running: Insufficient ncpus (R: 4 A: 2 T: 8)")]
+    await cluster.mine()
+    queue.mine = [job("1", "PENDING", reason="Not Running: Insufficient ncpus (R: 4 A: 3 T: 8)")]
+    await cluster.mine()
+    assert not cluster.store.reason_events
+
+
+async def test_a_held_job_that_waits_for_its_turn_now_is_told_with_why(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [job("1", "PENDING", reason="JobHeldUser")]
+    await cluster.mine()
+    queue.mine = [job("1", "PENDING", reason="Priority")]
+    await cluster.mine()
+    [event] = cluster.store.reason_events
+    assert (event.before, event.after, event.reason) == ("held", "pending", "Priority")

@@ -43,6 +43,7 @@ WAITING: Fields = {
     "nodelist": "",
     "qos": "low",
 }
+FAILED: Fields = {**RUNNING, "state": "FAILED", "exit_code": "256", "endtime": str(int(NOW) - 60)}
 NATIVE = """JobId=88 JobName=train
    UserId=user000(1001) GroupId=user000(1001) MCS_label=N/A
    JobState=RUNNING Reason=None Dependency=(null)
@@ -56,6 +57,17 @@ QOS = "low||requeue|00:05:00|||||||\nhigh|low|cluster|00:00:00|||||||\n"
 PARTITION = "PartitionName=gpu\n   GraceTime=0 Hidden=NO\n   PreemptMode=REQUEUE\n"
 
 
+NATIVE_FAILED = NATIVE.replace("RUNNING", "FAILED") + "   StdErr=/home/user000/slurm-88.out\n"
+RANKS = b"""[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 30, in <module>
+[rank0]: torch.distributed.DistBackendError: NCCL error, remote process exited
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "train.py", line 12, in <module>
+[rank3]: \x1b[31mValueError\x1b[0m: batch 41 has no labels
+srun: error: g1: task 3: Exited with exit code 1
+"""
+
+
 class SpeakingTransport(AnsweringTransport):
     """Answers each of Slurm's commands from what a test says of it; `fails` and `hangs` go by the program's name."""
 
@@ -66,9 +78,12 @@ class SpeakingTransport(AnsweringTransport):
         self.says = {"sstat": SSTAT, "sprio": SPRIO, "sacctmgr": QOS, "scontrol": NATIVE}
         self.fails: dict[str, HpcdashError] = {}
         self.hangs: dict[str, asyncio.Event] = {}
+        self.log = b""
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
         words = program_words(argv)
+        if words[0] == "sh" and "tail -c" in words[2]:
+            return await self._end_of_the_log(argv, words[4])
         if words[0] == "sh":
             return await super().run(argv, **limits)
         self.asked.append(words)
@@ -77,6 +92,16 @@ class SpeakingTransport(AnsweringTransport):
         if words[0] in self.fails:
             raise self.fails[words[0]]
         stdout = self._stdout(words).replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
+        return Completed(argv, 0, stdout, b"", 0.01)
+
+    async def _end_of_the_log(self, argv: tuple[str, ...], token: str) -> Completed:
+        """The log that stdout and stderr share."""
+        self.asked.append(("log",))
+        if "log" in self.hangs:
+            await self.hangs["log"].wait()
+        if "log" in self.fails:
+            raise self.fails["log"]
+        stdout = f"{token} missing 0\n{token} there {len(self.log)}\n".encode() + self.log + token.encode()
         return Completed(argv, 0, stdout, b"", 0.01)
 
     def _stdout(self, words: tuple[str, ...]) -> bytes:
@@ -300,6 +325,60 @@ async def test_what_was_seen_to_happen_is_listed_with_its_time() -> None:
         assert screen_text(app).count("pending → running") == 1
 
 
+async def test_why_it_waits_is_listed_each_time_that_changed() -> None:
+    app = app_on(SpeakingTransport(WAITING))
+    async with app.run_test(size=SIZE) as pilot:
+        reasons = app.main.session.store.reason_events
+        reasons.append(JobEvent(NOW - 60, "88", "train", "held", "pending", "Priority"))
+        reasons.append(JobEvent(NOW - 30, "88", "train", "pending", "pending", "Resources"))
+        await opened(pilot)
+        assert "held → pending: Priority, others are ahead of it" in screen_text(app)
+        assert " pending: Resources, next in line" in screen_text(app)
+
+
+def failed_transport(row: Fields = FAILED) -> SpeakingTransport:
+    transport = SpeakingTransport(row)
+    transport.says["scontrol"] = NATIVE_FAILED
+    transport.log = RANKS
+    return transport
+
+
+async def test_a_failed_job_shows_the_line_of_its_log_that_says_why() -> None:
+    transport = failed_transport()
+    app = app_on(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, has(app, "log says"))
+        assert "rank 3: ValueError: batch 41 has no labels" in line_with(app, "log says")
+        await press(pilot, "ctrl+r")
+        await settled(pilot)
+        assert transport.count("log") == 1
+
+
+async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
+    transport = failed_transport()
+    transport.hangs["log"] = asyncio.Event()
+    app = app_on(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        assert rows_of(app).move_to("88")
+        await pilot.press("d")
+        await until(pilot, has(app, "the end of its log: asking …"))
+        assert "ended with" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.main.view, JobView))
+        transport.hangs["log"].set()
+
+
+async def test_a_log_that_cannot_be_read_is_said_in_its_place() -> None:
+    transport = failed_transport()
+    transport.fails["log"] = ControllerDown("no answer from the login node")
+    app = app_on(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, has(app, "the end of its log: no answer from the login node"))
+
+
 async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     app = app_on(SpeakingTransport(RUNNING))
     async with app.run_test(size=WIDE) as pilot:
@@ -341,6 +420,7 @@ async def test_hostile_words_are_shown_as_words(size: tuple[int, int]) -> None:
 
 SCENES: dict[str, tuple[tuple[Fields, ...], str]] = {
     "running": ((RUNNING,), "88"),
+    "failed": ((FAILED,), "88"),
     "waiting": (
         (
             {**WAITING, "reason": "Dependency", "dependency": "afterok:70(unfulfilled),afterany:71(unfulfilled)"},
@@ -361,5 +441,8 @@ def test_a_job_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, i
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await opened(pilot, job_id)
+        if scene == "failed":
+            await until(pilot, has(pilot.app, "log says"))
 
-    assert snap_compare(app_on(SpeakingTransport(*rows)), terminal_size=size, run_before=go_there)
+    transport = failed_transport(*rows) if scene == "failed" else SpeakingTransport(*rows)
+    assert snap_compare(app_on(transport), terminal_size=size, run_before=go_there)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _EXACT = {
     "Priority": "others are ahead of it; it starts when its turn comes",
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
@@ -18,9 +20,14 @@ _EXACT = {
     "PartitionDown": "the partition takes jobs but starts none now",
     "PartitionInactive": "the partition takes no jobs now",
     "PartitionTimeLimit": "will not start: asks for more time than the partition allows; lower its time limit",
-    "PartitionNodeLimit": "will not start: asks for more (or fewer) nodes than the partition allows",
+    "PartitionNodeLimit": (
+        "will not start: asks for more (or fewer) nodes than its partition allows, or than it has up; "
+        "change its number of nodes or its partition"
+    ),
     "PartitionConfig": "the partition does not allow what it asks for",
-    "ReqNodeNotAvail": "a node it insists on is down, drained or reserved",
+    "ReqNodeNotAvail": (
+        "a node it insists on, or all that it could use, are down, drained or reserved; it waits for them"
+    ),
     "NodeDown": "a node it needs is down",
     "BadConstraints": "no node can ever give what it asks for; change the request",
     "Reservation": "waits for its reservation to begin",
@@ -41,6 +48,21 @@ _EXACT = {
     "RaisedSignal": "ended by a signal",
     "DeadLine": "could not end before its deadline",
     "FedJobLock": "waits for another cluster of the federation",
+    "FrontEndDown": "the node that would start it is down",
+    "JobHoldMaxRequeue": "was put back too many times and is held; find out why, then release it",
+    "ReservationInvalid": "its reservation is not valid; change or cancel it",
+    "Reserved for maintenance": "the nodes it could use are kept for maintenance",
+    "SchedDefer": "was submitted to start by the scheduler's next round; it is looked at then",
+    "SystemFailure": "the cluster itself failed: tell the site",
+    "AccountingPolicy": "its account or QoS has reached a limit; it waits for some of it to be free",
+    "BurstBufferOperation": "its burst buffer is being made or cleared, or that failed",
+    "QOSUsageThreshold": "its QoS has been used too little for it: the site sets from what share on it may run",
+    "QOSTimeLimit": "the time that its QoS allows is used up, or it asks for more than that",
+    "AssociationTimeLimit": "the time that its account allows is used up, or it asks for more than that",
+    "QOSJobLimit": "as many jobs run as its QoS allows; it waits for one to end",
+    "AssociationJobLimit": "as many jobs run as its account allows; it waits for one to end",
+    "MaxJobsPerAccount": "as many jobs of its account run as its QoS allows; it waits for one to end",
+    "MaxMemPerLimit": "will not start: asks for more memory on a node or CPU than the partition allows",
     "MaxJobCount": "the cluster holds as many jobs as it can",
     "BurstBufferResources": "waits for burst-buffer space",
     "BurstBufferStageIn": "its files are being staged in",
@@ -48,6 +70,7 @@ _EXACT = {
         "the nodes it could use are down, drained or kept for others"
     ),
 }
+_NOT_COUNTED = frozenset({"memory", "time", "energy", "burst buffer"})
 # The limit's subject, by the words Slurm builds such reasons from: QOSMaxCpuPerUserLimit, AssocGrpGRESMinutes, …
 _SUBJECTS = (
     ("Cpu", "CPUs"),
@@ -56,24 +79,18 @@ _SUBJECTS = (
     ("Gres", "GPUs or other devices"),
     ("Mem", "memory"),
     ("Node", "nodes"),
-    ("Jobs", "jobs running at once"),
-    ("Submit", "jobs submitted"),
+    ("Submit", "jobs"),
+    ("Job", "jobs"),
     ("Wall", "time"),
     ("License", "licences"),
     ("BB", "burst buffer"),
     ("Energy", "energy"),
     ("Billing", "billing units"),
 )
-_NEVER = (
-    "MaxWallDurationPerJob",
-    "PerJob",
-    "MaxNodePerJob",
-    "MinCpuNotSatisfied",
-    "MinGRES",
-    "MinMemory",
-    "MinNode",
-    "MinBilling",
-)
+_PER = (("PerUser", " for one user"), ("PerAccount", " for one account"), ("PerNode", " on one node"))
+# What a job asks for is too much by itself.
+_NEVER = ("PerJob", "PerNode")
+_OF_ACCOUNT = re.compile(r"Max\w+PerAccount")
 
 
 def reason_hint(state: str, reason: str | None) -> str:
@@ -83,22 +100,36 @@ def reason_hint(state: str, reason: str | None) -> str:
     known = _EXACT.get(reason)
     if known:
         return known
-    head, _, tail = reason.partition(",")
+    head = re.split(r"[,(:]", reason, maxsplit=1)[0]
     if head == "ReqNodeNotAvail":
-        nodes = tail.partition(":")[2].strip()
-        which = f" ({nodes})" if nodes else ""
-        return f"the nodes it could use{which} are down, drained or reserved; it waits for them"
+        return _nodes_hint(reason[len(head) :])
     if reason.startswith("Nodes required for job are"):
         return "the nodes it could use are down, drained or kept for others"
     if head in _EXACT:
         return _EXACT[head]
-    if reason.startswith(("QOS", "Assoc")):
+    if reason.startswith("Job's QOS not permitted"):
+        return "its QoS may not use this partition; change one of them"
+    if reason.startswith(("QOS", "Assoc")) or _OF_ACCOUNT.fullmatch(reason):
         return _limit_hint(reason)
     return ""
 
 
+def _nodes_hint(said: str) -> str:
+    """Of what is said after ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `, Reserved for …`."""
+    if "maintenance" in said:
+        return "would run into a maintenance of the nodes it could use; a shorter time limit may let it in before"
+    if "reserved for other" in said:
+        return "the nodes it could use are kept for another job; a shorter time limit may let it in before"
+    found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", said)
+    if found:
+        return f"the nodes it could use ({found[1]}) are down, drained or reserved; it waits for them"
+    return _EXACT["ReqNodeNotAvail"]
+
+
 def _limit_hint(reason: str) -> str:
-    if reason.startswith("QOS"):
+    if reason.startswith("Max"):
+        owner = "its QoS allows its account"
+    elif reason.startswith("QOS"):
         owner = "its QoS allows"
     elif "Grp" in reason:
         owner = "its account as a whole may use"
@@ -106,24 +137,15 @@ def _limit_hint(reason: str) -> str:
         owner = "its account allows"
     if "Minutes" in reason or "RunMins" in reason:
         return f"the share of computing time that {owner} is used up"
-    what = next((words for mark, words in _SUBJECTS if mark in reason), "")
-    per = next(
-        (
-            f" {words}"
-            for mark, words in (
-                ("PerUser", "for one user"),
-                ("PerAccount", "for one account"),
-                ("PerNode", "on one node"),
-            )
-            if mark in reason
-        ),
-        "",
-    )
-    subject = f"{what}{per}" if what else f"resources{per}"
+    per = next((words for mark, words in _PER if mark in reason), "")
+    limited = re.sub(r"Per(?:User|Account|Node|Job)", "", reason)
+    what = next((words for mark, words in _SUBJECTS if mark in limited), "resources")
+    if "Min" in limited:
+        return f"will not start: asks for fewer {what}{per} than {owner}"
     if any(mark in reason for mark in _NEVER):
-        return (
-            f"will not start: asks for more {subject} than {owner}"
-            if "Min" not in reason
-            else f"will not start: asks for fewer {subject} than {owner}"
-        )
-    return f"as many {subject} are in use as {owner}; it waits for some to be free"
+        return f"will not start: asks for more {what}{per} than {owner}"
+    if what == "jobs":
+        verb = "are in the queue" if "Submit" in reason else "run"
+        return f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for one to end"
+    used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
+    return f"as {used} in use as {owner}; it waits for some to be free"

@@ -112,6 +112,7 @@ class JobView(View):
             self._fetch()
         else:
             self.run_worker(self.picture.keep_usage_fresh(), group="usage")
+            self.run_worker(self.picture.keep_containers_fresh(), group="containers")
 
     def do_detail(self) -> None:
         """To the scheduler's own words, and back to the top."""

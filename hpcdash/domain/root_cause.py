@@ -1,0 +1,311 @@
+"""Finds the line of a log's end that says why a program failed. Knows no scheduler's commands and no file.
+
+Lines are text that holds no escape sequences any more. What a launcher, a clock or a logger put before a line is looked
+through; of several ranks the first that failed counts, not those that lost their peer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+_TRACEBACK = "Traceback (most recent call last)"
+# What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`, `[default0|3]:`, ` 3: `.
+_LAUNCHER = re.compile(r"\[(?P<label>[\w,.:|-]{1,40})\](?:<std(?:out|err)>)?: ?| {0,4}(?P<task>\d{1,5}): ?")
+_CLOCK = re.compile(
+    r"\[?(?:\d{4}-\d\d-\d\d[T _])?\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]"
+    # glog's, which torch uses: `E1121 15:32:42.123000 4711 torch/distributed/run.py:793] `
+    r"|\[?[EWIF]\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d{1,20} )?[\w./-]{1,200}:\d{1,6}\] ?"
+)
+# Where Slurm, PBS and the embedded queue keep a batch script: a shell names it before each complaint, `4: ` is dash's.
+_SPOOLED = re.compile(r"(?:/slurm_script|\.SC|/scripts/\d{1,12}): (?:line )?(?=\d+: )")
+_RANK = re.compile(r"(\d{1,6})$")
+# `ValueError: x`, `torch.cuda.OutOfMemoryError: x`, `KeyboardInterrupt`.
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)(?::|$)")
+# Frames of a traceback are indented or drawn in a box; the exception's own line is not.
+_IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LONGEST_JUDGED = 1000
+_ORDINARY_LINES_AFTER = 20
+
+
+class Strength(IntEnum):
+    """How much a line says of why: of the strongest the first counts, of SHELL and WORDS the last."""
+
+    REMARK = 1
+    WORDS = 2
+    CONSEQUENCE = 3
+    SIGNAL = 4
+    SHELL = 5
+    EXCEPTION = 6
+    PROGRAM = 7
+    SCHEDULER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RootCause:
+    """A line with its blanks single and nothing before it; `at` is where it is among the lines.
+
+    `rank` is the process that wrote it where a launcher tells, '' else.
+    """
+
+    line: str
+    at: int
+    strength: Strength
+    rank: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"rank {self.rank}: {self.line}" if self.rank else self.line
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    text: str
+    at: int
+    stream: str
+
+    @property
+    def rank(self) -> str:
+        found = _RANK.search(self.stream)
+        return found[1] if found else ""
+
+
+# Said of every job that ends badly, after its own last words.
+_REMARK = re.compile(
+    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
+    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited)"
+    r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
+    r"|a command on a host ended with \d+: all are ended|hpcdash: the container is up on "
+    # torchrun's, C++ frames, Open MPI's.
+    r"|Sending process \d+ closing signal|.{0,80}failed \(exitcode: |frame #\d+: |#\d+ +0x|Exception raised from "
+    r"|\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )|(?:\S+ )?FAILED$"
+    r"|During handling of the above|The above exception was the direct"
+)
+_CONSEQUENCE = re.compile(
+    r"(?:DistBackend|DistNetwork|DistStore|ChildFailed|Rendezvous\w*|BrokenPipe|ConnectionReset|CalledProcess|EOF)Error"
+    r"|SignalException|Process(?:Exited|Raised)Exception|BrokenProcessPool|\bKeyboardInterrupt\b|\bSystemExit\b"
+    r"|NCCL (?:error|timeout|communicator|operation|WARN)|nccl(?:Remote|System|Internal|Unhandled\w*)Error"
+    r"|Some NCCL operations have failed|[Ww]atchdog caught collective|Heartbeat monitor timed out"
+    r"|Connection (?:reset|closed) by (?:remote )?peer|Broken pipe|Socket Timeout|connectFullMesh failed"
+    r"|DataLoader worker .{0,80}exited unexpectedly|remote (?:process|peer|rank) .{0,80}exit"
+)
+_BY_STRENGTH = (
+    (
+        Strength.SCHEDULER,
+        r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)"
+        r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of memory: Kill"
+        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:",
+    ),
+    (
+        Strength.PROGRAM,
+        r"(?:CUDA|HIP) out of memory|CUDA error: |Cuda failure|hipErrorOutOfMemory|CUBLAS_STATUS_|CUDNN_STATUS_"
+        r"|RESOURCE_EXHAUSTED: Out of memory|no kernel image is available"
+        r"|^FATAL:|^\[ERROR\] |pyxis: (?:failed|couldn't)|^Error: .{0,400}(?:initializing source|reading manifest)"
+        r"|manifest (?:for \S+ )?(?:unknown|not found)|unauthorized: |(?:pull access|requested access .{0,60}) ?denied"
+        r"|toomanyrequests:|authentication required"
+        r"|No space left on device|Disk quota exceeded|Read-only file system|Stale file handle"
+        r"|error while loading shared libraries|symbol lookup error|version [`']GLIBC\S* not found"
+        r"|No module named |Assertion .{0,400}failed|^Fatal Python error|^\s*what\(\):  "
+        r"|(?<!srun: error: )\b(?:Segmentation fault|Bus error|Illegal instruction|Floating point exception)\b"
+        r"|double free or corruption|free\(\): invalid|stack smashing detected",
+    ),
+    (
+        Strength.SHELL,
+        r"command not found|: No such file or directory|Permission denied|: Not a directory|can't open file"
+        r"|syntax error near|unbound variable|bad interpreter|cannot execute|Exec format error|: not found$"
+        r"|^\S{1,80}: error: (?:unrecognized arguments|the following arguments|argument )"
+        r"|Could not resolve host|Temporary failure in name resolution|Host key verification failed"
+        r"|Lmod has detected the following error|Unable to locate a modulefile"
+        r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated|Requested|Job|Task))"
+        r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
+        r"|nodes were asked for, \d+ were given: not started",
+    ),
+    (
+        Strength.SIGNAL,
+        r"terminate called |MPI_ABORT was invoked on rank|application called MPI_Abort|^Abort\(\d+\) on node"
+        r"|^Fatal error in \w*MPI_|Signal \d+ \(SIG(?:KILL|SEGV|BUS|ILL|FPE|ABRT)\) received by PID",
+    ),
+)
+_PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_STRENGTH)
+_CRASHED_TASK = re.compile(
+    r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating point)"
+)
+
+
+def root_cause(lines: Sequence[str]) -> RootCause | None:
+    """Why, as far as the last lines tell; None where all of them are blank.
+
+    What was complained of and then lived with for more than a few lines does not count.
+    """
+    written = [_stripped(line, at) for at, line in enumerate(lines) if line.strip()]
+    if not written:
+        return None
+    hits, is_bridge = _hits(written)
+    near = _near_the_end(written, hits, is_bridge)
+    # Of torchrun's table the rank that failed first is known.
+    first_rank, told = _first_failure(written)
+    if told is not None and told.strength is Strength.PROGRAM:
+        return told
+    candidates = [hit for hit in near if hit.strength is not Strength.REMARK]
+    if told is not None:
+        candidates.append(told)
+    best = max((hit.strength for hit in candidates), default=None)
+    if best is not None:
+        strongest = [hit for hit in candidates if hit.strength is best]
+        if best is Strength.SHELL:
+            return strongest[-1]
+        return next((hit for hit in strongest if first_rank and hit.rank == first_rank), strongest[0])
+    remarks = {hit.at for hit in hits if hit.strength is Strength.REMARK} | {
+        line.at for line in written if is_bridge[line.at]
+    }
+    for line in reversed(written):
+        if line.at not in remarks:
+            # As it was written: nothing says that what is before it is a launcher's.
+            text = " ".join(_without_spool(lines[line.at].strip()).split())
+            return RootCause(text, line.at, Strength.WORDS)
+    ended = next((line for line in written if re.search(r"[Ee]xited with|tasks? \d", line.text)), written[-1])
+    return _cause(ended, Strength.REMARK)
+
+
+def _stripped(line: str, at: int) -> _Line:
+    """The line without what stands before it; blanks that indent it stay."""
+    text, streams = _without_spool(line.rstrip()), []
+    for _ in range(5):
+        if found := _CLOCK.match(text):
+            text = text[found.end() :]
+        elif found := _LAUNCHER.match(text):
+            streams.append(found["label"] or found["task"])
+            text = text[found.end() :]
+        else:
+            break
+    return _Line(text[:_LONGEST_JUDGED], at, streams[0] if streams else "")
+
+
+def _without_spool(text: str) -> str:
+    """`line 4: foo: not found` for `/var/spool/slurmd/job00012/slurm_script: line 4: foo: not found`."""
+    found = _SPOOLED.search(text)
+    if found is None:
+        return text
+    path = text[: found.start()].split(" ")[-1]
+    return f"{text[: found.start() - len(path)]}line {text[found.end() :]}" if path.startswith("/") else text
+
+
+def _cause(line: _Line, strength: Strength) -> RootCause:
+    return RootCause(" ".join(line.text.split()), line.at, strength, line.rank)
+
+
+def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
+    """What says anything of why, in order; and of each line whether it only belongs to such a one."""
+    is_bridge = dict.fromkeys((line.at for line in written), False)
+    hits: list[RootCause] = []
+    # By stream: whether in a traceback, and the exception that another may follow of the same failure.
+    inside: dict[str, bool] = {}
+    before: dict[str, RootCause] = {}
+    is_chained: dict[str, bool] = {}
+    in_table = False
+    for line in written:
+        text, stream = line.text, line.stream
+        if in_table or text.strip() in ("Failures:", "Root Cause (first observed failure):"):
+            in_table = not text.startswith("=====")
+            is_bridge[line.at] = True
+            continue
+        if _TRACEBACK in text:
+            inside[stream], is_bridge[line.at] = True, True
+            continue
+        if inside.get(stream):
+            if _IN_TRACEBACK.match(text):
+                is_bridge[line.at] = True
+                continue
+            inside[stream] = False
+            strength = Strength.CONSEQUENCE if _CONSEQUENCE.search(text) else Strength.PROGRAM
+            hit = _cause(line, strength)
+            if is_chained.pop(stream, False) and strength is Strength.PROGRAM and before.get(stream) in hits:
+                hits.remove(before[stream])
+            before[stream] = hit
+            hits.append(hit)
+            continue
+        if text.startswith(_CHAINED):
+            is_chained[stream] = True
+        if (strength_of := _strength(text.strip())) is not None:
+            hits.append(_cause(line, strength_of))
+    return hits, is_bridge
+
+
+def _strength(text: str) -> Strength | None:
+    for strength, pattern in _PATTERNS[:1]:
+        if pattern.search(text):
+            return strength
+    if _CRASHED_TASK.match(text):
+        return Strength.SIGNAL
+    if _REMARK.match(text):
+        return Strength.REMARK
+    if _CONSEQUENCE.search(text) and "Cuda failure" not in text:
+        return Strength.CONSEQUENCE
+    for strength, pattern in _PATTERNS[1:]:
+        if pattern.search(text):
+            return strength
+    return Strength.EXCEPTION if _EXCEPTION.match(text) else None
+
+
+def _near_the_end(written: Sequence[_Line], hits: Sequence[RootCause], is_bridge: dict[int, bool]) -> list[RootCause]:
+    """The hits after which, and between which, no more than a few ordinary lines stand."""
+    by_line = {hit.at: hit for hit in hits}
+    near: list[RootCause] = []
+    ordinary = 0
+    for line in reversed(written):
+        if (hit := by_line.get(line.at)) is not None:
+            near.append(hit)
+            ordinary = 0
+        elif not is_bridge[line.at]:
+            ordinary += 1
+            if ordinary >= _ORDINARY_LINES_AFTER:
+                break
+    return near[::-1]
+
+
+_FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)")
+
+
+def _first_failure(written: Sequence[_Line]) -> tuple[str, RootCause | None]:
+    """(the rank that torchrun saw fail first, what its table says of why); of several nodes' tables the earliest."""
+    tables = [at for at, line in enumerate(written) if line.text.strip() == "Root Cause (first observed failure):"]
+    found = [(_table(written[at + 1 : at + 200])) for at in tables]
+    if not found:
+        return "", None
+    _, rank, cause = min(found, key=lambda table: table[0] or "9")
+    return rank, cause
+
+
+def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
+    """(when, which rank, why) of the table that begins here."""
+    time = rank = ""
+    cause: RootCause | None = None
+    margin: int | None = None
+    for line in lines:
+        if line.text.startswith("====="):
+            break
+        if margin is not None:
+            indent = len(line.text) - len(line.text.lstrip())
+            if indent <= margin:
+                strength = Strength.CONSEQUENCE if _CONSEQUENCE.search(line.text) else Strength.PROGRAM
+                # A traceback that was caught has another after it.
+                cause = _cause(line, strength)
+            continue
+        field = _FIELD.match(line.text)
+        if field is None:
+            continue
+        name, value = field[1], field[2].strip()
+        if name == "time":
+            time = value
+        elif name == "rank":
+            rank = value.partition(" ")[0]
+        elif name == "traceback" and value.startswith(_TRACEBACK):
+            margin = len(line.text) - len(line.text.lstrip())
+        elif name == "traceback" and value.startswith("Signal "):
+            cause = RootCause(value, line.at, Strength.SIGNAL)
+    if cause is None:
+        return time, rank, None
+    return time, rank, RootCause(cause.line, cause.at, cause.strength, rank)

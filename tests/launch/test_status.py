@@ -1,0 +1,47 @@
+"""A launch has one of eight statuses, and pulls until every node's container is up."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
+from hpcdash.launch.status import LaunchStatus, is_pulling, status_of, status_words
+
+
+def test_every_state_has_its_status() -> None:
+    assert {status_of(state) for state in WAITING} == {LaunchStatus.PENDING}
+    assert {status_of(state) for state in ACTIVE} == {LaunchStatus.RUNNING, LaunchStatus.TERMINATING}
+    assert {status_of(state) for state in ENDED - ENDED_BADLY} == {LaunchStatus.COMPLETED}
+    assert {status_of(state) for state in ENDED_BADLY} == {
+        LaunchStatus.FAILED,
+        LaunchStatus.TERMINATED,
+        LaunchStatus.MISSING,
+    }
+
+
+def test_a_job_that_vanished_is_missing_and_not_completed() -> None:
+    assert status_of(JobState.GONE) is LaunchStatus.MISSING
+
+
+@pytest.mark.parametrize("state", [None, "", "SPECIAL_EXIT", JobState.UNKNOWN])
+def test_a_state_that_nobody_knows_is_unknown(state: str | None) -> None:
+    assert status_of(state) is LaunchStatus.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("state", "containers", "up", "words"),
+    [
+        (JobState.RUNNING, 2, 1, "pulling: 1 of 2 containers up"),
+        (JobState.RUNNING, 1, 0, "pulling: 0 of 1 container up"),
+        (JobState.RUNNING, 2, 2, "running"),
+        (JobState.RUNNING, 2, None, "running"),
+        (JobState.RUNNING, 0, 0, "running"),
+        (JobState.PENDING, 2, 0, "pending"),
+        (JobState.FAILED, 2, 1, "failed"),
+    ],
+)
+def test_a_launch_pulls_while_it_runs_and_not_all_containers_are_up(
+    state: JobState, containers: int, up: int | None, words: str
+) -> None:
+    assert status_words(state, containers, up) == words
+    assert is_pulling(state, containers, up) == words.startswith("pulling")
