@@ -97,6 +97,10 @@ class ConnectionFailed(UnreachableError):
     """The line to a login node could not be opened, or broke."""
 
 
+class NotSent(ConnectionFailed):
+    """The line broke before a command, or what it was to read, was sent: nothing was done."""
+
+
 class AuthenticationFailed(UnreachableError):
     """A login node did not accept who we are, or nobody was there to answer its question."""
 

@@ -27,7 +27,9 @@ from hpcdash.config import (
     did_you_mean,
     parse_ssh_destination,
 )
+from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import ConfigError, UsageError
+from hpcdash.launch.request import Site
 from hpcdash.local.machine import node_name
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
@@ -36,6 +38,7 @@ from hpcdash.stores.clock import FrozenClock, SystemClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
 from hpcdash.stores.kept_scripts import KeptScripts
+from hpcdash.stores.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.stores.poller import Pace, Poller
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Prompter, Transport
@@ -107,9 +110,11 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
             destination = parse_ssh_destination(common.ssh)
         except ValueError as error:
             raise UsageError(f"--ssh {common.ssh!r}: {error}") from error
-        chosen = [ClusterSettings(common.ssh, common.ssh, "ssh", destination, poll=settings.poll)]
+        chosen = [
+            ClusterSettings(common.ssh, common.ssh, "ssh", destination, poll=settings.poll, launch=settings.launch)
+        ]
     elif common.local:
-        chosen = [ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded)]
+        chosen = [_this_machine(settings)]
     elif common.cluster:
         if common.cluster not in settings.clusters:
             known = ", ".join(settings.clusters) or "none"
@@ -120,8 +125,12 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
         first = settings.default_cluster or next(iter(settings.clusters))
         chosen = [settings.clusters[first], *(one for name, one in settings.clusters.items() if name != first)]
     else:
-        chosen = [ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded)]
+        chosen = [_this_machine(settings)]
     return [replace(one, backend=common.backend) if common.backend else one for one in chosen]
+
+
+def _this_machine(settings: Settings) -> ClusterSettings:
+    return ClusterSettings("local", "local", poll=settings.poll, embedded=settings.embedded, launch=settings.launch)
 
 
 def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
@@ -220,7 +229,16 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         title=cluster.title,
     )
     origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
-    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone)
+    launch = _here(cluster.launch) if is_queue else cluster.launch
+    launches = Launches(store, launch, state_root())
+    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches)
+
+
+def _here(launch: LaunchSettings) -> LaunchSettings:
+    """With this machine's home, root's too, which no other machine has to see."""
+    if launch.site.storage_root:
+        return launch
+    return replace(launch, site=replace(launch.site, storage_root=str(Path.home() / LAUNCHES_BELOW_HOME)))
 
 
 def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> ClusterSession:
@@ -235,7 +253,9 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
     )
     poller = Poller(store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2))
-    return ClusterSession(store, poller, Actions(store, Journal(state_folder / "journal.jsonl")), "this machine")
+    actions = Actions(store, Journal(state_folder / "journal.jsonl"))
+    launch = LaunchSettings(Site(storage_root=str(state_folder / "launches")))
+    return ClusterSession(store, poller, actions, "this machine", launches=Launches(store, launch, state_folder))
 
 
 def _origin(cluster: ClusterSettings) -> str:
@@ -260,4 +280,4 @@ def build_replay(case_directory: Path) -> ClusterSession:
         title=f"{transport.name} (recorded)",
     )
     poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
-    return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC)
+    return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store))

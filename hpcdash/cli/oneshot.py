@@ -33,6 +33,8 @@ from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.ui.session import ClusterSession
 
 T = TypeVar("T")
+# A script may ask in a loop.
+_TIDY_EVERY_SECONDS = 60.0
 
 
 def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
@@ -44,11 +46,23 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
             await session.store.settle()
-            return await work(session)
+            done = await work(session)
+            if not (common.read_only or settings.read_only):
+                await _tidy(session)
+            return done
         finally:
             await session.store.close()
 
     return asyncio.run(run())
+
+
+async def _tidy(session: ClusterSession) -> None:
+    """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
+    store = session.store
+    was_asked = store.probe is not None or any(not snapshot.cached for snapshot in store.snapshots.values())
+    if session.launches is not None and was_asked:
+        for words in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
 
 
 def _kind(name: str, mine: bool) -> Kind:
@@ -124,7 +138,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
-        picture = JobPicture(store, job)
+        picture = JobPicture(store, job, debug=common.debug)
         await picture.fetch()
         if picture.detail is None:
             raise picture.errors[Part.DETAIL]
@@ -144,12 +158,37 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "taken_at": format_utc(taken_at),
             "rejected_rows": 0,
             "job": shown,
+            "failure": _failure(picture),
         }
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
         _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])
+    if (failure := picture.failure) is not None and failure.excerpt is not None:
+        above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
+        lines = [("", line) for line in failure.excerpt.lines]
+        _print_pairs(f"the end of its {failure.stream}", [*above, *lines])
     _print_pairs("in the scheduler's words", list(detail.native.items()))
+
+
+def _failure(picture: JobPicture) -> dict[str, object] | None:
+    """Why a job failed as its log tells, for JSON; None of any other job."""
+    failure, error = picture.failure, picture.errors.get(Part.LOG)
+    if failure is None:
+        return (
+            None
+            if error is None
+            else {"line": None, "rank": None, "stream": None, "lines": [], "problem": error.message}
+        )
+    excerpt = failure.excerpt
+    cause = None if excerpt is None else excerpt.cause
+    return {
+        "line": None if cause is None else cause.line,
+        "rank": int(cause.rank) if cause is not None and cause.rank else None,
+        "stream": None if excerpt is None else failure.stream,
+        "lines": [] if excerpt is None else list(excerpt.lines),
+        "problem": failure.problem or None,
+    }
 
 
 def _print_pairs(title: str, pairs: list[Pair]) -> None:

@@ -1,13 +1,15 @@
-"""`hpcdash submit`: hands a batch script in, shows the command first, prints the new job's number."""
+"""`hpcdash submit`: hands a batch script or a request in, shows the commands first, prints the new job's number."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,12 +23,29 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
 from hpcdash.stores.job_rows import ids_in_full
-from hpcdash.stores.resubmission import settle
+from hpcdash.stores.resubmission import Again, settle
 from hpcdash.stores.submission import plan_submission
 from hpcdash.ui.session import ClusterSession
 
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20
+REQUEST_ENDING = ".toml"
+
+
+class Submitting(Protocol):
+    """What is submitted, once or as the links of a chain."""
+
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+        """One more submission, which waits for `after` where the person did not say what for."""
+        ...
+
+    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
+        """Once it is known how the last planned one ended; what else is to be said."""
+        ...
+
+    def shown(self) -> dict[str, Any]:
+        """The last planned one for machines, besides its commands: its script, and its folder where it has one."""
+        ...
 
 
 def run_submit(
@@ -39,60 +58,167 @@ def run_submit(
     hold: bool,
     dry_run: bool,
     form: str,
+    chain: int = 1,
 ) -> None:
-    """Submit a script; ends the process with 1 where it was refused, with 3 where what became of it is not known."""
+    """Submit a script, or the request in a file *.toml; ends the process with 1 where it was refused, with 3 where what
+    became of it is not known."""
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
     options, own = _parted(arguments)
-    wanted = Submission(
-        script=read_script(script),
-        name=Path(script).name if script != "-" else "stdin",
-        options=options,
-        arguments=own,
-        array=_array(array),
-        after=tuple(split_ids(after)) if after else (),
-        held=hold,
-    )
+    asked: dict[str, Any] = {"array": _array(array), "after": tuple(split_ids(after)) if after else (), "held": hold}
+    submitting: Submitting
+    is_request = script.endswith(REQUEST_ENDING)
+    if is_request:
+        from hpcdash.cli.submit_request import RequestSubmitting
 
-    async def work(session: ClusterSession) -> tuple[Outcome | None, ClusterSession]:
+        if own:
+            raise UsageError("a request's script has no arguments of its own", "Write them into its command.")
+        submitting = RequestSubmitting.read(common, script, options=options, **asked)
+    else:
+        name = Path(script).name if script != "-" else "stdin"
+        submitting = _ScriptSubmitting(Submission(read_script(script), name, options, own, **asked))
+
+    async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
-        planned = plan_submission(session.store, await _after_in_full(wanted, session))
-        argv = program_words(planned.plan.commands[0].argv)
-        for aside in planned.asides:
-            print(f"hpcdash: {visible(aside)}", file=sys.stderr)
         if dry_run:
-            print(visible(shlex.join(argv)))
-            return None, session
-        print(f"submit on {visible(session.name)}: {visible(shlex.join(argv))}", file=sys.stderr)
-        report = await session.actions.run(planned.plan)
-        if report.journal_problem:
-            print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
-        (outcome,) = await settle(session.store, planned, report)
-        return outcome, session
+            planned = await submitting.plan(session, ())
+            _say(*planned.asides)
+            _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request)
+            return (), session
+        return await _Run(submitting, session, prints=form != "json").outcomes(chain), session
 
-    outcome, session = with_session(common, work)
-    if outcome is None:
+    outcomes, session = with_session(common, work)
+    if dry_run:
         return
-    number, _, said = outcome.words.removeprefix("job ").partition("; ")
     if form == "json":
-        answer = {
-            "schema": 1,
-            "cluster": session.name,
-            "backend": session.store.backend.name,
-            "taken_at": format_utc(time.time()),
-            "job_id": number.partition(" ")[0] if outcome.done else None,
-            "done": outcome.done,
-            "words": outcome.words,
-        }
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    elif outcome.done:
-        print(visible(number.partition(" ")[0]))
-    if said or not outcome.done:
-        print(f"hpcdash: {visible(said if outcome.done else outcome.words)}", file=sys.stderr)
+        _print_json(session, _answer(outcomes, submitting.shown(), chain))
     sys.stdout.flush()
+    if not outcomes[-1].done:
+        sys.exit(EXIT_UNREACHABLE if outcomes[-1].done is None else EXIT_REFUSED)
+
+
+class _ScriptSubmitting:
+    """A script of this machine."""
+
+    def __init__(self, wanted: Submission) -> None:
+        self._wanted = wanted
+
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+        wanted = replace(self._wanted, after=after) if after else self._wanted
+        return plan_submission(session.store, await _after_in_full(wanted, session))
+
+    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
+        return ""
+
+    def shown(self) -> dict[str, Any]:
+        return {"script": self._wanted.script.decode("utf-8", "replace")}
+
+
+class _Run:
+    """Submits, tells each command before it runs and each outcome as it comes."""
+
+    def __init__(self, submitting: Submitting, session: ClusterSession, *, prints: bool) -> None:
+        self._submitting = submitting
+        self._session = session
+        self._prints = prints
+        self._last: Outcome | None = None
+
+    async def outcomes(self, count: int) -> tuple[Outcome, ...]:
+        """One for each that was tried."""
+        try:
+            return await self._outcomes(count)
+        except asyncio.CancelledError:
+            if folder := self._submitting.shown().get("folder"):
+                _say(f"interrupted; what was staged is in {folder}, and the journal tells what was sent")
+            raise
+
+    async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
+        if count == 1:
+            planned = await self._plan(())
+            report = await self._session.actions.run(planned.plan)
+            _say(report.journal_problem)
+            found = await settle(self._session.store, planned, report, _say)
+            self._told(0, found[-1])
+        else:
+            from hpcdash.stores.chains import chain_words, submit_chain
+
+            found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told)
+            _say(chain_words(found, count))
+        await self._conclude()
+        return found
+
+    async def _plan(self, after: tuple[str, ...]) -> Again:
+        await self._conclude()
+        planned = await self._submitting.plan(self._session, after)
+        _say(*planned.asides)
+        for command in planned.plan.commands:
+            words = shlex.join(program_words(command.argv))
+            print(f"submit on {visible(self._session.name)}: {visible(words)}", file=sys.stderr)
+        return planned
+
+    def _told(self, _link: int, outcome: Outcome) -> None:
+        self._last = outcome
+        number, said = _parts(outcome)
+        if number and self._prints:
+            print(visible(number), flush=True)
+        _say(said)
+
+    async def _conclude(self) -> None:
+        if self._last is not None:
+            outcome, self._last = self._last, None
+            _say(await self._submitting.conclude(self._session, outcome))
+
+
+def _parts(outcome: Outcome) -> tuple[str, str]:
+    """(the new job's id or '', what else was said)."""
     if not outcome.done:
-        sys.exit(EXIT_UNREACHABLE if outcome.done is None else EXIT_REFUSED)
+        return "", outcome.words
+    number, _, said = outcome.words.removeprefix("job ").partition("; ")
+    return number.partition(" ")[0], said
+
+
+def _say(*sentences: str) -> None:
+    for words in sentences:
+        if words:
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+
+
+def _answer(outcomes: Sequence[Outcome], shown: dict[str, Any], chain: int) -> dict[str, Any]:
+    first = outcomes[0]
+    answer: dict[str, Any] = {"job_id": _parts(first)[0] or None, "done": first.done, "words": first.words}
+    if "folder" in shown:
+        answer["folder"] = shown["folder"] if first.done is not False else None
+    if chain > 1:
+        answer["jobs"] = [{"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words} for one in outcomes]
+        answer.pop("folder", None)
+    return answer
+
+
+def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
+    common = {
+        "schema": 1,
+        "cluster": session.name,
+        "backend": session.store.backend.name,
+        "taken_at": format_utc(time.time()),
+    }
+    sys.stdout.buffer.write(msgspec.json.encode({**common, **answer}) + b"\n")
+
+
+def _print_dry(planned: Again, shown: dict[str, Any], session: ClusterSession, *, form: str, is_request: bool) -> None:
+    """What would be run; of a request its script above that, the commands in lines that bash takes for remarks."""
+    commands = [program_words(command.argv) for command in planned.plan.commands]
+    if form == "json":
+        answer = {"job_id": None, "done": None, "words": "nothing was submitted", **shown, "commands": commands}
+        _print_json(session, answer)
+    elif is_request:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(shown["script"].encode("utf-8", "surrogateescape") + b"\n")
+        for words in commands:
+            sys.stdout.buffer.write(f"# {visible(shlex.join(words))}\n".encode("utf-8", "surrogateescape"))
+    else:
+        print(visible(shlex.join(commands[0])))
+    sys.stdout.flush()
 
 
 async def _after_in_full(wanted: Submission, session: ClusterSession) -> Submission:
@@ -121,17 +247,20 @@ def _array(text: str | None) -> str:
         raise UsageError(f"--array: {error}") from error
 
 
-def read_script(path: str) -> bytes:
-    """A script's bytes, '-' from stdin; raises UsageError in words for what is none."""
+def read_script(path: str, *, is_program: bool = True) -> bytes:
+    """A script's bytes, '-' from stdin; raises UsageError in words for what is none.
+
+    One that is no program is read by another, which takes it without a first line of its own.
+    """
     try:
         content = sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1) if path == "-" else _file(Path(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Is the path right?") from error
     if len(content) > MAX_SCRIPT_BYTES:
         raise UsageError(f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: is it a batch script?")
-    if not content.startswith(b"#!"):
+    if is_program and not content.startswith(b"#!"):
         raise UsageError(f"{path}:1: the first line does not begin with #!", "Let it begin with #!/bin/bash.")
-    if b"\r\n" in content:
+    if content.startswith(b"#!") and b"\r\n" in content:
         line = content[: content.index(b"\r\n")].count(b"\n") + 1
         raise UsageError(f"{path}:{line}: DOS line ends (CR LF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
     return content

@@ -1,16 +1,45 @@
-"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted. Knows no screen."""
+"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted. Knows no screen.
+
+What makes scripts is imported when there is one to make.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpcdash.backends.base import Answer, JobScope, Outcome, Query
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.launch.batch import BatchScript, Place
+from hpcdash.domain.states import ENDED
+from hpcdash.errors import HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
 from hpcdash.launch.request import Request
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.resubmission import Again
+from hpcdash.stores.cluster import Changed, ClusterStore
+from hpcdash.stores.snapshots import Kind
+
+if TYPE_CHECKING:
+    from hpcdash.launch.batch import BatchScript, Place
+    from hpcdash.stores.launch_queues import LaunchQueues
+    from hpcdash.stores.launch_records import LaunchRecords
+    from hpcdash.stores.resubmission import Again
+    from hpcdash.stores.staging import Staged
+
+LAUNCHES_BELOW_HOME = "hpcdash/launches"
+RECORDS_NAME = "launches.jsonl"
+LOGIN_NAME = "login"
+# The folder that is set, '' for the one below the home.
+_ROOT = (
+    "sh",
+    "-c",
+    f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    f'test ! -f "$root/{LOGIN_NAME}" || echo {LOGIN_NAME}',
+    "sh",
+)
+_ROOT_LIMIT_SECONDS = 15.0
+_UID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +56,17 @@ class WantedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLaunch:
-    """What launching would run: the commands (stage, hand over, submit), the script, and where all of it will be."""
+    """What launching would run: the commands (stage, hand over, submit), the script, and where all of it will be.
+
+    `request` is as it is launched, with what its queue says; `staged` is what the folder will hold.
+    """
 
     again: Again
     script: BatchScript
     place: Place
+    request: Request
+    staged: Staged
+    text: str = ""
 
 
 class Launches:
@@ -43,18 +78,210 @@ class Launches:
         self.store = store
         self.settings = settings or LaunchSettings()
         self.state_folder = state_folder
+        self._roots: dict[str, _Root] = {}
+        self._asking = asyncio.Lock()
+        self._tidying = asyncio.Lock()
+        self._queues: LaunchQueues | None = None
 
     async def root(self) -> str:
-        """The folder there that holds launches, absolute; asked once a connection."""
-        raise NotImplementedError
+        """The folder there that holds launches, absolute; it and the queues are asked for once a connection.
+
+        Raises UsageError where storage_root has to be set, and what keeps the cluster from answering.
+        """
+        return await self._root(self.settings.site.storage_root)
+
+    async def _root(self, storage_root: str) -> str:
+        """The folder that is set, '' for the one below the home; and whether a registry's login is in it."""
+        await self.queues.learn()
+        async with self._asking:
+            found = self._roots.get(storage_root)
+            if found is None:
+                found = await self.store.ask(Query((*_ROOT, storage_root), _read_root, _ROOT_LIMIT_SECONDS))
+                self._roots[storage_root] = found
+        if found.user_number == 0 and not storage_root:
+            raise UsageError(
+                "storage_root is not set: root's own home is not every node's",
+                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes see.',
+            )
+        return found.folder
 
     def render(self, request: Request, *, uid: str, root: str = "", staged: bool = False) -> BatchScript:
         """The script of a request, with what the site and its queue say; asks nothing. Raises UsageError."""
-        raise NotImplementedError
+        request, aside = self._in_its_queue(request)
+        return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
     async def plan(self, wanted: WantedLaunch) -> PlannedLaunch:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
-        `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost.
+        `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost, and
+        `conclude` then remembers it, or removes its folder.
         """
-        raise NotImplementedError
+        from hpcdash.stores.launch_plan import planned_launch
+
+        await self.store.open(force=True)
+        asked = wanted.request
+        if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
+            raise UsageError(
+                "storage_root is not set: run_as needs a folder that the other account may enter",
+                "Set storage_root in [launch] to the folder that the sudo rules name (hpcdash sudoers).",
+            )
+        root = await self._root(asked.site.storage_root or self.settings.site.storage_root)
+        request, aside = self._in_its_queue(await self._after_in_full(asked))
+        name = asked.script.rpartition("/")[2]
+        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in wanted.files)
+        if request.site.run_as and not request.work_dir:
+            # Where sudo is called from may be closed to that account.
+            request = replace(request, work_dir=place.folder)
+        script = self._script(request, place, aside)
+        return planned_launch(self.store, wanted, request, place, script)
+
+    async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
+        """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
+
+        To be awaited once how it ended is settled. Raises nothing of HpcdashError.
+        """
+        from hpcdash.stores.launch_cleanup import discarded
+        from hpcdash.stores.launch_plan import record_of
+
+        if outcome.done is False:
+            return await discarded(self.store, planned.staged)
+        folder = planned.staged.folder
+        said = "" if outcome.done else f"its files are in {folder}"
+        try:
+            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
+        except OSError as error:
+            kept = f"it could not be noted here that its files are in {folder}: {error.strerror}"
+            return "; ".join(part for part in (said, kept) if part)
+        return said
+
+    async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
+        """Remove the folders of launches that are kept where they failed, and completed; in words what was done.
+
+        One question for all that may have ended, none where there is none, nor where any run of hpcdash asked within
+        the last `every_seconds`. Raises nothing of HpcdashError.
+        """
+        if self.state_folder is None or not (self.state_folder / RECORDS_NAME).exists():
+            return ()
+        from hpcdash.stores.launch_cleanup import tidied
+
+        async with self._tidying:
+            try:
+                return await tidied(self.store, self.records, every_seconds=every_seconds)
+            except (HpcdashError, OSError):
+                # It is looked at another time.
+                return ()
+
+    def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
+        """Tidy once the first list of one's jobs is there, and when jobs have ended; returns how to stop that."""
+        has_looked = False
+        running: set[asyncio.Task[None]] = set()
+
+        async def tidy() -> None:
+            for words in await self.tidy():
+                told(words)
+
+        def heard(changed: Changed) -> None:
+            nonlocal has_looked
+            if changed.kind is Kind.MINE and (not has_looked or any(event.after in ENDED for event in changed.events)):
+                has_looked = True
+                task = asyncio.create_task(tidy(), name=f"tidy launches of {self.store.name}")
+                running.add(task)
+                task.add_done_callback(running.discard)
+
+        return self.store.listen(heard)
+
+    @property
+    def records(self) -> LaunchRecords:
+        """What was launched from here."""
+        from hpcdash.stores.launch_records import LaunchRecords
+
+        return LaunchRecords(None if self.state_folder is None else self.state_folder / RECORDS_NAME, self.store.name)
+
+    @property
+    def queues(self) -> LaunchQueues:
+        """What is known of the cluster's queues."""
+        from hpcdash.stores.launch_queues import LaunchQueues
+
+        if self._queues is None:
+            self._queues = LaunchQueues(self.store)
+        return self._queues
+
+    def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
+        from hpcdash.launch.batch import STAGED_FOLDER, Place, folder_name
+
+        root = (request.site.storage_root or root).rstrip("/")
+        folder = f"{root}/{folder_name(request, uid)}" if root else ""
+        name = request.script.rpartition("/")[2]
+        # One of mode 0600 is nobody else's to read.
+        has_login = not request.site.run_as and any(
+            known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
+        )
+        return Place(
+            uid,
+            folder,
+            script=f"{folder}/{STAGED_FOLDER}/{name}" if staged and folder and name else "",
+            login=f"{root}/{LOGIN_NAME}" if has_login else "",
+        )
+
+    def _in_its_queue(self, request: Request) -> tuple[Request, str]:
+        """With what the site says of its queue, and what is not known about that."""
+        from hpcdash.launch.request_defaults import with_queue_defaults
+
+        pools = self.queues.pools()
+        # The only one need not be named, unless something is said of it.
+        named = pools if len(pools) > 1 or self.settings.queues else []
+        request = with_queue_defaults(request, self.settings.queues, named)
+        has_gpus, is_told = self.queues.has_gpus(request.queue)
+        if request.slot_type is not None or request.slots == 0 or is_told:
+            return request, ""
+        slots = "GPUs" if has_gpus else "CPUs"
+        where = f"queue {request.queue}" if request.queue else "the queue"
+        return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
+
+    def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
+        from hpcdash.launch.batch import Scheduler, batch_script
+
+        backend = self.store.backend
+        if not backend.directives:
+            raise UsageError(
+                f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
+            )
+        has_gpus, _ = self.queues.has_gpus(request.queue)
+        made = batch_script(Scheduler(backend.directives), request, place, queue_has_gpus=has_gpus)
+        return replace(made, warnings=(aside, *made.warnings)) if aside else made
+
+    async def _after_in_full(self, request: Request) -> Request:
+        """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+        if not request.after or self.store.backend.has_whole_ids:
+            return request
+        from hpcdash.stores.job_rows import ids_in_full, rows_meant
+
+        try:
+            parsed = await self.store.ask(self.store.backend.jobs_query(JobScope(job_ids=request.after)))
+        except NoSuchJob:
+            return request
+        rows = await asyncio.to_thread(rows_meant, parsed.table, request.after)
+        return replace(request, after=ids_in_full(request.after, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A folder of launches there, whose number asked, and whether a registry's login is in it."""
+
+    user_number: int
+    folder: str
+    has_login: bool
+
+
+def _read_root(answer: Answer) -> _Root:
+    number, _, rest = answer.stdout.decode("utf-8", "replace").partition("\n")
+    folder, _, login = rest.partition("\n")
+    if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
+        raise SchedulerRefused(
+            "the home there is not known, which holds launches",
+            "Set storage_root in [launch] of the configuration.",
+            argv=answer.argv,
+            status=answer.status,
+            words=excerpt(answer.stderr),
+        )
+    return _Root(int(number), folder, login.strip() == LOGIN_NAME)

@@ -14,7 +14,12 @@ from hpcdash.errors import UsageError, excerpt
 
 
 def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
-    """The queue's `submit`; the script comes on stdin. Raises UsageError for a word that is no option."""
+    """The queue's `submit`; the script comes on stdin where it is in no file there. Raises UsageError for a word that
+    is no option, and for another account."""
+    if wanted.run_as:
+        raise UsageError(
+            "run_as: the embedded queue runs jobs as whoever it belongs to", "Leave run_as out of the configuration."
+        )
     line = read_command_line(wanted.options)
     if line.script:
         raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
@@ -26,8 +31,9 @@ def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
     if wanted.held:
         words.append("--hold")
     token = ("--token", wanted.mark) if wanted.mark else ()
-    argv = (*program, "submit", *token, "--named", wanted.name, *words, "-", *wanted.arguments)
-    command = ActionCommand(argv, (wanted.name,), partial(_read, job_id=wanted.name), wanted.script)
+    argv = (*program, "submit", *token, "--named", wanted.name, *words, wanted.file or "-", *wanted.arguments)
+    stdin = None if wanted.file else wanted.script
+    command = ActionCommand(argv, (wanted.name,), partial(_read, job_id=wanted.name), stdin)
     given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""

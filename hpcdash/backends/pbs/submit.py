@@ -43,11 +43,18 @@ _LIMIT_SECONDS = 120.0
 
 
 def submission(dialect: Dialect, wanted: Submission) -> Handover:
-    """qsub for a script that comes on stdin; options given beat the script's #PBS lines, one by one.
+    """qsub for a script on stdin or in a file there; options given beat the script's #PBS lines, one by one.
 
     Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments (Torque takes
     them), and an array or a dependency that PBS has no such thing as.
     """
+    if wanted.run_as and (not wanted.file or dialect is Dialect.SLURM_WRAPPERS):
+        raise UsageError(
+            "a script on stdin is not submitted as another account"
+            if not wanted.file
+            else "Slurm's wrappers are not driven through sudo",
+            "Have it staged first." if not wanted.file else "Ask this cluster by Slurm's own commands.",
+        )
     if dialect is Dialect.SLURM_WRAPPERS:
         return _wrapped(wanted)
     _refuse_long(wanted.options)
@@ -81,7 +88,7 @@ def submission(dialect: Dialect, wanted: Submission) -> Handover:
     if mark or "v" in own:
         words += ["-v", ",".join(part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part)]
     notes += _advice(dialect, told)
-    argv = (*_qsub(dialect), *words)
+    argv = (*_as_account(wanted, _qsub(dialect)), *words, *([wanted.file] if wanted.file else []))
     read = partial(read_answer, job_id=wanted.name, has_bare_ids=dialect is Dialect.TORQUE)
     command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
     return Handover(command, tuple(notes), mark, name)
@@ -133,6 +140,21 @@ def resubmission(
 def _qsub(dialect: Dialect) -> tuple[str, ...]:
     # Without -f qsub leaves a process behind that waits for more; Torque's -f is something else.
     return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
+
+
+def _as_account(wanted: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command itself, or through sudo by its own path."""
+    if not wanted.run_as:
+        return command
+    return (
+        "sudo",
+        "-n",
+        "--preserve-env=PBS_CONF_FILE",
+        "-u",
+        wanted.run_as,
+        wanted.program or command[0],
+        *command[1:],
+    )
 
 
 def _refuse_long(options: Sequence[str]) -> None:
@@ -275,7 +297,10 @@ def _wrapped(wanted: Submission) -> Handover:
         name = _job_name(Dialect.SLURM_WRAPPERS, own or wanted.name)
         words += ["-N", name]
     arguments = [shlex.quote(word) for word in wanted.arguments]
-    argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
+    if wanted.file:
+        argv: tuple[str, ...] = ("qsub", *words, shlex.quote(wanted.file), *arguments)
+    else:
+        argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
     read = partial(read_answer, job_id=wanted.name, has_bare_ids=True)
     command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
     return Handover(command, (), "", name or "")

@@ -45,6 +45,8 @@ _CLEAN = (
     *(word for name in _INPUT_VARIABLES for word in ("-u", f"SBATCH_{name}")),
     *("-u", "SLURM_CLUSTERS", "-u", "SLURM_HOSTFILE"),
 )
+# sudo resets the environment, but for where Slurm is configured.
+_SUDO = ("sudo", "-n", "--preserve-env=SLURM_CONF", "-u")
 # sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to be a pipe of one's
 # own, which not every stdin is.
 _WITH_ARGUMENTS = 'cat | "$@"'
@@ -130,8 +132,10 @@ def resubmission(
 def submission(wanted: Submission) -> Handover:
     """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
 
-    Raises UsageError for an option that sbatch does not know, or a second array.
+    Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it has to be a file.
     """
+    if wanted.run_as and not wanted.file:
+        raise UsageError("a script on stdin is not submitted as another account", "Have it staged first.")
     line = read_command_line(wanted.options)
     if line.script:
         raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
@@ -143,7 +147,7 @@ def submission(wanted: Submission) -> Handover:
         words.append(f"--dependency=afterany:{':'.join(wanted.after)}")
     if wanted.held:
         words.append("--hold")
-    # Through stdin the file's name is not seen.
+    # Through stdin the file's name is not seen, and that of a staged file tells nothing.
     job_name = last_value(given, "job-name")
     if job_name is None:
         words.append(f"--job-name={wanted.name}")
@@ -151,9 +155,15 @@ def submission(wanted: Submission) -> Handover:
     mark = wanted.mark if last_value(given, "comment") is None else ""
     if mark:
         words.append(f"--comment={mark}")
-    argv = _argv(words, wanted.arguments)
+    if wanted.run_as:
+        argv = (*_SUDO, wanted.run_as, wanted.program or "sbatch", *words, wanted.file, *wanted.arguments)
+    elif wanted.file:
+        argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
+    else:
+        argv = _argv(words, wanted.arguments)
     read = partial(_read, job_id=wanted.name)
-    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
+    stdin = None if wanted.file else wanted.script
+    command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS)
     return Handover(command, (), mark, job_name or wanted.name)
 
 

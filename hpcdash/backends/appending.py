@@ -1,0 +1,57 @@
+"""Has the command that submits a job once more wait for another job, in its scheduler's own words. Pure.
+
+Knows the names that sbatch and qsub give to a dependency and to an array's tasks, nothing else of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpcdash.backends.base import Handover
+
+_PROGRAMS = ("sbatch", "qsub")
+# OpenPBS's qsub has to have it first.
+_FIRST = ("-f",)
+_SCRIPT = "/dev/stdin"
+_DEPENDENCY, _ARRAY = "dependency", "array"
+
+
+def appended(again: Handover, phrased: Handover) -> Handover | None:
+    """`again`, to wait for what `phrased` waits for and with its array's tasks, if it has any.
+
+    `phrased` is how the same backend submits some script after that job. None where no sbatch or qsub is called.
+    """
+    argv = again.command.argv
+    at = next((place + 1 for place, word in enumerate(argv) if word in _PROGRAMS), None)
+    if at is None:
+        return None
+    if argv[at : at + 1] == _FIRST:
+        at += 1
+    said = {kind: words for kind, words in _spoken(phrased.command.argv) if kind}
+    # What follows the script are its own arguments.
+    end = argv.index(_SCRIPT, at) if _SCRIPT in argv[at:] else len(argv)
+    kept = [word for kind, words in _spoken(argv[at:end]) if kind not in said for word in words]
+    spoken = [word for words in said.values() for word in words]
+    command = replace(again.command, argv=(*argv[:at], *spoken, *kept, *argv[end:]))
+    return replace(again, command=command)
+
+
+def _spoken(argv: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The words, those of an option with its value together: (dependency, array or '', its words)."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    place = 0
+    while place < len(argv):
+        word, value = argv[place], argv[place + 1] if place + 1 < len(argv) else ""
+        kind, length = "", 1
+        if word.startswith("--dependency="):
+            kind = _DEPENDENCY
+        elif word.startswith("--array="):
+            kind = _ARRAY
+        elif word == "-W":
+            kind, length = _DEPENDENCY if value.startswith("depend=") else "", 2
+        elif word in ("-J", "-t"):
+            kind, length = _ARRAY, 2
+        found.append((kind, tuple(argv[place : place + length])))
+        place += length
+    return found

@@ -1,0 +1,85 @@
+"""Puts a launch's commands together: its folder is made and filled, handed over, then its script is submitted from it.
+
+Knows no screen and runs nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+from hpcdash.backends.base import MARK_START, ActionRequest, Outcome, Submission, Verb
+from hpcdash.errors import UsageError
+from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place
+from hpcdash.launch.request import Request
+from hpcdash.stores.actions import Plan
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.launch_records import LaunchRecord
+from hpcdash.stores.launches import PlannedLaunch, WantedLaunch
+from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
+from hpcdash.stores.staging import handover_command, staged_files, staging_command
+
+_SUBMITTING = ("sbatch", "qsub")
+_NEW_JOB = "job "
+
+
+def planned_launch(
+    store: ClusterStore, wanted: WantedLaunch, request: Request, place: Place, script: BatchScript
+) -> PlannedLaunch:
+    """The plan of a request whose script is made. Raises UsageError for what cannot be staged or submitted."""
+    run_as = request.site.run_as
+    content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
+    own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
+    staged = staged_files(place.folder, own, wanted.files, run_as=run_as, at=store.clock.now())
+    submission = Submission(
+        script=content,
+        name=script.job_name,
+        mark=f"{MARK_START}{secrets.token_hex(5)}",
+        file=f"{place.folder}/{SCRIPT_NAME}",
+        run_as=run_as,
+        program=_submitting_program(store) if run_as else "",
+    )
+    handover = store.backend.submission(submission)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    search = Search(handover.mark, handover.job_name or None, not_before, run_as)
+    name = handover.command.job_ids[0]
+    before = [staging_command(staged, name)]
+    if run_as:
+        before.append(handover_command(staged, name))
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*before, handover.command))
+    return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
+
+
+def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRecord:
+    """What is to be remembered of a launch that was submitted, or may have been."""
+    request = planned.request
+    return LaunchRecord(
+        folder=planned.staged.folder,
+        sums=planned.staged.sums_digest,
+        job_id=new_job_id(outcome),
+        name=planned.script.job_name,
+        keep=request.site.keep,
+        run_as=request.site.run_as,
+        tasks=request.array.count if request.array else 1,
+        at=now,
+        request=planned.text,
+    )
+
+
+def new_job_id(outcome: Outcome) -> str:
+    """The id of a new job, '' where it is not known."""
+    if not outcome.done or not outcome.words.startswith(_NEW_JOB):
+        return ""
+    return outcome.words.removeprefix(_NEW_JOB).partition(";")[0].partition(" ")[0]
+
+
+def _submitting_program(store: ClusterStore) -> str:
+    """The submit command's own path there: sudo looks for commands in places of its own."""
+    found = store.probe.commands if store.probe else {}
+    path = next((path for name in _SUBMITTING if (path := found.get(name, "")).startswith("/")), "")
+    if not path:
+        raise UsageError(
+            f"run_as: the path of {store.backend.title}'s submit command is not known, which sudo needs",
+            "Leave run_as out of the configuration.",
+        )
+    return path

@@ -1,0 +1,60 @@
+"""How each scheduler is handed a script that is in a file on the login node, as oneself and through sudo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdash.backends.base import Backend, Submission
+from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.errors import UsageError, program_words
+
+FILE = "/jobs/one-1/batch.sh"
+STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
+EMBEDDED = EmbeddedBackend(("queue",))
+PBS, TORQUE, WRAPPERS = map(PbsBackend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
+
+
+@pytest.mark.parametrize(
+    ("backend", "argv"),
+    [
+        (SLURM, ("sbatch", "--comment=hpcdash:1", FILE)),
+        (EMBEDDED, ("queue", "submit", "--token", "hpcdash:1", "--named", "one", FILE)),
+        (PBS, ("qsub", "-f", "-v", "HPCDASH_MARK=hpcdash:1", FILE)),
+        (TORQUE, ("qsub", "-v", "HPCDASH_MARK=hpcdash:1", FILE)),
+        (WRAPPERS, ("qsub", "-N", "one", FILE)),
+    ],
+    ids=["slurm", "embedded", "openpbs", "torque", "wrappers"],
+)
+def test_the_file_is_named_in_place_of_stdin(backend: Backend, argv: tuple[str, ...]) -> None:
+    assert program_words(backend.submission(STAGED).command.argv) == argv
+
+
+def test_a_script_that_pbs_would_not_give_back_comes_along_to_be_kept() -> None:
+    assert PBS.submission(STAGED).command.stdin == STAGED.script
+    assert SLURM.submission(STAGED).command.stdin is None
+
+
+def test_arguments_of_a_script_follow_its_file() -> None:
+    given = replace(STAGED, arguments=("--lr", "0.1"))
+    assert program_words(SLURM.submission(given).command.argv)[-3:] == (FILE, "--lr", "0.1")
+    assert EMBEDDED.submission(given).command.argv[-3:] == (FILE, "--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("backend", "program", "kept"), [(SLURM, "/opt/sbatch", "SLURM_CONF"), (PBS, "/opt/qsub", "PBS_CONF_FILE")]
+)
+def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(backend: Backend, program: str, kept: str) -> None:
+    argv = backend.submission(replace(STAGED, run_as="alice", program=program)).command.argv
+    assert argv[:6] == ("sudo", "-n", f"--preserve-env={kept}", "-u", "alice", program)
+    assert argv[-1] == FILE
+
+
+@pytest.mark.parametrize("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
+def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
+    with pytest.raises(UsageError):
+        backend.submission(replace(STAGED, file="", run_as="alice"))

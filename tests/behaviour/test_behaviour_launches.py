@@ -1,0 +1,171 @@
+"""Requests that are launched, looked for and cleaned up, on the embedded queue and on Slurm alike."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.base import ActionCommand, Answer, Outcome
+from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.errors import CommandTimedOut
+from hpcdash.launch.request import Request, Site, SlotType
+from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.stores.resubmission import settle
+from hpcdash.stores.scripts import fetch_script
+from tests.behaviour.clusters import Cluster
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a history that is waited for here."""
+    monkeypatch.setattr("hpcdash.stores.lost_answers._LOOK_AGAIN_SECONDS", 0.2)
+
+
+@pytest.fixture
+def launches(cluster: Cluster, tmp_path: Path) -> Launches:
+    """Launches below a folder of this test's own; of what completes nothing is kept."""
+    site = Site(storage_root=str(cluster.work / f"launches-{secrets.token_hex(4)}"), keep="failed")
+    return Launches(cluster.store, LaunchSettings(site), tmp_path / "state")
+
+
+def wanted(launches: Launches, command: str = "true", **fields: Any) -> WantedLaunch:
+    request = Request(**{"slot_type": SlotType.CPU, "site": launches.settings.site, "command": command, **fields})
+    return WantedLaunch(request, "# as it was written\n")
+
+
+async def launched(cluster: Cluster, launches: Launches, planned: PlannedLaunch) -> Outcome:
+    report = await cluster.actions.run(planned.again.plan)
+    (outcome,) = await settle(cluster.store, planned.again, report)
+    assert await launches.conclude(planned, outcome) == ""
+    return outcome
+
+
+async def submitted(cluster: Cluster, launches: Launches, one: WantedLaunch) -> tuple[str, Path]:
+    """(the new job, its folder)."""
+    planned = await launches.plan(one)
+    outcome = await launched(cluster, launches, planned)
+    assert outcome.done, outcome
+    return outcome.words.removeprefix("job ").partition(";")[0], Path(planned.place.folder)
+
+
+def planted(path: str) -> Path:
+    """A folder of somebody's in a launch's place."""
+    folder = Path(path)
+    folder.mkdir(parents=True)
+    (folder / "batch.sh").write_text("#!/bin/sh\ntrue\n")
+    return folder
+
+
+def left(launches: Launches) -> list[str]:
+    root = Path(launches.settings.site.storage_root)
+    return sorted(folder.name for folder in root.iterdir()) if root.exists() else []
+
+
+async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(cluster: Cluster, launches: Launches) -> None:
+    one = wanted(launches, "", script="code/run", name="staged")
+    script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
+    job, folder = await submitted(
+        cluster, launches, WantedLaunch(one.request, one.text, {"run": script, "-table": b"1 2 3\n"})
+    )
+    assert (await cluster.ended(job))["state"] == "completed"
+    assert folder.parent == Path(launches.settings.site.storage_root)
+    assert await cluster.log(job) == f"ran {folder}/files/run\n1 2 3\n"
+    assert (folder / "request.toml").read_text() == "# as it was written\n"
+    assert (await fetch_script(cluster.store, job)).text.encode() == (folder / "batch.sh").read_bytes()
+    assert (await cluster.row(job))["name"] == "staged"
+
+
+async def test_a_refused_launch_leaves_nothing(cluster: Cluster, launches: Launches) -> None:
+    planned = await launches.plan(wanted(launches, extra_args=("--dependency=afterwards:1",)))
+    outcome = await launched(cluster, launches, planned)
+    assert (outcome.done, left(launches)) == (False, [])
+    assert launches.records.all() == ()
+
+
+async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cluster, launches: Launches) -> None:
+    planned = await launches.plan(wanted(launches))
+    folder = planted(planned.place.folder)
+    report = await cluster.actions.run(planned.again.plan)
+    (outcome,) = await settle(cluster.store, planned.again, report)
+    assert outcome.done is False
+    assert "File exists" in outcome.words
+    assert "left in" in await launches.conclude(planned, outcome)
+    assert (folder / "batch.sh").exists()
+
+
+@pytest.mark.parametrize(("lost", "is_sent"), [("sh", True), ("sh", False), ("submit", True), ("submit", False)])
+async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
+    cluster: Cluster, launches: Launches, monkeypatch: pytest.MonkeyPatch, lost: str, is_sent: bool
+) -> None:
+    send = cluster.store.act
+
+    async def lose(command: ActionCommand) -> Answer:
+        is_meant = (command.argv[0] == "sh") == (lost == "sh")
+        answer = await send(command) if is_sent or not is_meant else None
+        if is_meant:
+            raise CommandTimedOut("no answer", argv=command.argv)
+        assert answer is not None
+        return answer
+
+    planned = await launches.plan(wanted(launches, name="lost-one", hold=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.store, "act", lose)
+        report = await cluster.actions.run(planned.again.plan)
+    (outcome,) = await settle(cluster.store, planned.again, report)
+    said = await launches.conclude(planned, outcome)
+    is_there = lost == "submit" and is_sent
+    assert (outcome.done, said) == (is_there, ""), outcome
+    assert left(launches) == ([Path(planned.place.folder).name] if is_there else [])
+    if is_there:
+        await cluster.do("cancel", outcome.words.removeprefix("job "))
+
+
+async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(
+    cluster: Cluster, launches: Launches
+) -> None:
+    well, _ = await submitted(cluster, launches, wanted(launches))
+    bad, kept = await submitted(cluster, launches, wanted(launches, "exit 3"))
+    tasks = parse_tasks("1-2")
+    whole, _ = await submitted(cluster, launches, wanted(launches, array=tasks))
+    part, half = await submitted(cluster, launches, wanted(launches, "test $SLURM_ARRAY_TASK_ID = 1", array=tasks))
+    waits, waiting = await submitted(cluster, launches, wanted(launches, hold=True))
+    await cluster.all_ended(well, bad, *(f"{job}_{task}" for job in (whole, part) for task in (1, 2)))
+
+    async def tidied() -> list[str] | None:
+        await launches.tidy()
+        names = left(launches)
+        return names if len(names) == 3 and len(launches.records.to_look_after()) == 1 else None
+
+    names = await cluster.until(tidied, lambda: f"three to be left of {left(launches)}")
+    assert names == sorted(folder.name for folder in (kept, half, waiting))
+    assert [record.job_id for record in launches.records.to_look_after()] == [waits]
+    await cluster.do("cancel", waits)
+
+
+async def test_what_is_kept_always_is_not_asked_for(cluster: Cluster, launches: Launches) -> None:
+    site = Site(storage_root=launches.settings.site.storage_root, keep="always")
+    job, folder = await submitted(cluster, launches, wanted(launches, site=site))
+    await cluster.ended(job)
+    assert await launches.tidy() == ()
+    assert folder.is_dir()
+    assert launches.records.all()[-1].job_id == job
+
+
+async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_said(
+    cluster: Cluster, launches: Launches
+) -> None:
+    job, folder = await submitted(cluster, launches, wanted(launches))
+    await cluster.ended(job)
+    (folder / "SHA256SUMS").write_text("")
+
+    async def said() -> tuple[str, ...] | None:
+        return await launches.tidy() or None
+
+    (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
+    assert words == f"job {job} completed, but its files are left in {folder}: it does not hold what was staged"
+    assert folder.is_dir()
+    assert await launches.tidy() == ()

@@ -1,0 +1,289 @@
+"""`hpcdash submit REQUEST.toml` on the embedded queue and on a stand-in PBS: what is printed, staged, run, removed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from hpcdash.backends.base import Outcome
+from hpcdash.cli.submit_request import RequestSubmitting
+from hpcdash.config.settings import LaunchSettings
+from hpcdash.errors import UsageError
+from hpcdash.launch.request import Request
+from hpcdash.stores.launches import WantedLaunch
+from hpcdash.stores.resubmission import Again
+from tests.e2e.program import Program, home_with
+from tests.support.pbs import StandIns
+
+REQUEST = """# remember me
+name = "try"
+slots = 1
+slot_type = "cpu"
+time = "5m"
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """On an embedded queue of its own."""
+    return Program(
+        home_with(tmp_path / "home"),
+        ("--local", "--backend", "local"),
+        {"HPCDASH_QUEUE": str(tmp_path / "queue"), "HPCDASH_STATE": str(tmp_path / "state")},
+    )
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> StandIns:
+    return StandIns.install(tmp_path / "pbs", "everyday")
+
+
+@pytest.fixture
+def on_pbs(tmp_path: Path, stand_ins: StandIns) -> Program:
+    home = home_with(tmp_path / "home")
+    variables = {"PATH": f"{stand_ins.path}:/usr/bin:/bin", "PBS_CONF_FILE": "/dev/null"}
+    found = Program(home, ("--local", "--backend", "pbs"), variables)
+    configured(found, f'storage_root = "{home}/jobs"')
+    return found
+
+
+def configured(program: Program, launch: str) -> None:
+    program.config.parent.mkdir(parents=True, exist_ok=True)
+    program.config.write_text(f"[launch]\n{launch}\n")
+
+
+def request(program: Program, more: str = 'command = "echo ran"', name: str = "a.toml") -> str:
+    file = program.home / name
+    file.write_text(f"{more}\n{REQUEST}")
+    return str(file)
+
+
+def launches(program: Program) -> list[Path]:
+    root = program.home / "hpcdash" / "launches"
+    return sorted(root.iterdir()) if root.exists() else []
+
+
+def ended(program: Program, job: str) -> dict[str, Any]:
+    """A job of the embedded queue once it has ended."""
+    for _ in range(200):
+        found: dict[str, Any] = program("show", job, "--format", "json").json["job"]
+        if found["state"] not in ("pending", "running", "completing"):
+            return found
+    raise AssertionError(found)
+
+
+def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) -> None:
+    done = program("submit", request(program))
+    assert (done.status, done.text) == (0, "1\n"), done
+    job = ended(program, "1")
+    (folder,) = launches(program)
+    assert (job["state"], job["name"], job["stdout_path"]) == ("completed", "try", f"{folder}/1.out")
+    assert program("log", "1").text == "ran\n"
+    assert program("script", "1").stdout == (folder / "batch.sh").read_bytes()
+    assert (folder / "request.toml").read_text() == f'command = "echo ran"\n{REQUEST}'
+    (noted,) = (json.loads(line) for line in (program.home.parent / "state" / "launches.jsonl").open())
+    assert (noted["job_id"], noted["folder"], noted["keep"]) == ("1", str(folder), "always")
+    actions = program("journal", "--format", "json").json["actions"]
+    assert actions[0]["verb"] == "submit"
+
+
+def test_its_commands_are_said_before_they_run(program: Program) -> None:
+    said = [line for line in program("submit", request(program)).stderr.splitlines() if "submit on local: " in line]
+    (folder,) = launches(program)
+    assert len(said) == 2
+    assert said[0].endswith(f"sh {folder.parent} {folder.name} 077")
+    assert said[1].endswith(f" --named try {folder}/batch.sh")
+
+
+def test_a_dry_run_prints_a_script_with_the_commands_as_remarks_and_stages_nothing(program: Program) -> None:
+    done = program("submit", request(program), "--dry-run")
+    script, _, commands = done.text.rpartition("\n\n# sh -c ")
+    assert script.startswith("#!/bin/bash\n")
+    assert "\n#SBATCH --job-name=try\n" in script
+    assert commands.count("\n# ") == 1
+    assert subprocess.run(["bash", "-n"], input=done.stdout, check=False).returncode == 0
+    assert launches(program) == []
+    assert program.rows("jobs") == []
+
+
+def test_a_dry_run_for_machines_has_script_folder_and_commands(program: Program) -> None:
+    answer = program("submit", request(program), "--dry-run", "--format", "json").json
+    assert (answer["job_id"], answer["done"]) == (None, None)
+    assert answer["script"].startswith("#!/bin/bash\n")
+    assert answer["commands"][0][0] == "sh"
+    assert answer["commands"][-1][-1] == f"{answer['folder']}/batch.sh"
+    assert not Path(answer["folder"]).exists()
+
+
+def test_what_the_command_line_says_beats_the_request_and_is_kept_with_it(program: Program) -> None:
+    first = program("submit", request(program, 'command = "true"\nhold = true')).text.strip()
+    file = request(program, 'command = "true"\narray = "1-2"\nafter = ["99"]', "b.toml")
+    answer = program(
+        *("submit", file, "--array", "3-5%1", "--after", first, "--hold", "--dry-run", "--format", "json"),
+        *("--", "--nice", "3", "--comment=my own"),
+    ).json
+    lines = answer["script"].splitlines()
+    assert {
+        "#SBATCH --array=3-5%1",
+        f"#SBATCH --dependency=afterany:{first}",
+        "#SBATCH --hold",
+        "#SBATCH --nice 3",
+    } <= set(lines)
+    assert not {"#SBATCH --array=1-2", "#SBATCH --dependency=afterany:99"} & set(lines)
+    assert [line for line in lines if "my own" in line]
+    done = program("submit", file, "--array", "7", "--hold", "--after", first)
+    folder = next(folder for folder in launches(program) if "7" in (folder / "request.toml").read_text())
+    assert done.status == 0
+    assert 'array = "7"' in (folder / "request.toml").read_text()
+    program("cancel", first, done.text.strip(), "--yes")
+
+
+def test_its_script_is_staged_from_beside_it_and_run_from_there(program: Program) -> None:
+    (program.home / "code").mkdir()
+    (program.home / "code" / "run it").write_bytes(b'#!/bin/sh\necho "$0"\n')
+    job = program("submit", request(program, 'script = "code/run it"')).text.strip()
+    assert ended(program, job)["state"] == "completed"
+    (folder,) = launches(program)
+    assert program("log", job).text == f"{folder}/files/run it\n"
+
+
+def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program: Program) -> None:
+    done = program("submit", request(program, 'script = "/no/such/run.sh"'), "--dry-run")
+    assert "hpcdash: /no/such/run.sh is not on this machine: it is taken for a file of the cluster's" in done.stderr
+    assert "\nbash /no/such/run.sh\n" in done.text
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "told"),
+    [
+        ('command = "true"\nslotz = 1', (), 'slotz: unknown key; did you mean "slots"?'),
+        ('script = "gone.sh"', (), "gone.sh is not there"),
+        ('script = "words"', (), "the first line does not begin with #!"),
+        ('command = "true"', ("--", "--nodes=4"), "--nodes is not for extra_args"),
+        ('command = "true"', ("--", "--", "first"), "a request's script has no arguments of its own"),
+        ('command = "true"', ("--array", "5-3"), "--array: "),
+        ('command = "true"', ("--read-only",), "read-only"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_staged(
+    program: Program, more: str, words: tuple[str, ...], told: str
+) -> None:
+    (program.home / "words").write_bytes(b"echo\n")
+    assert told in program("submit", request(program, more), *words).refused(2)
+    assert launches(program) == []
+
+
+def test_a_request_that_the_queue_refuses_leaves_no_folder(program: Program) -> None:
+    done = program("submit", request(program), "--", "--dependency=afterwards:1")
+    assert (done.status, done.text) == (1, "")
+    assert "hpcdash: line 10 of the script: --dependency: 'afterwards' is none of " in done.stderr
+    assert launches(program) == []
+
+
+def test_links_of_a_chain_wait_for_each_other(program: Program) -> None:
+    done = program("submit", request(program, 'command = "true"\nhold = true'), "--chain", "3")
+    assert (done.status, done.text) == (0, "1\n2\n3\n"), done
+    assert "3 jobs, one after the other: 1 2 3" in done.stderr
+    found = {row["id"]: row["dependency"] for row in program.rows("jobs")}
+    assert [found["1"], "1" in found["2"], "2" in found["3"]] == [None, True, True]
+    assert len(launches(program)) == 3
+    program("cancel", "1", "2", "3", "--yes")
+
+
+async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it() -> None:
+    concluded: list[Any] = []
+
+    class Breaking:
+        """Plans one launch and no other."""
+
+        settings = LaunchSettings()
+        plans = 0
+
+        async def plan(self, wanted: WantedLaunch) -> Any:
+            self.plans += 1
+            if self.plans > 1:
+                raise UsageError("no more")
+            again = Again(cast("Any", None), (), {})
+            return SimpleNamespace(again=again, script=SimpleNamespace(warnings=()))
+
+        async def conclude(self, planned: Any, outcome: Outcome) -> str:
+            concluded.append(outcome.done)
+            return ""
+
+    session = cast("Any", SimpleNamespace(launches=Breaking()))
+    submitting = RequestSubmitting(WantedLaunch(Request(command="true")))
+    await submitting.plan(session, ())
+    await submitting.conclude(session, Outcome("one", True, "job 1"))
+    with pytest.raises(UsageError):
+        await submitting.plan(session, ("1",))
+    await submitting.conclude(session, Outcome("one", False, "not submitted: no more"))
+    assert concluded == [True]
+
+
+def test_a_chain_of_a_plain_script_is_told_for_machines(program: Program) -> None:
+    script = program.home / "run.sh"
+    script.write_bytes(b"#!/bin/sh\n#SBATCH --hold\n")
+    answer = json.loads(program("submit", str(script), "--chain", "2", "--format", "json").stdout)
+    assert [one["job_id"] for one in answer["jobs"]] == ["1", "2"]
+    program("cancel", "1", "2", "--yes")
+
+
+def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> None:
+    script = program.home / "run.sh"
+    script.write_bytes(b"#!/bin/sh\n")
+    answer = program("submit", str(script), "--dry-run", "--format", "json").json
+    assert (answer["job_id"], answer["script"], len(answer["commands"])) == (None, "#!/bin/sh\n", 1)
+    assert program.rows("jobs") == []
+
+
+def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(program: Program) -> None:
+    configured(program, 'keep = "failed"')
+    well = program("submit", request(program)).text.strip()
+    bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()
+    assert [ended(program, job)["state"] for job in (well, bad)] == ["completed", "failed"]
+    for looked in (program.home.parent / "state").glob("*.looked"):
+        looked.unlink()
+    assert program("jobs", "--read-only").stderr == ""
+    assert len(launches(program)) == 2
+    said = program("jobs")
+    (folder,) = launches(program)
+    assert "exit 3" in (folder / "batch.sh").read_text()
+    assert f"hpcdash: job {well} completed: " in said.stderr
+    assert "is removed" in said.stderr
+    assert program("jobs").stderr == ""
+
+
+def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(on_pbs: Program, stand_ins: StandIns) -> None:
+    done = on_pbs("submit", request(on_pbs), "--after", "12")
+    assert (done.status, done.text) == (0, "35.pbs01\n"), done
+    (folder,) = (on_pbs.home / "jobs").iterdir()
+    (called,) = stand_ins.calls("qsub")
+    assert called[:3] == ["qsub", "-f", "-v"]
+    assert called[-1] == f"{folder}/batch.sh"
+    script = (folder / "batch.sh").read_bytes()
+    assert b"\n#PBS -W depend=afterany:12[].pbs01\n" in script
+    assert f"\n#PBS -o {folder}/job.out\n".encode() in script
+    assert on_pbs("script", "35").stdout == script
+
+
+def test_on_pbs_nodes_tell_whether_slots_are_gpus(on_pbs: Program) -> None:
+    file = on_pbs.home / "any.toml"
+    file.write_text('command = "true"\nslots = 2\n')
+    done = on_pbs("submit", str(file), "--dry-run")
+    assert "has GPUs is not told: its slots are taken for GPUs; slot_type says what" in done.stderr
+    assert "ngpus=1" in done.text
+
+
+def test_for_root_a_storage_root_has_to_be_set(on_pbs: Program, stand_ins: StandIns) -> None:
+    on_pbs.config.unlink()
+    (stand_ins.path / "id").write_text('#!/bin/sh\n[ "$1" = -u ] && echo 0 || echo alice\n')
+    refused = on_pbs("submit", request(on_pbs)).refused(2)
+    assert "storage_root is not set: root's own home is not every node's" in refused
+    (stand_ins.path / "id").write_text('#!/bin/sh\n[ "$1" = -u ] && echo 1000 || echo alice\n')
+    folder = on_pbs("submit", request(on_pbs), "--dry-run", "--format", "json")
+    assert json.loads(folder.stdout)["folder"].startswith(f"{on_pbs.home}/hpcdash/launches/try-")

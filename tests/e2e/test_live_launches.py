@@ -1,0 +1,83 @@
+"""On the real Slurm, over ssh and as another account: a launch leads to its folder, which goes when it completed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.daemons import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+REQUEST = 'name = "live"\nslots = 1\nslot_type = "cpu"\ntime = "2m"\nscript = "run.sh"\n'
+
+
+@pytest.fixture
+def root(slurm_lab: SlurmLab) -> Iterator[Path]:
+    """A folder that all accounts of the lab enter, and alice's to write to."""
+    folder = Path(tempfile.mkdtemp(prefix="hpcdash-live-"))
+    folder.chmod(0o755)
+    shutil.chown(folder, "alice")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def request(program: Program, root: Path, more: str = "") -> str:
+    program.config.parent.mkdir(parents=True, exist_ok=True)
+    program.config.write_text(f'[launch]\nstorage_root = "{root}"\nkeep = "failed"\n{more}')
+    (program.home / "run.sh").write_bytes(b'#!/bin/sh\nid -un; pwd; echo "$0"; exec tail -c 3 "$0"\n# \xc3\xa9!')
+    (program.home / "a.toml").write_text(REQUEST)
+    return str(program.home / "a.toml")
+
+
+def launched(program: Program, root: Path, more: str = "") -> tuple[str, Path]:
+    """(the job, its folder), once it has completed."""
+    done = program("submit", request(program, root, more), "--format", "json")
+    assert done.status == 0, done
+    answer = json.loads(done.stdout)
+    job = str(answer["job_id"])
+
+    def completed() -> bool:
+        state = program("show", job, "--format", "json").json["job"]["state"]
+        assert state in ("pending", "running", "completing", "completed"), state
+        return state == "completed"
+
+    wait_until(f"job {job} to complete", completed, 30)
+    return job, Path(answer["folder"])
+
+
+def is_tidied(program: Program, folder: Path) -> bool:
+    """Whether the folder is gone after one more look, as if a minute had passed."""
+    for looked in program.home.rglob("*.looked"):
+        looked.unlink()
+    program("jobs")
+    return not folder.exists()
+
+
+def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(over_ssh: Program, root: Path) -> None:
+    job, folder = launched(over_ssh, root)
+    native = over_ssh("show", job, "--format", "json").json["job"]["native"]
+    assert (native["Command"], native["StdOut"]) == (f"{folder}/batch.sh", f"{folder}/{job}.out")
+    assert over_ssh("script", job).stdout == (folder / "batch.sh").read_bytes()
+    lines = over_ssh("log", job).text.splitlines()
+    assert (lines[0], lines[2:]) == ("alice", [f"{folder}/files/run.sh", "é!"])
+    assert folder.owner() == "alice"
+    wait_until("its folder to go", lambda: is_tidied(over_ssh, folder), 30)
+    assert list(root.iterdir()) == []
+
+
+def test_as_another_account_it_is_alice_s_job_and_her_folder(locally: Program, root: Path) -> None:
+    if shutil.which("sudo") is None:
+        pytest.skip("sudo is not installed")
+    job, folder = launched(locally, root, 'run_as = "alice"\n')
+    assert locally("show", job, "--format", "json").json["job"]["user"] == "alice"
+    assert folder.owner() == "alice"
+    assert locally("log", job).text.splitlines()[:2] == ["alice", str(folder)]
+    wait_until("its folder to go", lambda: is_tidied(locally, folder), 30)

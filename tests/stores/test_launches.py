@@ -1,0 +1,315 @@
+"""Where launches are, what their scripts ask for, what is remembered of them, and when their folders go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.base import Outcome
+from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.config.settings import LaunchSettings
+from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.launch.request import Container, Request, Site, SlotType
+from hpcdash.stores import launches as launches_module
+from hpcdash.stores.appended_lines import older_file
+from hpcdash.stores.launch_cleanup import has_completed, has_failed
+from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Completed
+from tests.support.scripted_cluster import Cluster, settled, until
+from tests.support.scripted_transport import HISTORY, QUEUES, ScriptedTransport
+
+RECORD = LaunchRecord("/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n')
+
+
+class WithShell(ScriptedTransport):
+    """Tells a home, and says yes to all that a shell is to do besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.home, self.has_login = 1000, "/home/alice", False
+        self.done: list[tuple[str, ...]] = []
+
+    async def run(self, argv: tuple[str, ...], **options: Any) -> Completed:
+        if argv[0] != "sh":
+            return await super().run(argv, **options)
+        self.done.append(argv)
+        if argv[:-1] != launches_module._ROOT:
+            return Completed(argv, 0, b"", b"", 0.01)
+        told = f"{self.number}\n{argv[-1] or self.home + '/hpcdash/launches'}\n" + "login\n" * self.has_login
+        return Completed(argv, 0, told.encode(), b"", 0.01)
+
+
+@pytest.fixture
+def transport() -> WithShell:
+    return WithShell()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, transport: WithShell) -> Any:
+    made = Cluster(tmp_path / "cache", transport=transport)
+    transport.queues = [
+        {"partition": "main*", "gres": "(null)", "gresused": "(null)"},
+        {"partition": "gpu", "gres": "gpu:a100:4"},
+    ]
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def launches(cluster: Cluster, tmp_path: Path) -> Launches:
+    return Launches(cluster.store, LaunchSettings(), tmp_path / "state")
+
+
+def options(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+async def test_launches_are_below_the_home_which_is_asked_for_once_as_the_queues_are(
+    launches: Launches, transport: WithShell
+) -> None:
+    assert [await launches.root(), await launches.root()] == ["/home/alice/hpcdash/launches"] * 2
+    assert len(transport.done) == 1
+    assert transport.count(QUEUES) == 1
+
+
+async def test_queues_that_are_known_are_not_asked_for(
+    cluster: Cluster, launches: Launches, transport: WithShell
+) -> None:
+    await cluster.store.fetch(Kind.QUEUES)
+    await launches.root()
+    assert transport.count(QUEUES) == 1
+
+
+async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transport: WithShell) -> None:
+    transport.number = 0
+    with pytest.raises(UsageError, match="storage_root"):
+        await launches.root()
+    launches.settings = LaunchSettings(Site(storage_root="/scratch/jobs"))
+    assert await launches.root() == "/scratch/jobs"
+
+
+async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches: Launches) -> None:
+    await launches.root()
+    asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
+    assert {"--partition=gpu", "--gpus=1", "--output=/jobs/det-ai_exp-1/%j.out"} <= set(asked)
+
+
+async def test_without_gpus_the_default_queue_is_meant_and_slots_are_cpus(launches: Launches) -> None:
+    await launches.root()
+    on_cpus = launches.render(Request(command="true", slots=2, slot_type=SlotType.CPU), uid="1", root="/jobs")
+    assert {"--partition=main", "--ntasks=2"} <= set(options(on_cpus.text))
+    in_main = launches.render(Request(command="true", queue="MAIN"), uid="1", root="/jobs")
+    assert not [option for option in options(in_main.text) if "gpu" in option]
+    assert (on_cpus.warnings, in_main.warnings) == ((), ())
+
+
+async def test_of_a_queue_that_nobody_knows_it_is_said_what_its_slots_are_taken_for(
+    launches: Launches, transport: WithShell
+) -> None:
+    transport.fails[QUEUES] = CommandTimedOut("no answer")
+    await launches.root()
+    script = launches.render(Request(command="true"), uid="1", root="/jobs")
+    assert "--gpus=1" in options(script.text)
+    assert script.warnings == (
+        "whether the queue has GPUs is not told: its slots are taken for GPUs; slot_type says what",
+    )
+
+
+async def test_what_the_site_says_of_a_queue_counts_there(launches: Launches) -> None:
+    launches.settings = LaunchSettings(queues={"GPU": {"account": "physics", "extra_args": ["--nice=1"]}})
+    await launches.root()
+    asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
+    assert {"--account=physics", "--nice=1", "--partition=gpu"} <= set(asked)
+
+
+async def test_an_only_queue_is_not_named(launches: Launches, transport: WithShell) -> None:
+    del transport.queues[1]
+    await launches.root()
+    asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
+    assert not [option for option in asked if option.startswith(("--partition", "--gpus"))]
+
+
+async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluster: Cluster, launches: Launches) -> None:
+    cluster.store.backend = PbsBackend(Dialect.TORQUE)
+    with pytest.raises(UsageError, match="Torque"):
+        launches.render(Request(command="true"), uid="1", root="/jobs")
+
+
+async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) -> None:
+    plans = [await launches.plan(WantedLaunch(Request(command="true", name="one"))) for _ in range(2)]
+    assert len({plan.place.folder for plan in plans}) == 2
+    assert len({plan.again.searches["one"].mark for plan in plans}) == 2
+    stage, submit = (command.argv for command in plans[0].again.plan.commands)
+    assert stage[-3:-1] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
+    assert submit[-1] == f"{plans[0].place.folder}/batch.sh"
+
+
+@pytest.mark.parametrize(("has_login", "run_as"), [(True, ""), (False, ""), (True, "bob")])
+async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
+    launches: Launches, transport: WithShell, has_login: bool, run_as: str
+) -> None:
+    transport.has_login = has_login
+    container = Container(image="docker://nvcr.io/nvidia/cuda:12")
+    site = Site(storage_root="/jobs", run_as=run_as)
+    planned = await launches.plan(WantedLaunch(Request(command="true", container=container, site=site)))
+    assert ("source /jobs/login" in planned.script.text) == (has_login and not run_as)
+
+
+# -- what is remembered
+
+
+async def concluded(launches: Launches, outcome: Outcome) -> tuple[PlannedLaunch, str]:
+    request = Request(command="true", name="one", site=Site(keep="failed"))
+    planned = await launches.plan(WantedLaunch(request, "text"))
+    return planned, await launches.conclude(planned, outcome)
+
+
+async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folder_told(launches: Launches) -> None:
+    planned, said = await concluded(launches, Outcome("one", None, "not known"))
+    assert said == f"its files are in {planned.place.folder}"
+    (record,) = launches.records.all()
+    assert (record.job_id, record.folder, record.request) == ("", planned.place.folder, "text")
+    assert launches.records.to_look_after() == ()
+
+
+async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b"")
+    _, said = await concluded(launches, Outcome("one", True, "job 7"))
+    assert said.startswith("it could not be noted here that its files are in /home/alice/hpcdash/launches/one-")
+
+
+def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Path) -> None:
+    records = LaunchRecords(tmp_path / "launches.jsonl", "lab")
+    others = LaunchRecords(tmp_path / "launches.jsonl", "other")
+    second, third = (replace(RECORD, folder=f"/jobs/{number}") for number in (2, 3))
+    for record in (RECORD, second, third, replace(RECORD, folder="/jobs/4", keep="always")):
+        records.launched(record)
+    others.launched(replace(RECORD, folder="/jobs/5"))
+    with (tmp_path / "launches.jsonl").open("ab") as file:
+        file.write(b'{"cluster":"lab","event":"launched"}\n[]\n{"cut')
+    records.removed(second)
+    records.stays(third, "it did not complete")
+    assert records.to_look_after() == (RECORD,)
+    assert len(records.all()) == 4
+
+
+def test_a_launch_is_remembered_after_the_file_was_moved_aside(tmp_path: Path) -> None:
+    records = LaunchRecords(tmp_path / "launches.jsonl", "lab")
+    records.launched(RECORD)
+    (tmp_path / "launches.jsonl").rename(older_file(tmp_path / "launches.jsonl"))
+    assert records.to_look_after() == (RECORD,)
+    records.removed(RECORD)
+    assert records.to_look_after() == ()
+
+
+# -- when folders go
+
+
+@pytest.mark.parametrize(
+    ("states", "tasks", "completed", "failed"),
+    [
+        (["completed"], 1, True, False),
+        (["running"], 1, False, False),
+        (["failed"], 1, False, True),
+        (["cancelled"], 1, False, True),
+        (["gone"], 1, False, True),
+        ([], 1, False, False),
+        (["completed"], 2, False, False),
+        (["completed", "completed"], 2, True, False),
+        (["completed", "failed"], 2, False, True),
+        (["completed", "failed", "pending"], 3, False, False),
+        (["unknown"], 1, False, False),
+    ],
+)
+def test_a_launch_completed_when_each_of_its_jobs_is_known_to_have(
+    states: list[str], tasks: int, completed: bool, failed: bool
+) -> None:
+    rows = [{"state": state} for state in states]
+    assert (has_completed(rows, tasks), has_failed(rows, tasks)) == (completed, failed)
+
+
+async def test_where_nothing_was_launched_nothing_is_asked(launches: Launches, transport: WithShell) -> None:
+    assert await launches.tidy() == ()
+    assert transport.asked == []
+
+
+async def test_what_is_in_the_list_still_is_not_asked_for(
+    cluster: Cluster, launches: Launches, transport: WithShell
+) -> None:
+    launches.records.launched(RECORD)
+    transport.mine = [{"jobarrayid": "7", "arrayjobid": "7"}]
+    await cluster.mine()
+    assert await launches.tidy() == ()
+    assert transport.count(HISTORY) == 0
+
+
+async def test_one_question_tells_how_all_ended(cluster: Cluster, launches: Launches, transport: WithShell) -> None:
+    launches.records.launched(RECORD)
+    launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8"))
+    transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
+    assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
+    assert transport.count(HISTORY) == 1
+    assert [words[-3:] for words in transport.done] == [("/jobs", "one-1", "sums")]
+    assert launches.records.to_look_after() == ()
+    assert await launches.tidy() == ()
+    assert transport.count(HISTORY) == 1
+
+
+async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
+    launches: Launches, transport: WithShell
+) -> None:
+    launches.records.launched(RECORD)
+    for _ in range(3):
+        await launches.tidy(every_seconds=3600)
+    assert transport.count(HISTORY) == 1
+
+
+async def test_what_nobody_knows_any_more_is_left(cluster: Cluster, launches: Launches, transport: WithShell) -> None:
+    launches.records.launched(RECORD)
+    await launches.tidy()
+    assert launches.records.to_look_after() == (RECORD,)
+    cluster.clock.seconds += 2 * 86400
+    await launches.tidy()
+    assert launches.records.to_look_after() == ()
+    assert transport.done == []
+
+
+async def test_a_history_that_fails_is_asked_another_time(launches: Launches, transport: WithShell) -> None:
+    launches.records.launched(RECORD)
+    transport.fails[HISTORY] = CommandTimedOut("no answer")
+    assert await launches.tidy() == ()
+    assert launches.records.to_look_after() == (RECORD,)
+
+
+@pytest.mark.parametrize("folder", ["/jobs/..", "/", "jobs/one", "/jobs/", "/."])
+async def test_what_is_no_folder_of_a_launch_is_never_removed(
+    launches: Launches, transport: WithShell, folder: str
+) -> None:
+    launches.records.launched(replace(RECORD, folder=folder))
+    transport.history = [{"jobid": "7", "state": "COMPLETED"}]
+    assert "are left in" in (await launches.tidy())[0]
+    assert transport.done == []
+
+
+async def test_a_job_that_leaves_the_list_is_followed_by_its_folder(
+    cluster: Cluster, launches: Launches, transport: WithShell
+) -> None:
+    told: list[str] = []
+    stop = launches.follow(told.append)
+    launches.records.launched(RECORD)
+    transport.mine = [{"jobarrayid": "7", "arrayjobid": "7"}]
+    await cluster.mine()
+    await settled(cluster)
+    assert told == []
+    transport.mine = []
+    transport.history = [{"jobid": "7", "state": "COMPLETED"}]
+    await cluster.mine()
+    await until(lambda: told)
+    assert told == ["job 7 completed: /jobs/one-1 is removed"]
+    stop()
