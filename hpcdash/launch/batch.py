@@ -13,18 +13,20 @@ from enum import StrEnum
 
 from hpcdash.errors import UsageError
 from hpcdash.launch.containers import Word, container_command
+from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.launchers import Start, start_of
 from hpcdash.launch.names import job_name
-from hpcdash.launch.request import Request, Runtime, SlotType
-from hpcdash.launch.slots import slots_of
+from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
+from hpcdash.launch.slots import slot_words, slots_of
 
 KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
-_UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2; exec "$@"'
+_UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
 # Set by the fan-out and the launcher on each node.
-_OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES")
+_OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
+_INTERPRETERS = {".py": "python3", ".sh": "bash"}
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
@@ -114,13 +116,16 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         None if is_slurm and is_spread(request, slot_type) else slots.per_node,
         ranks=max(1, slots.slots),
         signal=request.signal,
+        is_pbs=not is_slurm,
     )
     environment = {**request.environment, **_switches(request)}
-    command = _text("command", start.line, "What runs on each node:")
+    said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
+    command = _text("command", start.line, said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in environment.items() if value}
-        return Body(command, (Word("bash"), Word("-c"), Word('"$command"', is_shell=True)), start, given, ())
+        plain = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
+        return Body(command, plain, start, given, start.notes)
     made = container_command(
         container,
         ("sh", "-c", _UP, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
@@ -132,9 +137,17 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         login=place.login,
     )
     around = "\n".join(replace(made, environment={}).lines())
-    definitions = f"{command}\n{_text('in_container', around, 'Its container:')}"
+    if request.signal:
+        around = f"trap : {signal_name(request.signal)}\n{around}"
+    definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
     words = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
-    return Body(definitions, (*words, Word('"$command"', is_shell=True)), start, dict(made.environment), made.notes)
+    return Body(
+        definitions,
+        (*words, Word('"$command"', is_shell=True)),
+        start,
+        dict(made.environment),
+        (*start.notes, *made.notes),
+    )
 
 
 def _text(name: str, text: str, said: str) -> str:
@@ -145,17 +158,37 @@ def _text(name: str, text: str, said: str) -> str:
     return f"# {said}\nIFS= read -r -d '' {name} << '{end}'\n{text}\n{end}\n"
 
 
-def script_text(options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
-    """The whole script: directives, then parts with a blank line between them."""
-    # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
-    head = ["#!/bin/bash", *(f"{prefix} {option}" for option in options)]
+def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
+    """The whole script: what was asked, in words, directives, then parts with a blank line between them."""
+    head = ["#!/bin/bash", f"# {asked}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
+    # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
+def asked_words(request: Request, slot_type: SlotType, *, is_slurm: bool) -> str:
+    """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
+    slots = slots_of(request)
+    if slots.slots == 0:
+        where = "1 node, 1 CPU"
+    elif is_slurm and is_spread(request, slot_type) and slots.nodes > 1:
+        where = f"{slots.slots} GPUs, on as few or many nodes as Slurm finds them"
+    else:
+        where = slot_words(slots, slot_type)
+    started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
+    return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
+
+
 def command_of(request: Request, place: Place) -> str:
-    """What the request runs, as bash."""
-    return request.command or shlex.quote(place.script or request.script)
+    """What the request runs, as bash; a script of Python or of a shell need not be executable."""
+    if request.command:
+        return request.command
+    path = place.script or request.script
+    quoted = shlex.quote(path if "/" in path else f"./{path}")
+    if request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE):
+        return quoted
+    interpreter = next((program for end, program in _INTERPRETERS.items() if path.endswith(end)), "")
+    return f"{interpreter} {quoted}".lstrip()
 
 
 def _switches(request: Request) -> dict[str, str]:
@@ -173,6 +206,10 @@ def _folders(request: Request, place: Place) -> tuple[str, ...]:
     wanted = dict.fromkeys(
         path for path in (request.work_dir, place.folder, *switches) if path.startswith("/") and path not in bound
     )
+    if request.container and request.container.runtime is Runtime.ENROOT and re.search(r"\s", request.work_dir):
+        raise UsageError(
+            f"work_dir: enroot mounts no path with white space: {request.work_dir!r}", "Choose another folder."
+        )
     return tuple(wanted)
 
 

@@ -15,7 +15,8 @@ SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT")
 SLURM_MOST_SECONDS = 65535
 
 _TRAP = """\
-# {name} comes {seconds} s before the time limit{to}: pass it on to the command on all nodes.
+# {name} comes {seconds} s before the time limit{to}.
+# It is passed on to the command on all nodes.
 pass_on() {{
   interrupted=1
   signal_nodes {name}
@@ -40,7 +41,7 @@ def slurm_signal_option(signal: EarlySignal) -> Directives:
 
     Raises UsageError for a signal that is none, or a time that sbatch refuses.
     """
-    name = _checked(signal)
+    name = signal_name(signal)
     if signal.seconds_before > SLURM_MOST_SECONDS:
         raise UsageError(
             f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
@@ -51,7 +52,7 @@ def slurm_signal_option(signal: EarlySignal) -> Directives:
 
 def slurm_signal_trap(signal: EarlySignal) -> str:
     """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps itself."""
-    name = _checked(signal)
+    name = signal_name(signal)
     if not signal.batch_only:
         return ""
     return _TRAP.format(
@@ -64,7 +65,7 @@ def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
 
     The timer ends with the script. Raises UsageError where there is no limit, or one that is over before.
     """
-    name = _checked(signal)
+    name = signal_name(signal)
     if name == "TERM":
         raise UsageError("signal: TERM is how PBS ends a job", "USR1 says that the end is near.")
     if limit_seconds is None:
@@ -78,7 +79,8 @@ def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
     return _TRAP.format(name=name, seconds=signal.seconds_before, to="") + _TIMER.format(name=name, delay=delay)
 
 
-def _checked(signal: EarlySignal) -> str:
+def signal_name(signal: EarlySignal) -> str:
+    """`USR1`, however it was written. Raises UsageError for none that a command can act on."""
     name = signal.name.upper().removeprefix("SIG")
     if name not in SIGNALS:
         raise UsageError(f"signal: {signal.name!r} is no signal a command can act on", ", ".join(SIGNALS))

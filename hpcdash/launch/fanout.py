@@ -1,7 +1,7 @@
 """Bash that starts one command on each node of a job and waits for all. Knows no request and not what the command is.
 
-The texts define `start_nodes`, `signal_nodes NAME` and `wait_nodes`; a script calls them in this order, the second from
-a trap. A trap for a signal that must not end the waiting sets `interrupted=1`.
+The texts but slurm_srun()'s define `start_nodes`, `signal_nodes NAME` and `wait_nodes`; a script calls them in this
+order, the second from a trap. A trap for a signal that must not end the waiting sets `interrupted=1`.
 """
 
 from __future__ import annotations
@@ -14,56 +14,77 @@ from hpcdash.errors import UsageError
 from hpcdash.launch.containers.words import Word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MARK = "HPCDASH_COMMAND_OF"
 START = 'interrupted=\nstart_nodes\nwait_nodes\nexit "$status"\n'
 
-_SLURM = """\
+_SLURM_SETTINGS = """\
 # What fails on one node ends all.
 export SLURM_KILL_BAD_EXIT=1
-export SLURM_MPI_TYPE="${{SLURM_MPI_TYPE:-pmi2}}"
-
+export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # srun takes no CPUs a task from the job by itself, since 22.05.
-[ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
-
-# The command on each node. It is in the background so that this shell can act on signals meanwhile.
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+"""
+# Each task would see the one GPU that its place was found by, and srun's tasks of a node find theirs by SLURM_LOCALID.
+_ALL_GPUS = """\
+# Each task sees all of its node's GPUs, of which SLURM_LOCALID is its own.
+unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
+"""
+# srun answers 143 where it had to end any, and else the highest status: one that it ended is to have the lowest.
+_ON_NODE = """\
+# srun's status is to be that of what failed, not 143 of those that it ends for it.
+IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
+trap : SIGNALS
+"$@"
+status=$?
+[ "$status" -ne 143 ] || status=1
+exit "$status"
+END_OF_ON_NODE
+"""
+_SLURM = """\
+# In the background, so that this shell can act on signals meanwhile.
 start_nodes() {{
-  srun --nodes="$SLURM_JOB_NUM_NODES" {tasks} {options}\\
-    {words} &
+  {srun} &
   srun_pid=$!
 }}
 
-# All processes of the step, on every node.
+# All processes of the step, on every node; by srun itself where the controller does not answer.
 signal_nodes() {{
-  scancel --signal="$1" "$SLURM_JOB_ID.{step}"
+  scancel --signal="$1" "$SLURM_JOB_ID.{step}" || kill -s "$1" "$srun_pid"
 }}
 
+# A signal cuts wait short while the command still runs.
 wait_nodes() {{
   while :; do
     interrupted=
     status=0
     wait "$srun_pid" || status=$?
-    # A signal cuts wait short while the command still runs.
     [ -n "$interrupted" ] || break
   done
 }}
 """
 
 _PBS = """\
-# PBS_NODEFILE names a host once for each of its chunks.
-hosts=()
-while read -r host; do
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+hosts=() slots=() all_slots=0
+while read -r count host; do
   hosts+=("$host")
-done < <(sort -u "$PBS_NODEFILE")
-running=()
-trap 'end_nodes 143' TERM
+  slots+=("$((count * {slots_a_chunk}{lines_a_chunk}))")
+  all_slots=$((all_slots + count * {slots_a_chunk}{lines_a_chunk}))
+done < <(sort "$PBS_NODEFILE" | uniq -c)
 
 # One command on each host. Nothing of this environment goes along: each variable is written out.
+running=()
 start_nodes() {{
-  local host number="${{PBS_JOBID%%[^0-9]*}}"
-  for host in "${{hosts[@]}}"; do
-    pbs_tmrsh "$host" bash -c 'cd -- "$0" && exec "$@"' "$PWD" \\
-      env "{mark}=$PBS_JOBID@$host" "NODE_RANK=${{#running[@]}}" "NUM_NODES=${{#hosts[@]}}" \\
-      "MASTER_ADDR=${{hosts[0]}}" "MASTER_PORT=$((20000 + number % 20000))" {variables}\\
-      {words} &
+  local rank port=${{PBS_JOBID%%[^0-9]*}}
+  port=$((20000 + (port + ${{PBS_ARRAY_INDEX:-0}}) % 20000))
+  for rank in "${{!hosts[@]}}"; do
+    pbs_tmrsh "${{hosts[rank]}}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \\
+      "{mark}=$PBS_JOBID@${{hosts[rank]}}" \\
+      "PBS_JOBID=$PBS_JOBID" ${{PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"}} \\
+      "NODE_RANK=$rank" "NUM_NODES=${{#hosts[@]}}" \\
+      "NODE_SLOTS=${{slots[rank]}}" "NUM_SLOTS=$all_slots" \\
+      "MASTER_ADDR=${{hosts[0]}}" "MASTER_PORT=$port" \\
+{variables}      {words} &
     running+=("$!")
   done
 }}
@@ -123,9 +144,33 @@ end_nodes() {{
   signal_nodes KILL
   exit "$1"
 }}
+trap 'end_nodes 143' TERM
 """
 
-MARK = "HPCDASH_COMMAND_OF"
+
+def exports(environment: Mapping[str, str]) -> str:
+    """Bash that sets the variables for all that it starts; '' for none. Raises UsageError for what bash cannot hold."""
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in _checked(environment)]
+    return "# For the command, on every node:\n" + "".join(lines) if lines else ""
+
+
+def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Word, ...]]:
+    """Bash and words for several tasks of an srun, so that its status is that of the task that failed.
+
+    `signal` is for the words' own processes: what is around them goes on.
+    """
+    around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
+    return _ON_NODE.replace("SIGNALS", f"TERM {signal}".strip()), (*around, *words)
+
+
+def slurm_srun(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, srun_options: Sequence[str] = ()) -> str:
+    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status is the script's.
+
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
+    what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
+    its variables among `words`. Raises UsageError for what bash cannot hold.
+    """
+    return f"{_settings(tasks_per_node)}\n{_srun(words, tasks_per_node, srun_options, '')}\n"
 
 
 def slurm_fanout(
@@ -136,30 +181,41 @@ def slurm_fanout(
     tasks_per_node: int | None = 1,
     srun_options: Sequence[str] = (),
 ) -> str:
-    """Bash for sbatch's script: the variables exported, `words` on each node by one srun, the script's `step`th.
+    """As slurm_srun(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
+    srun = _srun(words, tasks_per_node, srun_options, "  ")
+    return f"{exports(environment)}{_settings(tasks_per_node)}\n{_SLURM.format(srun=srun, step=int(step))}"
 
-    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
-    what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
-    its variables among `words`. Raises UsageError for what bash cannot hold.
-    """
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _checked(environment))
-    options = "".join(f"{shlex.quote(option)} " for option in srun_options)
+
+def _settings(tasks_per_node: int | None) -> str:
+    return _SLURM_SETTINGS + (_ALL_GPUS if tasks_per_node is None else "")
+
+
+def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str) -> str:
     if tasks_per_node is None:
         tasks = '--ntasks="$SLURM_NTASKS"'
+    elif tasks_per_node == 1:
+        tasks = '--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
     else:
         count = f"$((SLURM_JOB_NUM_NODES * {int(tasks_per_node)}))"
         tasks = f'--ntasks="{count}" --ntasks-per-node={int(tasks_per_node)}'
-    return exports + _SLURM.format(words=_quoted(words), step=int(step), tasks=tasks, options=options)
+    lines = [f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}', " ".join(map(shlex.quote, options)), _quoted(words)]
+    return f" \\\n{indent}  ".join(line for line in lines if line)
 
 
-def pbs_fanout(words: Sequence[str | Word], environment: Mapping[str, str]) -> str:
+def pbs_fanout(
+    words: Sequence[str | Word], environment: Mapping[str, str], *, slots_a_chunk: int = 1, lines_a_chunk: int = 1
+) -> str:
     """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder.
 
-    Besides `environment` it has NODE_RANK (from 0), NUM_NODES, and MASTER_ADDR and MASTER_PORT, the same on all hosts.
+    Besides `environment` it has NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host, and in all), and
+    MASTER_ADDR and MASTER_PORT, the same on all hosts. A chunk of `mpiprocs` has so many `lines_a_chunk` in that file.
     The first that fails ends all and the script, with its status. Raises UsageError for what bash cannot hold.
     """
-    variables = "".join(f"{shlex.quote(f'{name}={value}')} " for name, value in _checked(environment))
-    return _PBS.format(words=_quoted(words), variables=variables, mark=MARK)
+    variables = "".join(f"      {shlex.quote(f'{name}={value}')} \\\n" for name, value in _checked(environment))
+    lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
+    return _PBS.format(
+        words=_quoted(words), variables=variables, mark=MARK, slots_a_chunk=int(slots_a_chunk), lines_a_chunk=lines
+    )
 
 
 def _checked(environment: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -5,18 +5,21 @@ Knows no scheduler's options but srun's; the variables of rank and address are e
 
 from __future__ import annotations
 
-import shlex
+import re
 from dataclasses import dataclass
 
 from hpcdash.errors import UsageError
+from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.request import EarlySignal, Launcher
 
 # One rank's end ends the others: 60 s after the first that ended well, at once after one that did not.
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
-# PBS's fan-out sets the first of each, srun the second.
-_RANK = '"${NODE_RANK:-$SLURM_PROCID}"'
-_NODE_COUNT = "${NUM_NODES:-$SLURM_JOB_NUM_NODES}"
-_NODES = f'"{_NODE_COUNT}"'
+# torch's elastic agent takes these as the end.
+_ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
+# PBS's fan-out sets these variables on each host, Slurm's srun those.
+_PBS_NODES, _PBS_RANK = '"$NUM_NODES"', '"$NODE_RANK"'
+_SLURM_NODES, _SLURM_RANK = '"$SLURM_JOB_NUM_NODES"', '"$SLURM_PROCID"'
+_PYTHON = re.compile(r"python3?\s+(?:-u\s+)?(?=\S)")
 
 _SLURM_ADDRESS = """\
 # Where the ranks meet: the first node, on a port of this job's own.
@@ -25,61 +28,94 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 export MASTER_ADDR MASTER_PORT
 """
 _COUNT = """\
-if [ "{given}" -ne {nodes} ]; then
-  echo "{nodes} nodes were asked for, {given} were given: not started" >&2
+if [ "$SLURM_JOB_NUM_NODES" -ne {nodes} ]; then
+  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: {nodes}. Not started." >&2
   exit 1
 fi
+"""
+# accelerate starts as many on each node.
+_EVEN = """\
+for count in "${slots[@]}"; do
+  if [ "$count" -ne "${slots[0]}" ]; then
+    echo "the hosts have slots in different numbers (${slots[*]}), which accelerate cannot use: not started" >&2
+    exit 1
+  fi
+done
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a fan-out starts: a `line` of bash, how many on a node (None: as the tasks are spread), srun's options."""
+    """What a fan-out starts: a `line` of bash, how many on a node (None: as the tasks are spread), srun's options.
+
+    `notes` are sentences for the person who asks.
+    """
 
     line: str
     tasks_per_node: int | None = 1
     srun_options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def start_of(
-    launcher: Launcher, command: str, per_node: int | None, *, ranks: int = 1, signal: EarlySignal | None = None
+    launcher: Launcher,
+    command: str,
+    per_node: int | None,
+    *,
+    ranks: int = 1,
+    signal: EarlySignal | None = None,
+    is_pbs: bool = False,
 ) -> Start:
     """`command` is bash; for torchrun and accelerate it is their arguments: `train.py --lr 1`.
 
     `per_node` ranks start on each node; None: Slurm spreads `ranks` GPUs as it finds them, and each node has one for
-    each of its own.
-    The launchers themselves ignore an early signal, which would end them; the ranks set a handler of their own.
-    Raises UsageError for an empty command.
+    each of its own. PBS's fan-out says how many each host has. The launchers themselves ignore an early signal, which
+    would end them; the ranks set a handler of their own. Raises UsageError for an empty command.
     """
+    command = command.strip("\n")
     if not command.strip():
         raise UsageError("command: there is nothing to start", "Write command or script.")
-    if launcher is Launcher.PLAIN:
-        return Start(command)
-    if launcher is Launcher.SRUN:
-        return Start(command, per_node, SRUN_OPTIONS)
+    if launcher in (Launcher.PLAIN, Launcher.SRUN):
+        kept = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
+        line = (kept.format(signal_name(signal)) if signal else "") + command
+        return Start(line) if launcher is Launcher.PLAIN else Start(line, per_node, SRUN_OPTIONS)
+    notes = []
+    if launcher is Launcher.ACCELERATE and per_node is None and ranks > 1:
+        notes.append("accelerate needs as many GPUs on each node, which only slots_per_node asks for")
+    if python := _PYTHON.match(command):
+        command = command[python.end() :]
+        notes.append(f"{launcher} starts Python itself: {python.group().strip()} is left out of the command")
+    if signal and signal_name(signal) in _ENDS_LAUNCHERS:
+        notes.append(f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and USR2 do not")
+    nodes, rank = (_PBS_NODES, _PBS_RANK) if is_pbs else (_SLURM_NODES, _SLURM_RANK)
     if launcher is Launcher.TORCHRUN:
+        each = '"$NODE_SLOTS"' if is_pbs else per_node or "gpu"
         program = (
-            f"torchrun --nnodes={_NODES} --nproc-per-node={per_node or 'gpu'} --node-rank={_RANK} \\\n"
-            '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n '
+            "torchrun \\\n"
+            f"  --nnodes={nodes} --nproc-per-node={each} --node-rank={rank} \\\n"
+            '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
         )
     else:
-        count = ranks if per_node is None else f'"$(({_NODE_COUNT} * {per_node}))"'
+        count = '"$NUM_SLOTS"' if is_pbs else ranks if per_node is None else f'"$((SLURM_JOB_NUM_NODES * {per_node}))"'
         program = (
-            f"accelerate launch --num_machines={_NODES} --num_processes={count} \\\n"
-            f'  --machine_rank={_RANK} --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n '
+            "accelerate launch \\\n"
+            f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
+            '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
-    ignored = f"trap '' {shlex.quote(signal.name)}\n" if signal else ""
-    return Start(f"{ignored}exec {program} {command}", 1, SRUN_OPTIONS)
+    ignored = f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
+    line = (ignored.format(signal_name(signal)) if signal else "") + f"{program}  {command}"
+    return Start(line, 1, SRUN_OPTIONS, tuple(notes))
 
 
 def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:
     """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do)."""
-    count = "" if nodes is None else _COUNT.format(given="$SLURM_JOB_NUM_NODES", nodes=int(nodes))
-    return count + ("" if launcher is Launcher.PLAIN else _SLURM_ADDRESS)
+    count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
+    address = "" if launcher is Launcher.PLAIN else _SLURM_ADDRESS
+    return "\n".join(part for part in (count, address) if part)
 
 
-def pbs_preamble(launcher: Launcher, nodes: int | None) -> str:
-    """Bash for between the fan-out's text and its start, which sets the addresses. Raises UsageError for srun."""
+def pbs_preamble(launcher: Launcher) -> str:
+    """Bash for between the fan-out's text, which sets the addresses, and its start. Raises UsageError for srun."""
     if launcher is Launcher.SRUN:
         raise UsageError("launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate.")
-    return "" if nodes is None else _COUNT.format(given="${#hosts[@]}", nodes=int(nodes))
+    return _EVEN if launcher is Launcher.ACCELERATE else ""

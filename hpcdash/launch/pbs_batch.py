@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from hpcdash.domain import qsub
 from hpcdash.domain.qsub_arrays import range_of_tasks
-from hpcdash.launch.batch import BatchScript, Place, body_of, name_of, said_twice, script_text
+from hpcdash.launch.batch import BatchScript, Place, asked_words, body_of, name_of, said_twice, script_text
 from hpcdash.launch.directive_words import pbs_word
 from hpcdash.launch.early_signal import pbs_signal_timer
 from hpcdash.launch.fanout import START, pbs_fanout
@@ -48,13 +49,19 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
     parts = [
         f"cd -- {folder} || exit 1",
         body.definitions,
-        pbs_fanout(body.words, body.environment),
-        pbs_preamble(request.launcher, slots_of(request).nodes),
+        pbs_fanout(
+            body.words,
+            body.environment,
+            slots_a_chunk=slots_of(request).per_node,
+            lines_a_chunk=_lines_a_chunk(resources.options),
+        ),
+        pbs_preamble(request.launcher),
         pbs_signal_timer(request.signal, request.limit_seconds) if request.signal else "",
         START,
     ]
     said = (*warnings, *resources.warnings, *_unasked(request), *body.notes)
-    return BatchScript(script_text((*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+    asked = asked_words(request, slot_type, is_slurm=False)
+    return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
 
 
 def _files(request: Request, place: Place) -> list[str]:
@@ -63,6 +70,12 @@ def _files(request: Request, place: Place) -> list[str]:
         return []
     name = "job.^array_index^" if request.array else "job"
     return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
+
+
+def _lines_a_chunk(asked: tuple[str, ...]) -> int:
+    """How often a chunk's host stands in $PBS_NODEFILE: once for each of its mpiprocs."""
+    found = re.search(r":mpiprocs=([1-9][0-9]{0,5})\b", " ".join(asked))
+    return int(found[1]) if found else 1
 
 
 def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:

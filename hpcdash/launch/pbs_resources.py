@@ -10,6 +10,8 @@ from hpcdash.launch.directives import Directives
 from hpcdash.launch.request import Request, SlotType
 from hpcdash.launch.slots import slot_words, slots_of
 
+# Of a host: qsub takes them in a select alone, once there is one.
+_OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
 _SHARINGS = frozenset({"excl", "shared", "exclhost"})
 
 
@@ -25,10 +27,14 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
     amount = ":ncpus=1" if slots.slots == 0 else f":{ours}={slots.per_node}" if has_amount else ""
     theirs = _asked(request.extra_args)
     beside = _beside(theirs, ours)
+    for name, value in theirs:
+        if name in _OF_A_CHUNK:
+            in_its_place = "slots and slots_per_node" if name in (ours, "nodes") else f"-l select=1:{name}={value}"
+            raise UsageError(f"-l {name} is not for extra_args: PBS takes it in a select alone", in_its_place)
     if request.memory_bytes is not None:
         if any(name == "mem" for name, _ in beside):
             raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
-        beside.append(("mem", f"{-(-request.memory_bytes // 1024)}kb"))
+        beside.append(("mem", _memory(request.memory_bytes)))
     besides = "".join(f":{name}={value}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{besides}"]
     if sharing := _sharing(theirs):
@@ -47,6 +53,14 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
             "as in extra_args: -l select=1:gpu_model=a100"
         )
     return Directives(tuple(f"-l {word}" for word in words), tuple(warnings))
+
+
+def _memory(amount_bytes: int) -> str:
+    """In the largest unit that is whole; kb, which is 1024 bytes, rounded up."""
+    for power, unit in ((30, "gb"), (20, "mb")):
+        if amount_bytes % 2**power == 0:
+            return f"{amount_bytes >> power}{unit}"
+    return f"{-(-amount_bytes // 1024)}kb"
 
 
 def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:

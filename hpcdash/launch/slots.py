@@ -38,8 +38,8 @@ def slots_of(request: Request) -> Slots:
 
 
 def slot_type_of(request: Request, *, queue_has_gpus: bool) -> SlotType:
-    """What was asked for; GPUs by default where the queue has some, else CPUs."""
-    return request.slot_type or (SlotType.CUDA if queue_has_gpus else SlotType.CPU)
+    """What was asked for, else what the site says; GPUs by default where the queue has some, else CPUs."""
+    return request.slot_type or request.site.slot_type or (SlotType.CUDA if queue_has_gpus else SlotType.CPU)
 
 
 def slot_words(slots: Slots, slot_type: SlotType) -> str:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from hpcdash.domain import sbatch
-from hpcdash.launch.batch import BatchScript, Place, body_of, is_spread, name_of, said_twice, script_text
+from hpcdash.launch.batch import (
+    BatchScript,
+    Place,
+    asked_words,
+    body_of,
+    is_spread,
+    name_of,
+    said_twice,
+    script_text,
+)
 from hpcdash.launch.directive_words import slurm_word
-from hpcdash.launch.early_signal import slurm_signal_option, slurm_signal_trap
-from hpcdash.launch.fanout import START, slurm_fanout
+from hpcdash.launch.early_signal import signal_name, slurm_signal_option, slurm_signal_trap
+from hpcdash.launch.fanout import START, exports, slurm_fanout, slurm_srun, status_kept
 from hpcdash.launch.launchers import slurm_preamble
 from hpcdash.launch.names import accounted_to, slurm_project
 from hpcdash.launch.request import Request
@@ -16,6 +25,7 @@ from hpcdash.launch.slurm_resources import slurm_resources
 
 # Whose field an option is that a person may give in extra_args instead.
 _FIELDS = {
+    "job-name": "name",
     "account": "account",
     "qos": "qos",
     "time": "time",
@@ -28,6 +38,10 @@ _FIELDS = {
     "wckey": "project",
     "cpus-per-task": "slots_per_node",
     "gpus-per-task": "slots_per_node",
+}
+_BETTER_AS_FIELDS = {
+    "signal": "the script passes no signal on that it does not know of; write signal",
+    "array": "all tasks write to one log; write array",
 }
 _LONGEST_NAME = 200
 
@@ -55,24 +69,34 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
         "--requeue" if request.requeue else "--no-requeue",
     ]
     extra = slurm_extra_options(request.extra_args)
-    _refuse_said_twice(generated, extra, request)
+    generated, extra = _one_gres(generated, extra)
+    warnings += _refuse_said_twice(generated, extra, request)
     excluded = slurm_extra_options((), request.exclude_nodes)
     body = body_of(request, place, slot_type, ("SLURM_*",))
-    nodes = None if is_spread(request, slot_type) and slots_of(request).nodes > 1 else slots_of(request).nodes
+    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is but one that fits.
+    is_range = any(option.startswith("--nodes=1-") for option in resources.options)
+    nodes = slots_of(request).nodes if is_range and not is_spread(request, slot_type) else None
+    tasks, options = body.start.tasks_per_node, body.start.srun_options
     parts = [
+        exports(body.environment),
         body.definitions,
         slurm_preamble(request.launcher, nodes),
-        slurm_fanout(
-            body.words,
-            body.environment,
-            tasks_per_node=body.start.tasks_per_node,
-            srun_options=body.start.srun_options,
-        ),
-        slurm_signal_trap(request.signal) if request.signal else "",
-        START,
     ]
+    words = body.words
+    if slots_of(request).nodes > 1 or tasks != 1:
+        around, words = status_kept(words, signal_name(request.signal) if request.signal else "")
+        parts.append(around)
+    if request.signal and request.signal.batch_only:
+        parts += [
+            slurm_fanout(words, {}, tasks_per_node=tasks, srun_options=options),
+            slurm_signal_trap(request.signal),
+            START,
+        ]
+    else:
+        parts.append(slurm_srun(words, tasks_per_node=tasks, srun_options=options))
     said = (*warnings, *resources.warnings, *(early.warnings if early else ()), *body.notes)
-    return BatchScript(script_text((*generated, *extra, *excluded), "#SBATCH", parts), name, said)
+    asked = asked_words(request, slot_type, is_slurm=True)
+    return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
 
 
 def _files(request: Request, place: Place) -> list[str]:
@@ -82,15 +106,19 @@ def _files(request: Request, place: Place) -> list[str]:
 
 
 def _amounts(request: Request) -> list[str]:
-    """Time in whole minutes where it is one, memory of a node in MiB; both rounded up."""
+    """Time to the second, memory of a node in GiB or MiB, rounded up."""
     words = []
     if request.limit_seconds is not None:
         days, rest = divmod(request.limit_seconds, 86400)
         clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
         words.append(f"--time={f'{days}-' if days else ''}{clock}")
     if request.memory_bytes is not None:
-        words.append(f"--mem={-(-request.memory_bytes // 2**20)}M")
+        words.append(f"--mem={_memory(request.memory_bytes)}")
     return words
+
+
+def _memory(amount_bytes: int) -> str:
+    return f"{amount_bytes >> 30}G" if amount_bytes % 2**30 == 0 else f"{-(-amount_bytes // 2**20)}M"
 
 
 def _accounted(request: Request) -> list[str]:
@@ -102,10 +130,32 @@ def _accounted(request: Request) -> list[str]:
     )
 
 
-def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> None:
+def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last alone."""
+    ours = next((option for option in generated if option.startswith("--gres=")), None)
+    if ours is None:
+        return generated, extra
+    joined, kept = [ours], []
+    for text in extra:
+        read = sbatch.read_command_line(sbatch.split_words(text)).given
+        if [option.name for option in read] == ["gres"]:
+            joined += [read[0].value] if read[0].value else []
+        else:
+            kept.append(text)
+    return [",".join(joined) if option == ours else option for option in generated], tuple(kept)
+
+
+def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> tuple[str, ...]:
+    """Raises UsageError for an option of both; warnings for those that a script is to know of."""
+
     def named(options: list[str] | tuple[str, ...]) -> dict[str, str]:
         words = [word for text in options for word in sbatch.split_words(text)]
         return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}
 
     ours = named([*generated, *slurm_extra_options((), request.exclude_nodes)])
-    said_twice({name: _FIELDS.get(name, "the request") for name in ours}, named(extra))
+    fields = {name: _FIELDS.get(name, "the request") for name in ours}
+    # sbatch takes one of the three alone.
+    fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
+    given = named(extra)
+    said_twice(fields, given)
+    return tuple(f"{given[name]} in extra_args: {words}" for name, words in _BETTER_AS_FIELDS.items() if name in given)

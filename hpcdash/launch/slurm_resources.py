@@ -34,16 +34,17 @@ def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
 def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
     """Slurm finds the nodes for so many GPUs; with `slots_per_node` each task has that many."""
     kind = _typed(request)
-    nodes = "1" if request.kind in INTERACTIVE_KINDS else f"1-{slots.slots}"
     each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
-    return (f"--gpus={kind}{slots.slots}", f"--nodes={nodes}", "--tasks-per-node=1", *each)
+    return (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", "--tasks-per-node=1", *each)
 
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
     site, kind = request.site, _typed(request)
     if slot_type is not SlotType.CPU and not slots.is_per_node_asked and site.tres_supported and site.gres_supported:
-        return Directives((f"--gpus={kind}{slots.slots}", f"--nodes=1-{slots.slots}", f"--ntasks={slots.slots}"))
+        # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the next.
+        asked = (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", f"--ntasks={slots.slots}")
+        return Directives((*asked, f"--gpus-per-task={kind}1"))
     nodes, each = slots.nodes, slots.per_node
     tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
     if slot_type is SlotType.CPU:
@@ -51,6 +52,10 @@ def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directi
     if not site.gres_supported:
         return Directives(tasks, (_UNCOUNTED,))
     return Directives((*tasks, f"--gres=gpu:{kind}{each}"), _spare(slots, slot_type))
+
+
+def _any_nodes(request: Request) -> str:
+    return "1" if request.kind in INTERACTIVE_KINDS else f"1-{request.slots}"
 
 
 def _tasks(slots: Slots) -> tuple[str, ...]:

@@ -123,6 +123,7 @@ class _Reader:
     def request(self, is_pbs: bool) -> Request:
         # The one node's count is the most it may have where both are given.
         processes = self._counts.get("ntasks", self._counts.get("ntasks-per-node", 1))
+        self._refuse_several_nodes()
         cpus = max(processes * self._counts.get("cpus-per-task", 1), self._counts.get("mincpus", 1))
         gpus = max(self._gpus.get("gpus", 0), processes * self._gpus.get("gpus-per-task", 0))
         memory = self._values.pop("mem", None)
@@ -141,6 +142,17 @@ class _Reader:
             is_pbs=is_pbs,
             **self._values,
         )
+
+    def _refuse_several_nodes(self) -> None:
+        """GPUs in tasks of some, and so many tasks a node, may need more than one."""
+        each = self._gpus.get("gpus-per-task", 0)
+        per_node = self._counts.get("ntasks-per-node", 0)
+        tasks = -(-self._gpus.get("gpus", 0) // each) if each and "ntasks" not in self._counts else 0
+        if per_node and tasks > per_node:
+            raise UsageError(
+                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are asked for; this machine is one node",
+                "Ask for all on one: with slots, slots_per_node = slots.",
+            )
 
     def _text(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
@@ -182,7 +194,7 @@ class _Reader:
     def _nodes(self, value: str) -> None:
         # '1', '1-4': this machine is one node.
         if _positive(value.partition("-")[0]) > 1:
-            raise ValueError(f"{value} nodes are asked for; this machine is one")
+            raise ValueError(f"{value} nodes are asked for; this machine is one (with slots, slots_per_node = slots)")
 
     def _array(self, value: str) -> None:
         tasks = parse_tasks(value)

@@ -1,4 +1,4 @@
-"""Small stand-ins for srun and scontrol on a job's PATH, where a script written for a cluster calls them."""
+"""Small stand-ins for srun, scontrol and scancel on a job's PATH, where a script written for a cluster calls them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-_NAMES = ("srun", "scontrol")
+_NAMES = ("srun", "scontrol", "scancel")
 
 
 def make_shims(folder: Path) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from hpcdash.domain import sbatch
+from hpcdash.local import processes
 
 # Options of srun that sbatch has not, by whether a value follows as a word of its own.
 _WITH_VALUE = frozenset(
@@ -49,7 +51,7 @@ def read(words: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
 
 
 def main() -> NoReturn:
-    """Ends with the highest status of the tasks."""
+    """Ends with the highest status of the tasks, or where the first that fails ends all, with that one's."""
     tasks, cpus, command = read(sys.argv[1:])
     if not command:
         sys.exit("srun: no command given to execute.")
@@ -60,11 +62,33 @@ def main() -> NoReturn:
     try:
         if count == 1:
             os.execvpe(command[0], command, {**environment, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+        # Signals of the job are for the tasks: what is handled here is as it was in them.
+        for name in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT"):
+            signal.signal(getattr(signal, name), lambda *_: None)
         running = [
             subprocess.Popen(command, env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
             for rank in range(count)
         ]
     except OSError as error:
         sys.exit(f"srun: error: {command[0]}: {error.strerror}")
-    statuses = [process.wait() for process in running]
-    sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
+    is_ended_for = "--kill-on-bad-exit=0" not in sys.argv and (
+        any(word.startswith(("-K", "--kill-on-bad-exit")) for word in sys.argv)
+        or os.environ.get("SLURM_KILL_BAD_EXIT") not in (None, "", "0")
+    )
+    sys.exit(_status(running, ends_all=is_ended_for))
+
+
+def _status(running: list[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
+    """The highest of all, or with `ends_all` that of the first that failed, which ends the others."""
+    left, highest = {process.pid: process for process in running}, 0
+    while left:
+        pid, status = os.wait()
+        if left.pop(pid, None) is None:
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
+        if not (highest and ends_all):
+            highest = max(highest, code)
+        if code and ends_all:
+            processes.send([pid for other in left for pid in (other, *processes.descendants(other))], signal.SIGTERM)
+    return highest

@@ -145,6 +145,19 @@ def test_a_signal_to_the_batch_shell_is_passed_to_the_step_and_its_end_is_waited
     assert (job.folder / "scancel_words").read_text() == f"--signal=USR1 12.{step}\n"
 
 
+def test_where_the_controller_does_not_answer_srun_itself_is_given_the_signal(job: Job) -> None:
+    (job.folder / "bin" / "scancel").write_text("#!/bin/bash\nexit 1\n")
+    words = [sys.executable, "-c", TRAINING, "alone"]
+    process = job.start(slurm_fanout(words, {}) + slurm_signal_trap(BATCH) + START)
+    deadline = time.monotonic() + 15
+    while not list(job.folder.glob("ready.alone.*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "alone warned\n")
+
+
 @pytest.mark.parametrize(
     ("asked", "option"),
     [

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.errors import UsageError
-from hpcdash.launch.fanout import MARK, START, pbs_fanout, slurm_fanout
+from hpcdash.launch.containers import Word
+from hpcdash.launch.fanout import MARK, START, pbs_fanout, slurm_fanout, slurm_srun, status_kept
 
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
 PRINT = (sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(os.environb[b'V'])")
@@ -116,6 +117,16 @@ def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(job: Run,
     assert recorded(tmp_path) == [
         ["srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "bash", "-c", "exit 5"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("exit 7", 7), ("kill -s TERM $$", 1), ("kill -s USR1 $PPID; sleep 0.1; exit 3", 3), ("kill -s KILL $$", 137)],
+    ids=["it failed", "srun ended it", "it was warned", "it was killed"],
+)
+def test_a_node_that_srun_ends_has_a_lower_status_than_one_that_failed(job: Run, command: str, status: int) -> None:
+    text, words = status_kept((Word("bash"), Word("-c"), Word(command)), "USR1")
+    assert job(text + slurm_srun(words)).returncode == status
 
 
 def test_slurm_exports_a_hostile_value_unharmed(job: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -24,12 +25,12 @@ ACCELERATE = (
 COMMAND = "train.py 'a b'"
 
 
-def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, script: str, hosts: str = "n2\nn1\n", **variables: str) -> subprocess.CompletedProcess[str]:
     programs = {"srun": _SRUN, "pbs_tmrsh": _TMRSH, "scontrol": "#!/bin/bash\nprintf 'n1\\nn2\\n'\n"}
     for name, text in (programs | {"torchrun": _ECHO, "accelerate": _ECHO}).items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (folder / "nodes").write_text("n2\nn1\nn1\n")
+    (folder / "nodes").write_text(hosts)
     environment = {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "PBS_NODEFILE": str(folder / "nodes"),
@@ -37,6 +38,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
         "SLURM_JOB_ID": "12",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_JOB_NODELIST": "n[1-2]",
+        **variables,
     }
     return subprocess.run(
         ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, timeout=20
@@ -51,8 +53,10 @@ def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: Early
     return slurm_preamble(launcher, nodes) + fanout + START
 
 
-def pbs(launcher: Launcher, command: str, nodes: int | None = 2) -> str:
-    return pbs_fanout(("bash", "-c", start_of(launcher, command, 4).line), {}) + pbs_preamble(launcher, nodes) + START
+def pbs(launcher: Launcher, command: str, slots_a_chunk: int = 4, lines_a_chunk: int = 1) -> str:
+    words = ("bash", "-c", start_of(launcher, command, slots_a_chunk, is_pbs=True).line)
+    fanout = pbs_fanout(words, {}, slots_a_chunk=slots_a_chunk, lines_a_chunk=lines_a_chunk)
+    return fanout + pbs_preamble(launcher) + START
 
 
 LAUNCHERS = pytest.mark.parametrize(
@@ -84,25 +88,70 @@ def test_a_plain_command_that_ends_sooner_on_one_node_does_not_end_the_others(tm
     assert "--wait" not in (tmp_path / "srun_words").read_text()
 
 
-@pytest.mark.parametrize("script", [slurm, pbs], ids=["slurm", "pbs"])
 @pytest.mark.parametrize(("asked", "status"), [(2, 0), (3, 1), (1, 1), (None, 0)])
-def test_a_job_with_other_nodes_than_asked_for_is_not_started(
-    script: object, asked: int | None, status: int, tmp_path: Path
-) -> None:
-    assert callable(script)
-    ended = run(tmp_path, script(Launcher.PLAIN, "echo started", asked))
+def test_a_job_with_other_nodes_than_asked_for_is_not_started(asked: int | None, status: int, tmp_path: Path) -> None:
+    ended = run(tmp_path, slurm(Launcher.PLAIN, "echo started", asked))
     assert (ended.returncode, "started\n" in ended.stdout) == (status, status == 0)
+
+
+def test_chunks_that_pbs_puts_on_one_host_are_ranks_of_that_host(tmp_path: Path) -> None:
+    ended = run(tmp_path, pbs(Launcher.TORCHRUN, "train.py", 1), "n1\nn2\nn1\nn1\n")
+    asked = sorted(ended.stdout.splitlines())
+    assert [words.split()[1:4] for words in asked] == [
+        ["--nnodes=2", "--nproc-per-node=1", "--node-rank=1"],
+        ["--nnodes=2", "--nproc-per-node=3", "--node-rank=0"],
+    ]
+
+
+def test_a_chunk_of_several_mpi_processes_is_one_chunk(tmp_path: Path) -> None:
+    ended = run(tmp_path, pbs(Launcher.ACCELERATE, "train.py", 4, 8), "n1\n" * 8 + "n2\n" * 8)
+    assert ended.stdout.count("--num_processes=8 ") == 2, ended.stderr
+
+
+def test_accelerate_is_not_started_on_hosts_of_different_numbers(tmp_path: Path) -> None:
+    ended = run(tmp_path, pbs(Launcher.ACCELERATE, "train.py", 1), "n1\nn2\nn1\n")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "(2 1), which accelerate cannot use" in ended.stderr
+
+
+def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> None:
+    said = pbs(Launcher.PLAIN, 'echo "$MASTER_PORT"')
+    ports = {run(tmp_path, said, "n1\n", PBS_ARRAY_INDEX=task).stdout.strip() for task in ("1", "2")}
+    assert ports == {"20013", "20014"}
+
+
+@pytest.mark.parametrize("launcher", [Launcher.TORCHRUN, Launcher.ACCELERATE])
+def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> None:
+    start = start_of(launcher, "python3 -u train.py --lr 1", 4)
+    assert start.line.endswith("\n  train.py --lr 1")
+    assert "python3 -u is left out" in " ".join(start.notes)
+    assert start_of(launcher, "train.py", 4).notes == ()
+
+
+def test_what_cannot_work_with_a_launcher_is_told() -> None:
+    (ends,) = start_of(Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60)).notes
+    assert "TERM ends torchrun" in ends
+    (uneven,) = start_of(Launcher.ACCELERATE, "train.py", None, ranks=8).notes
+    assert "slots_per_node" in uneven
+
+
+@pytest.mark.parametrize("command", ["sleep 0.5; echo went on", 'sh -c "sleep 0.5; echo went on"; true'])
+def test_a_signal_for_the_programs_does_not_end_the_shell_that_runs_them(command: str, tmp_path: Path) -> None:
+    line = start_of(Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60)).line
+    kill = "sleep 0.1; kill -s USR1 $pid; wait $pid; status=$?; while kill -0 $pid; do wait $pid; done; exit 0"
+    ended = run(tmp_path, f"bash -c {shlex.quote(line)} & pid=$!; {kill}")
+    assert "went on" in ended.stdout
 
 
 def test_torchrun_outlives_a_signal_that_is_for_its_ranks(tmp_path: Path) -> None:
     script = slurm(Launcher.TORCHRUN, "train.py", signal=EarlySignal("USR1", 600))
-    assert "trap '\"'\"''\"'\"' USR1\nexec torchrun" in script
+    assert "trap '\"'\"''\"'\"' USR1\ntorchrun" in script
     assert run(tmp_path, script).stdout.startswith("torchrun")
 
 
 def test_srun_is_no_launcher_of_pbs() -> None:
     with pytest.raises(UsageError, match="srun"):
-        pbs_preamble(Launcher.SRUN, 1)
+        pbs_preamble(Launcher.SRUN)
 
 
 def test_an_empty_command_is_refused() -> None:

@@ -30,6 +30,25 @@ def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_
     assert " ".join(pbs_resources(request, slot_type).options) == wanted
 
 
+@pytest.mark.parametrize(
+    ("slot_type", "memory_bytes", "wanted"),
+    [
+        pytest.param(CUDA, 64 << 30, "-l select=2:ngpus=4:mem=64gb", id="cuda gres S=8 P=4 64 GiB"),
+        pytest.param(CUDA, 1536 << 20, "-l select=2:ngpus=4:mem=1536mb", id="cuda gres S=8 P=4 1.5 GiB"),
+        pytest.param(CPU, 1000, "-l select=2:ncpus=4:mem=1kb", id="cpu S=8 P=4 1000 B"),
+    ],
+)
+def test_memory_is_of_each_chunk(slot_type: SlotType, memory_bytes: int, wanted: str) -> None:
+    request = Request(slots=8, slots_per_node=4, memory_bytes=memory_bytes)
+    assert pbs_resources(request, slot_type).options == (wanted,)
+
+
+@pytest.mark.parametrize("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
+def test_what_pbs_takes_in_a_select_alone_is_refused_beside_it(resource: str) -> None:
+    with pytest.raises(UsageError, match="-l " + resource.partition("=")[0]):
+        pbs_resources(Request(slots=4, extra_args=(f"-l {resource}",)), CUDA)
+
+
 def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     extra = ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared,walltime=1:00:00")
     asked = pbs_resources(Request(slots=8, slots_per_node=2, extra_args=extra), CUDA)

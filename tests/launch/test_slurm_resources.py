@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.launch.request import Request, Site, SlotType
+from hpcdash.launch.request import Launcher, Request, Site, SlotType
 from hpcdash.launch.slurm_resources import slurm_resources
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
@@ -29,6 +29,8 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
         pytest.param(CUDA, GRES, 100, 16, "--nodes=7 --ntasks=7 --gres=gpu:16", id="cuda gres S=100 P=16"),
         pytest.param(CUDA, GRES, 100, None, "--nodes=100 --ntasks=100 --gres=gpu:1", id="cuda gres S=100"),
         pytest.param(CUDA, NEITHER, 8, 4, "--nodes=2 --ntasks=2", id="cuda neither S=8 P=4"),
+        pytest.param(CUDA, Site(gres_supported=False), 8, 4, "--nodes=2 --ntasks=2", id="cuda tres S=8 P=4"),
+        pytest.param(CPU, BOTH, 3, None, "--nodes=3 --ntasks=3", id="cpu tres gres S=3"),
         pytest.param(CPU, BOTH, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu tres gres S=8 P=4"),
         pytest.param(CPU, GRES, 3, None, "--nodes=3 --ntasks=3", id="cpu gres S=3"),
         pytest.param(CPU, NEITHER, 8, 4, "--nodes=2 --ntasks=2 --cpus-per-task=4", id="cpu neither S=8 P=4"),
@@ -38,6 +40,42 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
 )
 def test_slots_become_options(slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str) -> None:
     assert options(slot_type, site, slots, per_node) == wanted
+
+
+@pytest.mark.parametrize(
+    ("slot_type", "site", "slots", "per_node", "wanted"),
+    [
+        pytest.param(
+            CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --ntasks=8 --gpus-per-task=1", id="srun cuda tres gres S=8"
+        ),
+        pytest.param(
+            CUDA, BOTH, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4", id="srun cuda tres gres S=8 P=4"
+        ),
+        pytest.param(
+            CUDA,
+            BOTH,
+            10,
+            4,
+            "--nodes=3 --ntasks=12 --ntasks-per-node=4 --gres=gpu:4",
+            id="srun cuda tres gres S=10 P=4",
+        ),
+        pytest.param(
+            CUDA, GRES, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4 --gres=gpu:4", id="srun cuda gres S=8 P=4"
+        ),
+        pytest.param(
+            CUDA, GRES, 3, None, "--nodes=3 --ntasks=3 --ntasks-per-node=1 --gres=gpu:1", id="srun cuda gres S=3"
+        ),
+        pytest.param(CUDA, NEITHER, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4", id="srun cuda neither S=8 P=4"),
+        pytest.param(CPU, BOTH, 8, 4, "--nodes=2 --ntasks=8 --ntasks-per-node=4", id="srun cpu S=8 P=4"),
+        pytest.param(CPU, BOTH, 3, None, "--nodes=3 --ntasks=3 --ntasks-per-node=1", id="srun cpu S=3"),
+        pytest.param(CUDA, BOTH, 0, 4, "--nodes=1 --ntasks=1", id="srun cuda S=0"),
+    ],
+)
+def test_where_srun_starts_each_rank_a_task_is_a_slot(
+    slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str
+) -> None:
+    request = Request(slots=slots, slots_per_node=per_node, site=site, launcher=Launcher.SRUN)
+    assert " ".join(slurm_resources(request, slot_type).options) == wanted
 
 
 def test_a_type_of_gpu_stands_before_each_number_of_them() -> None:
@@ -51,6 +89,8 @@ def test_a_type_of_gpu_stands_before_each_number_of_them() -> None:
 def test_what_a_person_sits_before_has_one_node(kind: str) -> None:
     assert options(CUDA, BOTH, 4, None, kind=kind) == "--gpus=4 --nodes=1 --tasks-per-node=1"
     assert options(CUDA, GRES, 4, None, kind=kind) == "--nodes=1 --ntasks=1 --gres=gpu:4"
+    srun = Request(slots=4, kind=kind, launcher=Launcher.SRUN)
+    assert slurm_resources(srun, CUDA).options == ("--gpus=4", "--nodes=1", "--ntasks=4", "--gpus-per-task=1")
 
 
 def test_slots_given_beyond_those_asked_for_are_told() -> None:

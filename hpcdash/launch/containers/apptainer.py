@@ -12,10 +12,11 @@ from hpcdash.launch.request import Container, SlotType
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-archive:", "oci-archive:")
 _GPU_OPTIONS = {SlotType.CUDA: ("--nv",), SlotType.ROCM: ("--rocm",), SlotType.CPU: ()}
-_FIND_PROGRAM = (
-    "hpcdash_runtime=$(type -P apptainer || type -P singularity) || "
-    '{ echo "hpcdash: neither apptainer nor singularity is on $HOSTNAME\'s PATH; load its module" >&2; exit 127; }'
-)
+_FIND_PROGRAM = """\
+hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
+  echo "hpcdash: neither apptainer nor singularity is on $HOSTNAME's PATH; load its module" >&2
+  exit 127
+}"""
 _PRIVATE_TMP = 'hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit'
 
 

@@ -17,6 +17,10 @@ _SECRET = re.compile(r"(APPTAINER|SINGULARITY)_DOCKER_PASSWORD")
 _READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 
 
+_LINE_LETTERS = 100
+_OPTION = re.compile(r"(?:^| )--?[A-Za-z-]+$")
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """One word: a literal, or, with `is_shell`, bash source such as `"$name:/tmp"` that is expanded on the node."""
@@ -53,8 +57,22 @@ class ContainerCommand:
     notes: tuple[str, ...] = ()
 
     def command_line(self) -> str:
-        """`argv` as one command of bash; it may span lines where a word does."""
-        return " ".join(word.quoted() for word in self.argv)
+        """`argv` as one command of bash, which spans several lines where it is long."""
+        # An option stays with what follows it, and -c with its shell.
+        units: list[str] = []
+        for word in self.argv:
+            is_value = bool(units) and bool(_OPTION.search(units[-1])) and not word.text.startswith("-")
+            if is_value or (units and word.text == "-c"):
+                units[-1] += f" {word.quoted()}"
+            else:
+                units.append(word.quoted())
+        lines = units[:1]
+        for unit in units[1:]:
+            if len(lines[-1]) + len(unit) < _LINE_LETTERS:
+                lines[-1] += f" {unit}"
+            else:
+                lines.append(unit)
+        return " \\\n  ".join(lines)
 
     def lines(self) -> tuple[str, ...]:
         """All of it for a bash of its own on the node, which ends with the command's exit status."""

@@ -1,0 +1,125 @@
+#!/bin/bash
+# 1 node × 2 GPUs = 2; the command once on each node
+#PBS -N det-ai_exp-1a2b
+#PBS -o /home/ann/launches/det-ai_exp-1a2b/job.out
+#PBS -e /home/ann/launches/det-ai_exp-1a2b/job.err
+#PBS -r n
+#PBS -W umask=0022
+#PBS -l select=1:ngpus=2
+#PBS -l walltime=01:00:00
+
+# shellcheck disable=SC2016,SC2317
+
+cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+python3 /home/ann/train.py
+END_OF_COMMAND
+
+# The container it runs in; $1 is the command:
+IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
+trap 'rm -rf -- "$hpcdash_tmp"' EXIT
+for hpcdash_name in DATA; do
+  export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" "SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"
+done
+export APPTAINERENV_TMPDIR=/tmp SINGULARITYENV_TMPDIR=/tmp
+hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
+  echo "hpcdash: neither apptainer nor singularity is on $HOSTNAME's PATH; load its module" >&2
+  exit 127
+}
+hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
+"$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
+  --bind /home/ann/launches/det-ai_exp-1a2b /images/torch.sif \
+  sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
+exec "$@"' \
+  sh bash -c "$1"
+END_OF_IN_CONTAINER
+
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+hosts=() slots=() all_slots=0
+while read -r count host; do
+  hosts+=("$host")
+  slots+=("$((count * 2))")
+  all_slots=$((all_slots + count * 2))
+done < <(sort "$PBS_NODEFILE" | uniq -c)
+
+# One command on each host. Nothing of this environment goes along: each variable is written out.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*}
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 20000))
+  for rank in "${!hosts[@]}"; do
+    pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
+      "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
+      "PBS_JOBID=$PBS_JOBID" ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"} \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      DATA=/d \
+      bash -c "$in_container" in_container "$command" &
+    running+=("$!")
+  done
+}
+
+# Every process of the command on every host, found by the variable that it was started with.
+signal_nodes() {
+  local host senders=()
+  for host in "${hosts[@]}"; do
+    pbs_tmrsh "$host" bash -c '
+      grep -lszFx "HPCDASH_COMMAND_OF=$1" /proc/[0-9]*/environ | cut -d/ -f3 |
+        while read -r pid; do kill -s "$0" "$pid" 2>/dev/null; done' "$1" "$PBS_JOBID@$host" &
+    senders+=("$!")
+  done
+  wait "${senders[@]}"
+}
+
+# A look each second: `wait -n` is not in every bash, and misses those that ended before it.
+wait_nodes() {
+  local pid left
+  status=0
+  while [ "${#running[@]}" -gt 0 ]; do
+    left=()
+    for pid in "${running[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then
+        left+=("$pid")
+        continue
+      fi
+      while :; do
+        interrupted=
+        status=0
+        wait "$pid" || status=$?
+        [ -n "$interrupted" ] || break
+      done
+      if [ "$status" -ne 0 ]; then
+        echo "a command on a host ended with $status: all are ended" >&2
+        end_nodes "$status"
+      fi
+    done
+    running=(${left[@]+"${left[@]}"})
+    [ "${#running[@]}" -eq 0 ] || sleep 1
+  done
+}
+
+# Asks all commands to end, and ends after 5 s those that did not.
+end_nodes() {
+  trap '' TERM
+  signal_nodes TERM
+  local pid left
+  for _ in 1 2 3 4 5; do
+    left=
+    for pid in "${running[@]}"; do
+      kill -0 "$pid" 2>/dev/null && left=1
+    done
+    [ -n "$left" ] || exit "$1"
+    sleep 1
+  done
+  signal_nodes KILL
+  exit "$1"
+}
+trap 'end_nodes 143' TERM
+
+interrupted=
+start_nodes
+wait_nodes
+exit "$status"

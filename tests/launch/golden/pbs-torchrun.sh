@@ -1,0 +1,132 @@
+#!/bin/bash
+# 2 nodes × 4 GPUs = 8; torchrun on each node
+#PBS -N det-ai_exp-1a2b
+#PBS -o /home/ann/launches/det-ai_exp-1a2b/job.out
+#PBS -e /home/ann/launches/det-ai_exp-1a2b/job.err
+#PBS -q gpu
+#PBS -A vision
+#PBS -r n
+#PBS -W umask=0022
+#PBS -l select=2:ngpus=4:mem=64gb
+#PBS -l walltime=20:00:00
+
+# shellcheck disable=SC2016,SC2317
+
+cd -- '/home/ann/my work' || exit 1
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+# torchrun would end at USR1; the ranks set handlers of their own.
+trap '' USR1
+torchrun \
+  --nnodes="$NUM_NODES" --nproc-per-node="$NODE_SLOTS" --node-rank="$NODE_RANK" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
+  train.py --lr 1e-3
+END_OF_COMMAND
+
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+hosts=() slots=() all_slots=0
+while read -r count host; do
+  hosts+=("$host")
+  slots+=("$((count * 4))")
+  all_slots=$((all_slots + count * 4))
+done < <(sort "$PBS_NODEFILE" | uniq -c)
+
+# One command on each host. Nothing of this environment goes along: each variable is written out.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*}
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 20000))
+  for rank in "${!hosts[@]}"; do
+    pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
+      "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
+      "PBS_JOBID=$PBS_JOBID" ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"} \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      'NOTE=it'"'"'s a $HOME' \
+      DATA=/data \
+      HPCDASH_KILL_SWITCH=/home/ann/KILL \
+      HPCDASH_SAVE_SWITCH=/home/ann/SAVE \
+      bash -c "$command" &
+    running+=("$!")
+  done
+}
+
+# Every process of the command on every host, found by the variable that it was started with.
+signal_nodes() {
+  local host senders=()
+  for host in "${hosts[@]}"; do
+    pbs_tmrsh "$host" bash -c '
+      grep -lszFx "HPCDASH_COMMAND_OF=$1" /proc/[0-9]*/environ | cut -d/ -f3 |
+        while read -r pid; do kill -s "$0" "$pid" 2>/dev/null; done' "$1" "$PBS_JOBID@$host" &
+    senders+=("$!")
+  done
+  wait "${senders[@]}"
+}
+
+# A look each second: `wait -n` is not in every bash, and misses those that ended before it.
+wait_nodes() {
+  local pid left
+  status=0
+  while [ "${#running[@]}" -gt 0 ]; do
+    left=()
+    for pid in "${running[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then
+        left+=("$pid")
+        continue
+      fi
+      while :; do
+        interrupted=
+        status=0
+        wait "$pid" || status=$?
+        [ -n "$interrupted" ] || break
+      done
+      if [ "$status" -ne 0 ]; then
+        echo "a command on a host ended with $status: all are ended" >&2
+        end_nodes "$status"
+      fi
+    done
+    running=(${left[@]+"${left[@]}"})
+    [ "${#running[@]}" -eq 0 ] || sleep 1
+  done
+}
+
+# Asks all commands to end, and ends after 5 s those that did not.
+end_nodes() {
+  trap '' TERM
+  signal_nodes TERM
+  local pid left
+  for _ in 1 2 3 4 5; do
+    left=
+    for pid in "${running[@]}"; do
+      kill -0 "$pid" 2>/dev/null && left=1
+    done
+    [ -n "$left" ] || exit "$1"
+    sleep 1
+  done
+  signal_nodes KILL
+  exit "$1"
+}
+trap 'end_nodes 143' TERM
+
+# USR1 comes 600 s before the time limit.
+# It is passed on to the command on all nodes.
+pass_on() {
+  interrupted=1
+  signal_nodes USR1
+}
+trap pass_on USR1
+# This scheduler sends no early signal: a timer does, 71400 s after the start. It ends with this script.
+(
+  trap 'kill "$!"; wait "$!"; exit' TERM
+  sleep 71400 &
+  wait "$!" && kill -s USR1 "$$"
+) 2>/dev/null &
+timer=$!
+trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null' EXIT
+
+interrupted=
+start_nodes
+wait_nodes
+exit "$status"

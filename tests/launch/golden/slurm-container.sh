@@ -1,0 +1,54 @@
+#!/bin/bash
+# 1 node × 2 GPUs = 2; the command once on each node
+#SBATCH --job-name=det-ai_exp-1a2b
+#SBATCH --output=/home/ann/launches/det-ai_exp-1a2b/%j.out
+#SBATCH --error=/home/ann/launches/det-ai_exp-1a2b/%j.err
+#SBATCH --gpus=2
+#SBATCH --nodes=1-2
+#SBATCH --tasks-per-node=1
+#SBATCH --gpus-per-task=2
+#SBATCH --time=01:00:00
+#SBATCH --no-requeue
+
+# shellcheck disable=SC2016,SC2317
+
+# For the command, on every node:
+export DATA=/d
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+python3 /home/ann/train.py
+END_OF_COMMAND
+
+# The container it runs in; $1 is the command:
+IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
+trap 'rm -rf -- "$hpcdash_tmp"' EXIT
+for hpcdash_name in DATA; do
+  export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" "SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"
+done
+export APPTAINERENV_TMPDIR=/tmp SINGULARITYENV_TMPDIR=/tmp
+hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
+  echo "hpcdash: neither apptainer nor singularity is on $HOSTNAME's PATH; load its module" >&2
+  exit 127
+}
+hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
+"$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
+  --bind /home/ann/launches/det-ai_exp-1a2b /images/torch.sif \
+  sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
+exec "$@"' \
+  sh bash -c "$1"
+END_OF_IN_CONTAINER
+
+if [ "$SLURM_JOB_NUM_NODES" -ne 1 ]; then
+  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 1. Not started." >&2
+  exit 1
+fi
+
+# What fails on one node ends all.
+export SLURM_KILL_BAD_EXIT=1
+export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
+# srun takes no CPUs a task from the job by itself, since 22.05.
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+  bash -c "$in_container" in_container "$command"

@@ -1,0 +1,95 @@
+#!/bin/bash
+# 2 nodes × 4 GPUs = 8; torchrun on each node
+#SBATCH --job-name=det-ai_exp-1a2b
+#SBATCH --output=/home/ann/launches/det-ai_exp-1a2b/%j.out
+#SBATCH --error=/home/ann/launches/det-ai_exp-1a2b/%j.err
+#SBATCH --partition=gpu
+#SBATCH --gpus=8
+#SBATCH --nodes=1-8
+#SBATCH --tasks-per-node=1
+#SBATCH --gpus-per-task=4
+#SBATCH --time=20:00:00
+#SBATCH --mem=64G
+#SBATCH --account=vision
+#SBATCH --chdir="/home/ann/my work"
+#SBATCH --signal=B:USR1@600
+#SBATCH --no-requeue
+
+# shellcheck disable=SC2016,SC2317
+
+# For the command, on every node:
+export NOTE='it'"'"'s a $HOME'
+export DATA=/data
+export HPCDASH_KILL_SWITCH=/home/ann/KILL
+export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+# torchrun would end at USR1; the ranks set handlers of their own.
+trap '' USR1
+torchrun \
+  --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=4 --node-rank="$SLURM_PROCID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
+  train.py --lr 1e-3
+END_OF_COMMAND
+
+if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
+  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
+  exit 1
+fi
+
+# Where the ranks meet: the first node, on a port of this job's own.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+export MASTER_ADDR MASTER_PORT
+
+# srun's status is to be that of what failed, not 143 of those that it ends for it.
+IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
+trap : TERM USR1
+"$@"
+status=$?
+[ "$status" -ne 143 ] || status=1
+exit "$status"
+END_OF_ON_NODE
+
+# What fails on one node ends all.
+export SLURM_KILL_BAD_EXIT=1
+export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
+# srun takes no CPUs a task from the job by itself, since 22.05.
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+# In the background, so that this shell can act on signals meanwhile.
+start_nodes() {
+  srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+    --wait=60 --kill-on-bad-exit=1 \
+    bash -c "$on_node" on_node bash -c "$command" &
+  srun_pid=$!
+}
+
+# All processes of the step, on every node; by srun itself where the controller does not answer.
+signal_nodes() {
+  scancel --signal="$1" "$SLURM_JOB_ID.0" || kill -s "$1" "$srun_pid"
+}
+
+# A signal cuts wait short while the command still runs.
+wait_nodes() {
+  while :; do
+    interrupted=
+    status=0
+    wait "$srun_pid" || status=$?
+    [ -n "$interrupted" ] || break
+  done
+}
+
+# USR1 comes 600 s before the time limit (Slurm: up to 60 s earlier), to this shell alone.
+# It is passed on to the command on all nodes.
+pass_on() {
+  interrupted=1
+  signal_nodes USR1
+}
+trap pass_on USR1
+
+interrupted=
+start_nodes
+wait_nodes
+exit "$status"

@@ -1,0 +1,59 @@
+"""Whole scripts kept as files to be read; `HPCDASH_WRITE_GOLDEN=1 pytest tests/launch` writes them anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.launch.batch import Place
+from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
+
+FOLDER = Path(__file__).parent / "golden"
+PLACE = Place("1a2b", "/home/ann/launches/det-ai_exp-1a2b")
+REQUESTS = {
+    "torchrun": Request(
+        command="train.py --lr 1e-3",
+        slots=8,
+        slots_per_node=4,
+        queue="gpu",
+        account="vision",
+        limit_seconds=72000,
+        memory_bytes=64 << 30,
+        work_dir="/home/ann/my work",
+        signal=EarlySignal("USR1", 600, batch_only=True),
+        launcher=Launcher.TORCHRUN,
+        environment={"NOTE": "it's a $HOME", "DATA": "/data"},
+        kill_switch="/home/ann/KILL",
+        save_switch="/home/ann/SAVE",
+    ),
+    "array": Request(
+        name="sweep",
+        command='python sweep.py "$SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX"',
+        slots=4,
+        slots_per_node=4,
+        slot_type=SlotType.CPU,
+        array=parse_tasks("1-10%2"),
+        after=("17", "18"),
+        hold=True,
+        requeue=True,
+        limit_seconds=3600,
+    ),
+    "container": Request(
+        script="/home/ann/train.py",
+        slots=2,
+        slots_per_node=2,
+        limit_seconds=3600,
+        container=Container(Runtime.APPTAINER, "/images/torch.sif", ("/data:/d:ro",)),
+        environment={"DATA": "/d"},
+    ),
+}
+
+
+def assert_golden(name: str, text: str) -> None:
+    """The text is that of the file; a test that fails shows the difference."""
+    file = FOLDER / name
+    if os.environ.get("HPCDASH_WRITE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text.splitlines() == file.read_text().splitlines()
