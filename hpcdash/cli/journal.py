@@ -20,8 +20,13 @@ _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
 _WIDEST = (19, 20, 10, 40)
 
 
-def run_journal(_common: CommonOptions, newest: int, form: str) -> None:
-    """The newest actions, newest first, on whichever cluster."""
+def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
+    """The newest actions, newest first, on whichever cluster.
+
+    `settles`: what became of the chosen cluster's submissions is looked for first, where their outcome is unknown.
+    """
+    if settles:
+        _settle(common, newest)
     entries, unreadable = journal().read(newest)
     if unreadable:
         lines = "1 line" if unreadable == 1 else f"{unreadable} lines"
@@ -34,6 +39,25 @@ def run_journal(_common: CommonOptions, newest: int, form: str) -> None:
     _write_table([_HEADINGS, *map(_cells, entries)])
     if not entries and sys.stderr.isatty():
         print("nothing was done from here yet", file=sys.stderr)
+
+
+def _settle(common: CommonOptions, newest: int) -> None:
+    from hpcdash.cli.oneshot import with_session
+    from hpcdash.stores.noted_submissions import searches_of, settle_noted
+    from hpcdash.ui.session import ClusterSession
+
+    async def work(session: ClusterSession) -> None:
+        noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]
+        here = [one for one in noted if one.cluster == session.name and searches_of(one)]
+        for entry in here:
+            for outcome in await settle_noted(session.store, journal(), entry):
+                print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
+        if not here:
+            print(f"hpcdash: nothing is to be looked for on {visible(session.name)}", file=sys.stderr)
+        if left := len([one for one in noted if one.cluster == session.name]) - len(here):
+            print(f"hpcdash: {left} cannot be looked for: they have no mark", file=sys.stderr)
+
+    with_session(common, work)
 
 
 def ended_words(entry: JournalEntry) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hpcdash.backends.base import ActionCommand, ActionRequest, JobScope, Outcome, Verb
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError, UsageError
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, NotSent, UnreachableError, UsageError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.job_rows import all_waiting, rows_meant
 from hpcdash.stores.journal import Journal, JournalUnwritable
@@ -18,6 +19,7 @@ Row = Mapping[str, Any]
 # More ids than this are looked for in the whole queue: each makes the command longer.
 _MOST_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
+NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
 
 
@@ -37,11 +39,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How it went; `journal_problem` says in words why it is not in the journal, '' where it is."""
+    """How it went; `journal_problem` says in words why it is not in the journal, '' where it is.
+
+    `note_again` notes there what was found out later, and gives in words why it could not; None: it is not in there.
+    """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
     journal_problem: str = ""
+    note_again: Callable[[Sequence[Outcome]], str] | None = field(default=None, compare=False, repr=False)
 
 
 class Actions:
@@ -92,7 +98,8 @@ class Actions:
         """Run the commands one after the other. Raises nothing for what the scheduler refuses or a line that fails:
 
         each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice, and nothing is sent
-        after a lost answer. Cancelled, it notes in the journal what is known so far.
+        after a lost answer. Of several commands that submit one job the last hands it over: where one before it fails
+        or is lost, the job was not submitted. Cancelled, it notes in the journal what is known so far.
         """
         running = _Run(plan, self.store, told)
         # Whatever fails before a command is sent has changed nothing.
@@ -106,7 +113,8 @@ class Actions:
             if action_id:
                 after = asyncio.to_thread(self._note_after, action_id, running.outcomes())
                 problem = await asyncio.shield(asyncio.ensure_future(after))
-        return Report(plan, running.outcomes(), problem)
+        again = partial(self._note_after, action_id) if action_id else None
+        return Report(plan, running.outcomes(), problem, again)
 
     def _note_before(self, plan: Plan) -> tuple[str, str]:
         """(action id, '') or ('', why it could not be noted)."""
@@ -157,14 +165,20 @@ class _Run:
         if not self._is_open:
             return
         for position, command in enumerate(self._plan.commands):
+            if self._was_refused(command):
+                continue
             if command.pause_seconds:
                 await pause(command.pause_seconds)
             self._sent = command
             self._begun = position + 1
             try:
                 answer = await self._store.act(command)
+            except NotSent as error:
+                self._sent = None
+                self._not_run(self._plan.commands[position:], error.message)
+                return
             except (UnreachableError, CommandTimedOut) as error:
-                self._learn(Outcome(job_id, None, f"{ANSWER_LOST} ({error.message})") for job_id in command.job_ids)
+                self._learn(self._lost(command, f" ({error.message})"))
                 self._sent = None
                 self._not_run(self._plan.commands[position + 1 :], "the one before it got no answer")
                 return
@@ -183,13 +197,37 @@ class _Run:
         """One a job, in the order they were asked for."""
         known = dict(self._known)
         if self._sent is not None:
-            _unless_failed(known, (Outcome(job_id, None, ANSWER_LOST) for job_id in self._sent.job_ids))
+            _unless_failed(known, self._lost(self._sent))
         for command in self._plan.commands[self._begun :]:
             _unless_failed(known, (Outcome(job_id, False, "not run") for job_id in command.job_ids))
         return tuple(known[job_id] for job_id in dict.fromkeys(self._plan.request.job_ids))
 
+    def _was_refused(self, command: ActionCommand) -> bool:
+        """Whether what comes before a submission did not go well, so that the submission itself is not sent."""
+        if self._plan.request.verb is not Verb.SUBMIT:
+            return False
+        before = [self._known[job_id] for job_id in command.job_ids if job_id in self._known]
+        for outcome in before:
+            if outcome.done is None:
+                self._known[outcome.job_id] = replace(outcome, done=False, words=f"{NEVER_ARRIVED}: {outcome.words}")
+        return any(outcome.done is not True for outcome in before)
+
+    def _lost(self, command: ActionCommand, why: str = "") -> list[Outcome]:
+        """The outcomes of a command that was sent and not answered; a job it only prepares was not submitted."""
+        later: set[str] = set()
+        if self._plan.request.verb is Verb.SUBMIT:
+            position = next(at for at, one in enumerate(self._plan.commands) if one is command)
+            later = {job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids}
+        return [
+            Outcome(job_id, False, f"{NEVER_ARRIVED}: what comes before it got no answer{why}")
+            if job_id in later
+            else Outcome(job_id, None, f"{ANSWER_LOST}{why}")
+            for job_id in command.job_ids
+        ]
+
     def _not_run(self, commands: Sequence[ActionCommand], why: str) -> None:
-        self._learn(Outcome(job_id, False, f"not run: {why}") for command in commands for job_id in command.job_ids)
+        words = f"{NEVER_ARRIVED}: {why}" if self._plan.request.verb is Verb.SUBMIT else f"not run: {why}"
+        self._learn(Outcome(job_id, False, words) for command in commands for job_id in command.job_ids)
 
     def _learn(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:

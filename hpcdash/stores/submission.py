@@ -9,17 +9,18 @@ from datetime import UTC, datetime
 from hpcdash.backends.base import MARK_START, ActionRequest, Submission, Verb
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
+from hpcdash.stores.lost_answers import CLOCKS_APART, Search
+from hpcdash.stores.resubmission import Again
 
 
 def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
     """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
 
-    `stores.resubmission.settle` finds out what became of one whose answer was lost.
+    `stores.lost_answers.settle` finds out what became of one whose answer was lost.
     """
     marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
     handover = store.backend.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
-    searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before)}
+    searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
     return Again(Plan(request, (), (handover.command,)), handover.notes, searches)

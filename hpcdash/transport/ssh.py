@@ -18,6 +18,7 @@ from hpcdash.errors import (
     HostKeyChanged,
     HostKeyRefused,
     HpcdashError,
+    NotSent,
     UnreachableError,
     excerpt,
     program_name,
@@ -141,7 +142,9 @@ class SshTransport:
             session = RunSession(command, cap_bytes)
             try:
                 async with asyncio.timeout(limit_seconds):
-                    await self._start(line, command, session, f"running {program_name(argv)}")
+                    await self._start(
+                        line, command, session, f"running {program_name(argv)}", does_read=stdin is not None
+                    )
                     if stdin is not None:
                         session.send(stdin)
                     await session.wait()
@@ -215,7 +218,7 @@ class SshTransport:
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
             if opening.cancelled() and not _being_cancelled():
-                raise ConnectionFailed(f"Connecting to {self.name} was given up.", "Connect again.") from None
+                raise NotSent(f"Connecting to {self.name} was given up.", "Connect again.") from None
             raise
         finally:
             self._waiting -= 1
@@ -243,13 +246,16 @@ class SshTransport:
                 if self._login is None or self._login.hops != hops:
                     self._login = Login(hops, self._prompter, health)
             line = await self._login.open(self._lost)
-        except (UnreachableError, ConfigError) as error:
+        except (UnreachableError, ConfigError) as failed:
+            error = NotSent(failed.message, failed.next_step) if type(failed) is ConnectionFailed else failed
             self._failures += 1
             self._last_error = error
             health.state, health.detail = "failed", error.message
             if not isinstance(error, _NEEDS_A_PERSON):
                 health.retry_at = time.time() + retry_seconds(self._failures)
-            raise
+            if error is failed:
+                raise
+            raise error from failed.__cause__
         except asyncio.CancelledError:
             health.state, health.detail = "idle", ""
             raise
@@ -269,9 +275,18 @@ class SshTransport:
         self.health.detail = reason or "the login node closed the connection"
 
     async def _start(
-        self, line: Line, command: RemoteCommand, session: RunSession | StreamSession, doing: str
+        self,
+        line: Line,
+        command: RemoteCommand,
+        session: RunSession | StreamSession,
+        doing: str,
+        *,
+        does_read: bool = False,
     ) -> asyncssh.SSHClientChannel[bytes]:
-        """Open a channel and start the command in it; a channel that opens after we gave up is closed again."""
+        """Open a channel and start the command in it; a channel that opens after we gave up is closed again.
+
+        A command that `does_read` does nothing before its stdin is whole, so that one that did not start is NotSent.
+        """
         import asyncssh
 
         opening = asyncio.ensure_future(
@@ -284,13 +299,13 @@ class SshTransport:
             raise
         except asyncssh.ChannelOpenError as error:
             if self._line is not line:
-                raise _line_lost(self.name, error, doing) from error
-            raise ConnectionFailed(
+                raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
+            raise (NotSent if does_read else ConnectionFailed)(
                 f"{self.name} opened no channel for {doing}: {error.reason}.",
                 "It may allow few sessions at once (MaxSessions); close other windows on it.",
             ) from error
         except (asyncssh.Error, OSError) as error:
-            raise _line_lost(self.name, error, doing) from error
+            raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
         return channel
 
     def _status(self, session: RunSession, program: str) -> int:
@@ -312,8 +327,12 @@ def retry_seconds(failures: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _line_lost(where: str, error: Exception | None, doing: str) -> ConnectionFailed:
+def _line_lost(where: str, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:
     reason = f": {error}" if error is not None and str(error) else ""
+    if not is_sent:
+        return NotSent(
+            f"The line to {where} was lost before {doing}{reason}.", "It is opened again with the next command."
+        )
     return ConnectionFailed(
         f"The line to {where} was lost while {doing}{reason}.",
         "It is opened again with the next command; what was submitted may have arrived.",

@@ -6,10 +6,11 @@ import asyncio
 import errno
 import signal
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
@@ -179,6 +180,7 @@ class Line:
     async def close(self) -> None:
         """Say goodbye to each hop, the last first; a silent one is dropped."""
         for connection in reversed(self.connections):
+            _forget_unsent(connection, on=False)
             connection.close()
             try:
                 await asyncio.wait_for(connection.wait_closed(), _CLOSE_SECONDS)
@@ -254,6 +256,7 @@ class Login:
                 raise _in_words(error, hop, line, client, clock.seconds) from error
             else:
                 opened[0] = True
+                _forget_unsent(connection)
                 return client, connection
 
     async def _connect(
@@ -321,6 +324,18 @@ class Login:
                 await asyncio.to_thread(remember, target, hop.key_name, hop.key_port, algorithm, blob)
             except OSError as error:
                 self._health.extra["known_hosts"] = f"{target} could not be written: {error.strerror}"
+
+
+def _forget_unsent(connection: asyncssh.SSHClientConnection, *, on: bool = True) -> None:
+    """Once dropped, nothing that it has not sent yet goes out any more.
+
+    Else the kernel would go on for minutes, and hand a script over after it was looked for.
+    """
+    sock = connection.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(on), 0))
 
 
 def _public_key(known: KnownKey) -> asyncssh.SSHKey | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.base import Capability, JobDetail, Outcome, Submission
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
-from hpcdash.stores import kept_scripts, resubmission
+from hpcdash.stores import kept_scripts, lost_answers
 from hpcdash.stores.actions import Actions, Report
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock
@@ -243,7 +243,7 @@ async def test_a_full_disk_fails_no_submission(
 async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     tmp_path: Path, scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resubmission, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
     transport = FailedArray(tmp_path)
     transport.sbatch = CommandTimedOut("no answer", argv=("sbatch",))
     store = store_of(transport, scripts)

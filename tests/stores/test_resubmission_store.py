@@ -11,7 +11,7 @@ import pytest
 from hpcdash.backends.base import Outcome
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.errors import ControllerDown, UsageError
-from hpcdash.stores import resubmission
+from hpcdash.stores import lost_answers, resubmission
 from hpcdash.stores.actions import Report
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock
@@ -39,7 +39,8 @@ def lost(again: Again) -> Report:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resubmission, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(resubmission, "_HISTORY_LAG_SECONDS", 0.0)
 
 

@@ -10,9 +10,11 @@ import socket
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 _CHUNK_BYTES = 1 << 14
 _REACH_SECONDS = 30.0
@@ -229,6 +231,10 @@ def gate(
             (folder / pipe).chmod(0o666)
         yield Gate(folder)
     finally:
+        for process in psutil.process_iter(["cmdline"]):
+            if any(str(folder) in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.Error):
+                    process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 

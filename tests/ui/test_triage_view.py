@@ -13,7 +13,7 @@ from hpcdash.backends.slurm import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores import resubmission
+from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock
@@ -183,7 +183,7 @@ async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: Faile
 async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
     transport: FailedArray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resubmission, "_LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.01)
     transport.sbatch = CommandTimedOut("no answer in time")
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
@@ -193,7 +193,7 @@ async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
         new = {"jobarrayid": "93_1", "arrayjobid": "93", "arraytaskid": "1", "comment": mark.removeprefix("--comment=")}
         transport.recent.append(new)
         await pilot.press("y")
-        await until(pilot, lambda: "submitted as job 93" in told(pilot), "what became of it")
+        await until(pilot, lambda: "it is job 93" in told(pilot), "what became of it")
         assert len(transport.submitted) == 1
 
 

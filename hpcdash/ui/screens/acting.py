@@ -9,14 +9,14 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.base import Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.stores.actions import Plan, Report
@@ -31,6 +31,8 @@ from hpcdash.ui.widgets.lines import Hint
 
 if TYPE_CHECKING:
     from textual.screen import Screen
+
+    from hpcdash.stores.resubmission import Again
 
     _Screen = Screen[None]
 else:
@@ -179,8 +181,32 @@ class Acting(_Screen):
                 waiting.stop()
             self._looks_again[session.name] = self.set_timer(_LAG_SECONDS, session.poller.ask_now)
 
-    def _tell(self, report: Report) -> None:
-        """One line where all is well; else job by job, unless a person is typing or reading something else."""
+    async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
+        """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
+        from hpcdash.stores.lost_answers import settle
+
+        if not any(outcome.done is None for outcome in report.outcomes):
+            return report.outcomes
+
+        def told(words: str) -> None:
+            self.notify(visible(words), severity="warning", timeout=20, markup=False)
+
+        outcomes = await settle(session.store, again, report, told)
+        if not all(outcome.done for outcome in outcomes):
+            self._tell(replace(report, outcomes=outcomes), is_final=True)
+        if isinstance(self.view, JournalView):
+            self.view.reread()
+        session.poller.ask_now()
+        return outcomes
+
+    def _tell(self, report: Report, *, is_final: bool = False) -> None:
+        """One line where all is well; else job by job, unless a person is typing or reading something else.
+
+        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for first.
+        """
+        is_submission = report.plan.request.verb is Verb.SUBMIT
+        if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
+            return
         if all(outcome.done for outcome in report.outcomes):
             self.notify(action_words.done_words(report), markup=False)
             if report.journal_problem:

@@ -81,6 +81,8 @@ def title(plan: Plan) -> str:
     what = subject(request.job_ids, plan.rows) + (f" of {whose}" if whose else "")
     if request.verb is Verb.SIGNAL:
         return f"send {visible(signal_name(request.signal))} to {what}?"
+    if request.verb is Verb.SUBMIT and not plan.rows:
+        return f"submit {' and '.join(map(visible, request.job_ids))}?"
     return f"{_ASKED.get(request.verb, request.verb)} {what}?"
 
 

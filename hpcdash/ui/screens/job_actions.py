@@ -18,13 +18,13 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.stores.job_rows import rows_meant
 from hpcdash.stores.known_jobs import known_row, task_with_log
-from hpcdash.stores.resubmission import plan_again, settle
+from hpcdash.stores.resubmission import plan_again
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.screens.acting import Acting
 from hpcdash.ui.screens.action_words import error_words, left_behind_words, present_value, subject
 from hpcdash.ui.screens.alter_dialog import AlterDialog, Field
 from hpcdash.ui.screens.signal_dialog import SignalDialog
-from hpcdash.ui.screens.submit_again import rows_to_submit, submitted_words
+from hpcdash.ui.screens.submit_again import rows_to_submit
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
 from hpcdash.ui.views.journal import JournalView
@@ -111,9 +111,7 @@ class JobActions(Acting):
             return
         if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
             view.rows.clear_marks()
-        if any(outcome.done is None for outcome in report.outcomes):
-            outcomes = await settle(session.store, again, report)
-            self.notify(visible(submitted_words(outcomes)), severity="warning", timeout=15, markup=False)
+        await self.look_for(again, report, session)
         session.poller.ask_now()
 
     # -- acting

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import Outcome
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.errors import UsageError
@@ -81,16 +80,3 @@ def _living_words(rows: Sequence[Row]) -> tuple[str, ...]:
         return ()
     subject = "it has" if count_jobs(rows) == 1 else f"{living} of them have"
     return (f"{subject} not ended: both would run",)
-
-
-def submitted_words(outcomes: Sequence[Outcome]) -> str:
-    """`submitted as job 93`; of several, each."""
-    if len(outcomes) == 1:
-        return _words(outcomes[0])
-    return "  ·  ".join(f"{outcome.job_id} {_words(outcome)}" for outcome in outcomes)
-
-
-def _words(outcome: Outcome) -> str:
-    if outcome.done:
-        return f"submitted as {outcome.words}" if outcome.words.startswith("job ") else outcome.words
-    return outcome.words or "not submitted"

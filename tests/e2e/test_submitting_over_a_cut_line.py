@@ -1,0 +1,346 @@
+"""A submission happens once, wherever the line to a real Slurm is cut, and what is said of it afterwards is true."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import ActionCommand, Answer, Outcome, Submission
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.stores import lost_answers
+from hpcdash.stores.actions import Actions, Report
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import SystemClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.journal import Journal, JournalEntry
+from hpcdash.stores.lost_answers import settle
+from hpcdash.stores.resubmission import Again
+from hpcdash.stores.submission import plan_submission
+from hpcdash.transport.openssh import OpenSshTransport
+from hpcdash.transport.ssh import SshTransport
+from tests.e2e.program import Program, Run, home_with
+from tests.support.cut_line import CutLine, Gate, gate, ssh_config_through
+from tests.support.person import Person
+from tests.support.slurm import SlurmLab
+from tests.support.sshd import until_gone
+
+SCRIPT = b"#!/bin/bash\ntrue\n"
+LONG_SCRIPT = SCRIPT + b"# as long as scripts with data in them are\n" * 40_000
+# More than logging in and asking take, and half of the long script.
+HALF_BYTES = 900_000
+# The event is set once hpcdash has told that it waits for a command over there.
+Acts = Callable[[CutLine, Gate, asyncio.Event], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the line is cut: `arm` before the submission, `act` beside it. `done` is what has to come out."""
+
+    done: bool | None
+    act: Acts
+    arm: Callable[[CutLine], object] = lambda line: None
+    stops: tuple[str, ...] = ()
+    does_outlive: bool = False
+    script: bytes = SCRIPT
+    openssh: bool = False
+    # Whether the long script is put there by a command of its own first.
+    is_staged: bool = False
+    # How often sbatch may have been called.
+    calls: tuple[int, ...] = (1,)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of it."""
+
+    report: Report
+    outcome: Outcome
+    told: list[str]
+    before: JournalEntry
+    after: JournalEntry
+    jobs: list[str]
+    calls: int
+    connections: int
+    seconds: float
+    left: list[str] = field(default_factory=list)
+
+
+async def nothing(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    """The line is armed."""
+
+
+def cut_at(point: str) -> Acts:
+    async def act(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+        await there.until(point)
+        line.cut()
+
+    return act
+
+
+async def silent_after_it_answered(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    """The network goes away, and the login node does not hear of it."""
+    await there.until("answered")
+    line.fall_silent()
+
+
+async def silent_and_handed_over_late(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    """sbatch goes on over there, and hands over once it is waited for."""
+    await there.until("called")
+    line.fall_silent()
+    await waits.wait()
+    await there.let_go("called")
+
+
+async def held_half_way(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    """The network holds half of the script, and comes back once the line was given up and the queue looked at."""
+    await waits.wait()
+    line.come_back()
+
+
+async def cut_and_gone(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    await there.until("answered")
+    line.close_door()
+    line.cut()
+
+
+async def cut_in_the_answer(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    await there.until("answered")
+    line.cut_after("down", 20)
+    await there.let_go("answered")
+
+
+async def cut_while_looking(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    await there.until("answered")
+    line.cut()
+    await there.until("looked")
+    there.stop_at()
+    line.cut()
+
+
+async def goes_on_without_us(line: CutLine, there: Gate, waits: asyncio.Event) -> None:
+    """sbatch does not end with the line, and hands over only after the queue was looked at."""
+    await there.until("called")
+    line.cut()
+    await waits.wait()
+    await there.let_go("called")
+
+
+def half_way(line: CutLine) -> None:
+    line.cut_after("up", HALF_BYTES)
+
+
+STAGES = {
+    "before connecting": Stage(False, nothing, lambda line: (line.close_door(), line.cut()), calls=(0,)),
+    "before the command": Stage(False, nothing, lambda line: line.cut_after("up", 0), calls=(0,)),
+    "in the command": Stage(False, nothing, lambda line: line.cut_after("up", 300), calls=(0, 1)),
+    "in its stdin": Stage(False, nothing, half_way, script=LONG_SCRIPT, calls=(0, 1)),
+    "called, and ends with the line": Stage(False, cut_at("called"), stops=("called",)),
+    "called, and goes on": Stage(True, goes_on_without_us, stops=("called",), does_outlive=True),
+    "answered, nothing said": Stage(True, cut_at("answered"), stops=("answered",)),
+    "in the answer": Stage(True, cut_in_the_answer, stops=("answered",)),
+    "said, not ended": Stage(True, cut_at("printed"), stops=("printed",)),
+    "while it is looked for": Stage(True, cut_while_looking, stops=("answered", "looked")),
+    "for good": Stage(None, cut_and_gone, stops=("answered",)),
+    "silent, answered": Stage(True, silent_after_it_answered, stops=("answered",)),
+    "silent, called": Stage(True, silent_and_handed_over_late, stops=("called",)),
+    "silent, in its stdin": Stage(
+        False,
+        held_half_way,
+        lambda line: line.hold_after("up", HALF_BYTES),
+        script=LONG_SCRIPT,
+        calls=(0, 1),
+    ),
+    "in the staging": Stage(False, nothing, half_way, is_staged=True, calls=(0,)),
+    "staged, answered": Stage(True, cut_at("answered"), stops=("answered",), is_staged=True),
+    "openssh, called": Stage(False, cut_at("called"), stops=("called",), openssh=True),
+    "openssh, answered": Stage(True, cut_at("answered"), stops=("answered",), openssh=True),
+}
+
+
+async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
+    line = CutLine(lab.ssh_port)
+    await line.start()
+    config = ssh_config_through(lab.ssh_config.read_text(), lab.ssh_port, line.port, folder)
+    with gate(does_outlive=stage.does_outlive) as there:
+        path = there.path
+        transport = (
+            OpenSshTransport("lab-alice", config_path=config, path=path)
+            if stage.openssh
+            else SshTransport("lab-alice", Person(), config_path=config, path=path)
+        )
+        store = ClusterStore("lab", transport, (BACKEND,), clock=SystemClock(), budget=CommandBudget(100_000))
+        journal = Journal(folder / "journal.jsonl")
+        try:
+            await store.open()
+            there.stop_at(*stage.stops)
+            again = plan_submission(store, Submission(stage.script, f"cut {name}", held=True))
+            (search,) = again.searches.values()
+            if stage.is_staged:
+                again = replace(again, plan=replace(again.plan, commands=(staging(again), *again.plan.commands)))
+            stage.arm(line)
+            waits = asyncio.Event()
+            told: list[str] = []
+
+            def tell(words: str) -> None:
+                told.append(words)
+                if "still being handed over" in words:
+                    waits.set()
+
+            acting = asyncio.create_task(stage.act(line, there, waits))
+            began = time.monotonic()
+            report = await Actions(store, journal).run(again.plan)
+            ([before], _) = journal.read()
+            (outcome,) = await settle(store, again, report, tell)
+            await asyncio.wait_for(acting, 10)
+            seconds = time.monotonic() - began
+            ([after], _) = journal.read()
+            # A login node that heard nothing hears of it now.
+            line.cut()
+            left = await until_gone(search.mark)
+            jobs = await asyncio.to_thread(jobs_with, lab, search.mark)
+            return Seen(report, outcome, told, before, after, jobs, len(there.calls), line.connections, seconds, left)
+        finally:
+            await store.close()
+            await transport.close()
+            await line.stop()
+
+
+def staging(again: Again) -> ActionCommand:
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        return tuple(Outcome(job_id, answer.status == 0, "staged") for job_id in again.plan.request.job_ids)
+
+    return ActionCommand(("sh", "-c", "cat >/dev/null"), again.plan.request.job_ids, read, LONG_SCRIPT)
+
+
+def jobs_with(lab: SlurmLab, mark: str) -> list[str]:
+    listed = lab.admin("squeue", "-h", "-t", "all", "-u", "alice", "-o", "%A %k").stdout.decode().splitlines()
+    return [line.split()[0] for line in listed if line.split()[1:] == [mark]]
+
+
+@pytest.fixture(scope="module")
+def seen(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen | BaseException]:
+    """All stages side by side."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 1.0)
+    patch.setattr(lost_answers, "_PATIENCE_SECONDS", 3.0)
+    folder = tmp_path_factory.mktemp("stages")
+
+    async def run() -> list[Seen | BaseException]:
+        plays = (play(slurm_lab, name, stage, folder / name.replace(" ", "-")) for name, stage in STAGES.items())
+        return await asyncio.gather(*plays, return_exceptions=True)
+
+    try:
+        found = dict(zip(STAGES, asyncio.run(run()), strict=True))
+    finally:
+        patch.undo()
+    jobs = [job for one in found.values() if isinstance(one, Seen) for job in one.jobs]
+    slurm_lab.admin("scancel", *jobs)
+    return found
+
+
+@pytest.fixture(params=list(STAGES))
+def played(request: pytest.FixtureRequest, seen: dict[str, Seen | BaseException]) -> tuple[Stage, Seen]:
+    one = seen[request.param]
+    if isinstance(one, BaseException):
+        raise one
+    return STAGES[request.param], one
+
+
+def test_what_is_said_is_what_slurm_has_and_nothing_is_sent_twice(played: tuple[Stage, Seen]) -> None:
+    stage, one = played
+    assert len(one.jobs) <= 1, one
+    assert one.calls in stage.calls, one
+    assert one.outcome.done is stage.done, one
+    if stage.done:
+        assert one.outcome.words == f"job {one.jobs[0]}"
+    elif stage.done is False:
+        assert one.jobs == []
+        assert one.outcome.words.startswith("it never arrived")
+    else:
+        assert "is not known" in one.outcome.words
+        assert "hpcdash:" in one.outcome.words
+
+
+def test_nothing_of_ours_is_left_on_the_login_node(played: tuple[Stage, Seen]) -> None:
+    _, one = played
+    assert one.left == []
+
+
+def test_the_journal_has_what_was_found_out(played: tuple[Stage, Seen]) -> None:
+    stage, one = played
+    assert one.before.state in ("unknown", "refused")
+    assert one.after.state == {True: "done", False: "refused", None: "unknown"}[stage.done]
+    assert one.after.outcomes == (one.outcome,)
+    assert one.after.action_id == one.before.action_id
+
+
+@pytest.mark.parametrize("name", ["before connecting", "before the command", "in the command", "in the staging"])
+def test_what_was_surely_not_sent_is_not_looked_for(seen: dict[str, Seen | BaseException], name: str) -> None:
+    one = seen[name]
+    assert isinstance(one, Seen)
+    assert one.report.outcomes == (one.outcome,)
+    assert one.told == []
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """`hpcdash submit` of a person, the mark it had, and the jobs with it; `later` is `hpcdash journal --settle`."""
+
+    run: Run
+    jobs: list[str]
+    mark: str
+    later: Run | None = None
+
+
+async def submit_over(lab: SlurmLab, folder: Path, name: str, act: Acts, stop: str, *, again: bool = False) -> Ran:
+    line = CutLine(lab.ssh_port)
+    await line.start()
+    config = ssh_config_through(lab.ssh_config.read_text(), lab.ssh_port, line.port, folder / "ssh")
+    with gate() as there:
+        program = Program(home_with(folder / "home", config.read_text()), ("--cluster", "lab"))
+        program.config.parent.mkdir(parents=True)
+        program.config.write_text(f'[clusters.lab]\nssh = "lab-alice"\npath = "{there.path}"\n')
+        script = folder / f"{name}.sh"
+        script.write_bytes(SCRIPT)
+        there.stop_at(stop)
+        try:
+            acting = asyncio.create_task(act(line, there, asyncio.Event()))
+            run = await asyncio.to_thread(program, "submit", "--hold", str(script), seconds=90)
+            await asyncio.wait_for(acting, 10)
+            (call,) = there.calls
+            mark = call.partition("--comment=")[2].split()[0]
+            later = None
+            if again:
+                await line.start()
+                later = await asyncio.to_thread(program, "journal", "--settle")
+            assert len(there.calls) == 1
+            return Ran(run, await asyncio.to_thread(jobs_with, lab, mark), mark, later)
+        finally:
+            await line.stop()
+
+
+async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+    found, never, unknown = await asyncio.gather(
+        submit_over(slurm_lab, tmp_path / "found", "found", cut_at("answered"), "answered"),
+        submit_over(slurm_lab, tmp_path / "never", "never", cut_at("called"), "called"),
+        submit_over(slurm_lab, tmp_path / "unknown", "unknown", cut_and_gone, "answered", again=True),
+    )
+    try:
+        assert (found.run.status, found.run.text.split()) == (0, found.jobs)
+        assert f"looked for by its mark {found.mark}" in found.run.stderr
+        assert f"it is job {found.jobs[0]}" in found.run.stderr
+        assert (never.run.status, never.run.stdout, never.jobs) == (1, b"", [])
+        assert "hpcdash: it never arrived" in never.run.stderr
+        assert (unknown.run.status, unknown.run.stdout) == (3, b"")
+        assert "is not known: the queue cannot be asked: " in unknown.run.stderr
+        assert f"look for {unknown.mark} in the queue" in unknown.run.stderr
+        assert unknown.later is not None
+        assert f"unknown.sh: job {unknown.jobs[0]}" in unknown.later.stderr
+        assert f"done: job {unknown.jobs[0]}" in unknown.later.text
+    finally:
+        await asyncio.to_thread(slurm_lab.admin, "scancel", *found.jobs, *unknown.jobs)

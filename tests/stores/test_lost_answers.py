@@ -1,0 +1,272 @@
+"""A submission whose answer is lost is looked for on a line that is opened again, and never sent a second time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.base import ActionCommand, Answer, Outcome, Submission
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, HpcdashError, NotSent, program_words
+from hpcdash.stores import lost_answers
+from hpcdash.stores.actions import Actions, Report
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.journal import Journal
+from hpcdash.stores.lost_answers import settle
+from hpcdash.stores.noted_submissions import searches_of, settle_noted
+from hpcdash.stores.resubmission import Again
+from hpcdash.stores.submission import plan_submission
+from hpcdash.transport.base import Completed
+from tests.support.failed_array import FailedArray
+from tests.support.scripted_transport import HISTORY, RECENT
+
+NOW = 1_795_250_000.0
+LOST = ConnectionFailed("the line was lost")
+
+
+class CutTransport(FailedArray):
+    """Its line may be lost in the staging, and what runs on its login node is told by `still_there`, look by look."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.staging: Exception | int = 0
+        self.staged = 0
+        self.still_there: list[bool] = []
+        self.on_process_look: Callable[[], None] = lambda: None
+        self.closed_doors = 0
+
+    async def connect(self, *, force: bool = False) -> None:
+        await super().connect(force=force)
+        if self.closed_doors:
+            self.closed_doors -= 1
+            raise ConnectionFailed("nobody is at home")
+
+    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
+        words = program_words(argv)
+        if words[0] == "stage":
+            self.staged += 1
+            if isinstance(self.staging, Exception):
+                raise self.staging
+            return Completed(argv, self.staging, b"", b"no room", 0.01)
+        if words[0] == "sh" and "still there" in words[2]:
+            self.on_process_look()
+            is_there = self.still_there.pop(0) if self.still_there else False
+            return Completed(argv, 0, b"still there\n" if is_there else b"", b"", 0.01)
+        return await super().run(argv, stdin=stdin, **limits)
+
+
+class Person:
+    """Submits `sim.sh`, after a staging where that is wanted."""
+
+    def __init__(self, folder: Path, *, stages: bool = False) -> None:
+        self.transport = CutTransport(folder)
+        self.store = ClusterStore(
+            "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice"
+        )
+        self.journal = Journal(folder / "journal.jsonl")
+        self.again = plan_submission(self.store, Submission(b"#!/bin/sh\n", "sim.sh"))
+        self.told: list[str] = []
+        if stages:
+            staging = ActionCommand(("stage",), ("sim.sh",), _read_staging, b"#!/bin/sh\n")
+            plan = replace(self.again.plan, commands=(staging, *self.again.plan.commands))
+            self.again = Again(plan, (), self.again.searches)
+
+    @property
+    def mark(self) -> str:
+        return self.again.searches["sim.sh"].mark
+
+    async def submit(self) -> tuple[Report, Outcome]:
+        report = await Actions(self.store, self.journal).run(self.again.plan)
+        (outcome,) = await settle(self.store, self.again, report, self.told.append)
+        return report, outcome
+
+    def arrive(self, **fields: str) -> None:
+        self.transport.recent.append({"jobarrayid": "93", "name": "sim.sh", "comment": self.mark, **fields})
+
+
+def _read_staging(answer: Answer) -> tuple[Outcome, ...]:
+    return (Outcome("sim.sh", True if answer.status == 0 else None if answer.status == 143 else False, "staging"),)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("staging", [LOST, CommandTimedOut("no answer"), NotSent("no channel"), 143])
+async def test_where_the_staging_was_lost_it_never_arrived_and_nothing_needs_to_be_looked_for(
+    tmp_path: Path, staging: Exception | int
+) -> None:
+    person = Person(tmp_path, stages=True)
+    person.transport.staging = staging
+    report, outcome = await person.submit()
+    assert report.outcomes == (outcome,)
+    assert outcome.done is False
+    assert outcome.words.startswith("it never arrived")
+    assert (person.transport.staged, person.transport.submitted) == (1, [])
+    assert person.transport.count(RECENT) == 0
+    assert person.journal.read()[0][0].state == "refused"
+
+
+async def test_where_the_staging_was_refused_nothing_is_submitted(tmp_path: Path) -> None:
+    person = Person(tmp_path, stages=True)
+    person.transport.staging = 1
+    _, outcome = await person.submit()
+    assert (outcome, person.transport.submitted) == (Outcome("sim.sh", False, "staging"), [])
+
+
+async def test_a_staging_that_is_cancelled_is_noted_as_never_arrived(tmp_path: Path) -> None:
+    person = Person(tmp_path, stages=True)
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(*_words: Any, **_limits: Any) -> Completed:
+        begun.set()
+        await never.wait()
+        raise AssertionError
+
+    await person.store.open()
+    person.transport.run = hang  # type: ignore[method-assign]
+    running = asyncio.create_task(Actions(person.store, person.journal).run(person.again.plan))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert person.journal.read()[0][0].state == "refused"
+
+
+async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_its_mark(tmp_path: Path) -> None:
+    person = Person(tmp_path, stages=True)
+    person.transport.sbatch = LOST
+    person.arrive()
+    report, outcome = await person.submit()
+    assert report.outcomes[0].done is None
+    assert outcome == Outcome("sim.sh", True, "job 93")
+    assert (person.transport.staged, len(person.transport.submitted)) == (1, 1)
+    assert person.told == [
+        f"the answer was lost; what became of it is looked for by its mark {person.mark}",
+        "it is job 93",
+    ]
+
+
+async def test_what_was_not_sent_never_arrived_and_is_not_looked_for(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    person.transport.sbatch = NotSent("the line broke before it")
+    _, outcome = await person.submit()
+    assert outcome == Outcome("sim.sh", False, "it never arrived: the line broke before it")
+    assert person.transport.count(RECENT) == 0
+
+
+async def test_what_is_found_out_later_is_what_the_journal_has(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    report = await Actions(person.store, person.journal).run(person.again.plan)
+    assert person.journal.read()[0][0].state == "unknown"
+    person.arrive()
+    await settle(person.store, person.again, report)
+    (entry,), unreadable = person.journal.read()
+    assert (entry.state, entry.outcomes, unreadable) == ("done", (Outcome("sim.sh", True, "job 93"),), 0)
+
+
+async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    person.transport.still_there = [True, True, False]
+    person.transport.on_process_look = lambda: person.arrive() if len(person.transport.still_there) == 1 else None
+    _, outcome = await person.submit()
+    assert outcome == Outcome("sim.sh", True, "job 93")
+    assert len([words for words in person.told if "still being handed over" in words]) == 1
+
+
+async def test_one_that_does_not_end_over_there_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_answers, "_END_SECONDS", -1000.0)
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    person.transport.still_there = [True, True]
+    _, outcome = await person.submit()
+    assert outcome.done is None
+    assert person.mark in outcome.words
+
+
+async def test_a_line_that_is_down_for_a_while_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
+    monkeypatch.setattr(lost_answers, "_LONGEST_PAUSE_SECONDS", 0.01)
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    person.arrive()
+    report = await Actions(person.store, person.journal).run(person.again.plan)
+    person.transport.closed_doors = 3
+    (outcome,) = await settle(person.store, person.again, report)
+    assert outcome == Outcome("sim.sh", True, "job 93")
+
+
+async def test_a_person_who_has_to_log_in_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    report = await Actions(person.store, person.journal).run(person.again.plan)
+    person.transport.connect_error = AuthenticationFailed("the password was not given")
+    before = len(person.transport.connects)
+    (outcome,) = await settle(person.store, person.again, report)
+    assert len(person.transport.connects) == before + 1
+    assert outcome.done is None
+    assert "the password was not given" in outcome.words
+
+
+@pytest.mark.parametrize(("comment", "done"), [("mark", True), ("", None), ("another's", False)])
+async def test_a_job_that_left_the_queue_at_once_is_found_in_the_history(
+    tmp_path: Path, comment: str, done: bool | None
+) -> None:
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    said = person.mark if comment == "mark" else comment
+    person.transport.history.append({"jobid": "93", "jobname": "sim.sh", "comment": said, "submit": str(int(NOW))})
+    _, outcome = await person.submit()
+    assert outcome.done is done, outcome
+    if done is None:
+        assert "93" in outcome.words
+
+
+async def test_a_history_that_cannot_be_asked_leaves_it_unknown(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    person.transport.sbatch = LOST
+    person.transport.fails[HISTORY] = HpcdashError("the database is down")
+    _, outcome = await person.submit()
+    assert outcome.done is None
+    assert "the database is down" in outcome.words
+
+
+async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_journal(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    (command,) = person.again.plan.commands
+    person.journal.before(cluster="lab", user="alice", verb="submit", job_ids=("sim.sh",), commands=[command.argv])
+    (entry,), _ = person.journal.read()
+    assert searches_of(entry)["sim.sh"].mark == person.mark
+    person.arrive()
+    assert await settle_noted(person.store, person.journal, entry) == (Outcome("sim.sh", True, "job 93"),)
+    (entry,), _ = person.journal.read()
+    assert (entry.state, person.transport.submitted) == ("done", [])
+
+
+async def test_one_of_an_earlier_run_whose_mark_was_not_noted_stays_as_it_is(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    person.journal.before(cluster="lab", user="alice", verb="submit", job_ids=("9",), commands=[("sbatch", "job.sh")])
+    (entry,), _ = person.journal.read()
+    assert await settle_noted(person.store, person.journal, entry) == (Outcome("9", None),)
+    assert person.transport.count(RECENT) == 0
+
+
+async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its_jobs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    sudo = ("sudo", "-n", "--preserve-env=SLURM_CONF", "-u", "svc", "/usr/bin/sbatch", "--comment=hpcdash:0123456789")
+    for name, words in (("theirs", sudo), ("mine", sudo[5:])):
+        journal.before(cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=[("chown", "x"), words])
+    (mine, theirs), _ = journal.read()
+    assert (searches_of(theirs)["theirs"].user, searches_of(mine)["mine"].user) == ("svc", "alice")
