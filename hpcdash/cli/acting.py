@@ -54,9 +54,13 @@ def run_action(
     signal: str = "",
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
+    train: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs; ends the process with 1 where one was refused, with 3 where an outcome is not known."""
+    """Act on jobs, with `train` on all of the trains they belong to.
+
+    Ends the process with 1 where one was refused, with 3 where an outcome is not known.
+    """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
@@ -71,8 +75,13 @@ def run_action(
         if must_ask and not can_ask:
             raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
         await session.store.open(force=True)
-        rows = await session.actions.rows_of(job_ids)
-        plan = session.actions.plan(replace(request, job_ids=ids_in_full(job_ids, rows)), rows)
+        wanted = job_ids
+        if train:
+            from hpcdash.cli.train import train_ids
+
+            wanted = await train_ids(session, verb, job_ids)
+        rows = await session.actions.rows_of(wanted)
+        plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)
         if must_ask and not await _is_agreed():
             raise _Declined

@@ -1,0 +1,99 @@
+"""`hpcdash train`: the train a job belongs to, in signs and as a table; `hpcdash stub`: a script that reads another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from hpcdash.cli.formats import write_table
+from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.submit import read_script
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.stakes import choose
+from hpcdash.domain.text import visible
+from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
+from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
+from hpcdash.errors import UsageError
+from hpcdash.launch.stub import stub_script
+from hpcdash.stores.trains import TrainReader
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.widgets.cells import signs
+
+_COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dependency")
+
+
+def run_train(common: CommonOptions, *, job: str, form: str) -> None:
+    """Print the train of a job."""
+
+    async def work(session: ClusterSession) -> tuple[Train, tuple[str, ...], float, ClusterSession]:
+        reader = TrainReader(session.store, job)
+        train = await reader.read()
+        return train, reader.notes, session.store.clock.now(), session
+
+    train, past_notes, taken_at, session = with_session(common, work)
+    notes = (*train_notes(train), *past_notes)
+    end = latest_end(train, datetime.fromtimestamp(taken_at, UTC))
+    if form == "json":
+        answer = {
+            "schema": 1,
+            "cluster": session.name,
+            "backend": session.store.backend.name,
+            "taken_at": format_utc(taken_at),
+            "rejected_rows": 0,
+            "counts": class_counts(train.rows),
+            "ends_by": None if end is None else format_utc(end),
+            "order": [
+                {"job_id": unit.job_id, "after": list(train.before[unit.number]), "by_name": unit.by_name}
+                for unit in train.units
+            ],
+            "notes": list(notes),
+            "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, train.rows)), JOBS), public_names(JOBS)),
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        return
+    width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
+    print(picture(train.rows, signs().states, (width or 80) - 1))
+    if end is not None:
+        print(f"if each takes its limit, it ends by {format_utc(end)}")
+    sys.stdout.flush()
+    rows = [{**row, "dependency": wait_words(unit, train)} for unit in train.units for row in unit.rows]
+    table = pa.Table.from_pylist(rows, JOBS)
+    out, encoding = sys.stdout.buffer, sys.stdout.encoding
+    write_table("history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding)
+    for note in notes:
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+
+
+async def train_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
+    """The ids of all that a verb makes sense for in the trains of some jobs; raises UsageError for nothing at all."""
+    ids: dict[str, None] = {}
+    for job in jobs:
+        train = await TrainReader(session.store, job).read()
+        living, rows = living_targets(train)
+        if verb == "release":
+            rows = tuple({**row, "state": row.get(TOLD_STATE, row["state"])} for row in rows)
+        choice = choose(verb, living, rows)
+        if choice.verb == verb:
+            ids.update(dict.fromkeys(choice.job_ids))
+    if not ids:
+        raise UsageError(f"nothing to {verb} in the train of {', '.join(jobs)}", "hpcdash train JOB shows it.")
+    return tuple(ids)
+
+
+def run_stub(script: str, at: str | None) -> None:
+    """Print a stub of a script that reads `at`, by default the script's own file."""
+    if at is None and script == "-":
+        raise UsageError("a script from stdin has no file to be read later", "--at PATH names it.")
+    text = read_script(script).decode("utf-8", "surrogateescape")
+    stub = stub_script(text, at or str(Path(script).resolve()))
+    sys.stdout.buffer.write(stub.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()

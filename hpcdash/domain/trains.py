@@ -1,0 +1,346 @@
+"""The train a job belongs to: jobs and arrays that follow each other, found by what they wait for. Knows no scheduler.
+
+A train is an array whose tasks run one after the other, a chain of jobs each after the one before, or both together.
+Schedulers forget what a job waited for once it may start: `told` brings back what is known from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, parse_dependency
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+
+Row = Mapping[str, Any]
+FOLLOWS = frozenset({"after", "afterok", "afternotok", "afterany", "aftercorr"})
+# Of an array with more tasks than this in one row the row counts as a whole.
+_MOST_TASKS_APART = 100_000
+_NOTHING = Dependency()
+# In a row whose state is another one here than its scheduler's.
+TOLD_STATE = "_told_state"
+# sbatch's --dependency=…, -d …; qsub's -W depend=… (other attributes may stand before it).
+_ON_A_LINE = re.compile(r"(?:^|\s)(?:--dep\w*(?:=|\s+)|-d\s*|-W\s*[^\s]*?depend=)([^\s]+)")
+_BARE_IDS = re.compile(r"[0-9]+(?:_[0-9]+)?(?:[:,][0-9]+(?:_[0-9]+)?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of their tasks.
+
+    `after` is what it waits for, or waited for; `place` how many stand before it at the most. `by_name`: nothing tells
+    what it followed but that it has the name of the one before, waited while that ran and began after it.
+    """
+
+    job_id: str
+    rows: tuple[Row, ...]
+    after: Dependency = _NOTHING
+    place: int = 0
+    by_name: bool = False
+    throttle: int | None = None
+
+    @property
+    def number(self) -> str:
+        return number_of(self.job_id)
+
+    @property
+    def is_array(self) -> bool:
+        return any(row["array_id"] is not None for row in self.rows)
+
+    @property
+    def has_ended(self) -> bool:
+        return all(row["state"] in ENDED for row in self.rows)
+
+    @property
+    def is_waiting(self) -> bool:
+        return all(row["state"] in WAITING for row in self.rows)
+
+    @property
+    def began_at(self) -> datetime | None:
+        return min((row["started_at"] for row in self.rows if row["started_at"] is not None), default=None)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """None while one of its tasks has not ended, and where it is not told."""
+        ends = [row["ends_at"] for row in self.rows]
+        return max(ends) if self.has_ended and None not in ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Units in the order they run in; `before` maps a unit's number to those it follows, as far as they are known.
+
+    `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure` are ids, likeliest
+    first, of those of which is not known what they followed: of units of it, and of others with their name.
+    """
+
+    units: tuple[Unit, ...]
+    before: Mapping[str, tuple[str, ...]]
+    lost: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for unit in self.units for row in unit.rows)
+
+    @property
+    def living(self) -> tuple[Row, ...]:
+        """What can still be held, altered or cancelled."""
+        return tuple(row for row in self.rows if row["state"] not in ENDED)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one plain job, that nothing follows."""
+        return len(self.units) == 1 and not self.units[0].is_array and not self.lost
+
+    def unit_of(self, job_id: str) -> Unit | None:
+        number = number_of(job_id)
+        return next((unit for unit in self.units if unit.number == number), None)
+
+    def after(self, number: str) -> tuple[str, ...]:
+        """The numbers of those that follow one."""
+        return tuple(unit.number for unit in self.units if number in self.before.get(unit.number, ()))
+
+    @property
+    def ends(self) -> tuple[Unit, ...]:
+        """Those that nothing follows: one, unless the train has branches."""
+        followed = {number for numbers in self.before.values() for number in numbers}
+        return tuple(unit for unit in self.units if unit.number not in followed)
+
+    @property
+    def branches(self) -> tuple[tuple[Unit, tuple[str, ...]], ...]:
+        """Those after which two or more come at once, with the numbers of these."""
+        places = {unit.number: unit.place for unit in self.units}
+        found = []
+        for unit in self.units:
+            # One that also waits for another of them comes later.
+            at_once = tuple(one for one in self.after(unit.number) if places[one] == unit.place + 1)
+            if len(at_once) > 1:
+                found.append((unit, at_once))
+        return tuple(found)
+
+
+def find_train(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> Train:
+    """The train of a job, of a task's array, or of an array; `rows` are those of its owner, the freshest first.
+
+    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose row has none (any
+    more). Empty where no row is of the job.
+    """
+    units = _units(rows, told or {})
+    number = number_of(job_id)
+    if number not in units:
+        return Train((), {})
+    links = _links(units)
+    named: set[str] = set()
+    members = _connected(number, links, units)
+    while (found := _joined_by_name(members, links, units, told or {})) is not None:
+        follower, leader = found
+        links[follower] = (leader,)
+        named.add(follower)
+        members = _connected(number, links, units)
+    places = _places(members, links)
+    ordered = sorted(members, key=lambda one: (places[one], int(one)))
+    before = {one: tuple(leader for leader in links[one] if leader in members) for one in ordered}
+    lost = {leader: None for one in ordered for leader in links[one] if leader not in units}
+    placed = tuple(replace(units[one], place=places[one], by_name=one in named) for one in ordered)
+    return Train(placed, before, tuple(lost), _unsure(placed, units, told or {}))
+
+
+def living_targets(train: Train, among: Collection[str] | None = None) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """(ids, rows) of what has not ended, the last first: none begins because the one before it is cancelled.
+
+    `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by an array's number
+    those that ended would be meant too, which schedulers refuse.
+    """
+    rows = tuple(row for row in reversed(train.living) if among is None or row["id"] in among)
+    return tuple(str(row["id"]) for row in rows), rows
+
+
+def _unsure(train: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the train's units of which nothing tells what they followed, the newest first; then of those of the same
+    name that may follow one of it: they never began, or not before its end."""
+    own = [unit for unit in reversed(train) if is_unknown(unit, told) and not unit.is_waiting]
+    names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in train}
+    members = {unit.number for unit in train}
+    ends = [ended_at for unit in train if (ended_at := unit.ended_at) is not None]
+    first = min((int(number) for number in members), default=0)
+    others = [
+        units[number]
+        for number in sorted(units, key=int)
+        if number not in members and int(number) > first and is_unknown(units[number], told)
+    ]
+    likely = [
+        unit
+        for unit in others
+        if (unit.rows[0]["user"], unit.rows[0]["name"]) in names
+        and not unit.is_waiting
+        and ends
+        and (unit.began_at is None or unit.began_at >= min(ends))
+    ]
+    return tuple(unit.job_id for unit in (*own, *likely))
+
+
+def is_unknown(unit: Unit, told: Mapping[str, str]) -> bool:
+    """Whether nothing tells what a unit followed, if anything."""
+    return not unit.after.conditions and unit.number not in told
+
+
+def given_dependency(text: str) -> str:
+    """What a submission's command line says that its job waits for, as schedulers show it; '' for nothing.
+
+    A bare number is Slurm's word for afterany.
+    """
+    found = _ON_A_LINE.search(text)
+    if found is None:
+        return ""
+    value = found[1].strip("'\"")
+    return f"afterany:{value.replace(',', ':')}" if _BARE_IDS.fullmatch(value) else value
+
+
+def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
+    """By number; of rows with the same job or task the first counts."""
+    members: dict[str, list[Row]] = {}
+    known_tasks: dict[str, set[int]] = {}
+    known_ids: set[str] = set()
+    for row in rows:
+        number = number_of(str(row["id"]))
+        if not number or row["id"] in known_ids:
+            continue
+        tasks = _tasks_of(row)
+        seen = known_tasks.setdefault(number, set())
+        if tasks is None or tasks.count > _MOST_TASKS_APART:
+            if row["array_id"] is None and number in members and members[number][0]["array_id"] is None:
+                continue
+        elif any(task in seen for task in tasks):
+            continue
+        else:
+            seen.update(tasks)
+        known_ids.add(str(row["id"]))
+        members.setdefault(number, []).append(row)
+    return {number: _unit(number, found, told) for number, found in members.items()}
+
+
+def _as_it_waits(row: Row) -> Row:
+    """A row whose job is held for what it depends on, as PBS has it, as one that waits: nobody held it.
+
+    Whether its owner holds it besides is not told; TOLD_STATE keeps the state that was.
+    """
+    reason = (row["reason"] or "").lower()
+    if row["state"] != JobState.HELD or not row["dependency"] or not ("depend" in reason or "by pbs" in reason):
+        return row
+    return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
+
+
+def _unit(number: str, rows: list[Row], told: Mapping[str, str]) -> Unit:
+    rows.sort(key=lambda row: row["_task"] if row["_task"] is not None else -1)
+    text = next((row["dependency"] for row in rows if row["dependency"]), None) or told.get(number)
+    throttles = (tasks.throttle for row in rows if (tasks := _tasks_of(row)) is not None)
+    # sacct has what is left of a cancelled array as a job of its number.
+    job_id = str(next((row["array_id"] for row in rows if row["array_id"]), rows[0]["id"]))
+    throttle = next((one for one in throttles if one), None)
+    return Unit(job_id, tuple(map(_as_it_waits, rows)), parse_dependency(text), throttle=throttle)
+
+
+def _tasks_of(row: Row) -> Any:
+    if row["array_id"] is None:
+        return None
+    try:
+        return parse_tasks(row["array_task"] or "")
+    except ValueError:
+        return None
+
+
+def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:
+    """The numbers each unit follows; those of its name before it for `singleton`, the nearest only."""
+    links: dict[str, tuple[str, ...]] = {}
+    by_name: dict[tuple[Any, Any], list[str]] = {}
+    for number in sorted(units, key=int):
+        unit = units[number]
+        row = unit.rows[0]
+        same = by_name.setdefault((row["user"], row["name"]), [])
+        leaders: dict[str, None] = {}
+        for condition in unit.after.conditions:
+            leader = number_of(condition.job_id)
+            if follows(condition) and leader and leader != number:
+                leaders[leader] = None
+            elif condition.kind == SINGLETON and same:
+                leaders[same[-1]] = None
+        links[number] = tuple(leaders)
+        same.append(number)
+    return links
+
+
+def follows(condition: Condition) -> bool:
+    """Whether it has a job follow another one; Torque writes afteranyarray."""
+    return condition.kind.removesuffix("array") in FOLLOWS
+
+
+def _connected(number: str, links: Mapping[str, Sequence[str]], units: Mapping[str, Unit]) -> set[str]:
+    neighbours: dict[str, set[str]] = {}
+    for one, leaders in links.items():
+        for leader in leaders:
+            if leader in units:
+                neighbours.setdefault(one, set()).add(leader)
+                neighbours.setdefault(leader, set()).add(one)
+    found, ahead = {number}, [number]
+    while ahead:
+        for other in neighbours.get(ahead.pop(), ()):
+            if other not in found:
+                found.add(other)
+                ahead.append(other)
+    return found
+
+
+def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many stand before each at the most; a ring, which no scheduler lets be, is cut where it closes."""
+    places: dict[str, int] = {}
+    # A job waits for those submitted before it, which have lower numbers, unless it was changed later.
+    for _ in range(2):
+        for one in sorted(members, key=int):
+            places[one] = max((places.get(leader, 0) + 1 for leader in links[one] if leader in members), default=0)
+    return places
+
+
+def _joined_by_name(
+    members: set[str], links: Mapping[str, Sequence[str]], units: Mapping[str, Unit], told: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """(one of the train, the one before it), or (one after, one of the train): of the same name, one at a time.
+
+    The later is the next of that name, waited while the earlier ran and began after its end, and nothing tells what it
+    waited for.
+    """
+    if not any(is_unknown(unit, told) for unit in units.values()):
+        return None
+    names = {(units[one].rows[0]["user"], units[one].rows[0]["name"]) for one in members}
+    same: dict[tuple[Any, Any], list[str]] = {}
+    for number in sorted(units, key=int):
+        row = units[number].rows[0]
+        if (key := (row["user"], row["name"])) in names:
+            same.setdefault(key, []).append(number)
+    for numbers in same.values():
+        for position, number in enumerate(numbers[1:], 1):
+            earlier = numbers[position - 1]
+            if (number in members) == (earlier in members) or links[number] or not is_unknown(units[number], told):
+                continue
+            if _waited_for(units[number], units[earlier]):
+                return number, earlier
+    return None
+
+
+def _waited_for(later: Unit, earlier: Unit) -> bool:
+    ended_at, began_at, submitted_at = earlier.ended_at, later.began_at, later.rows[0]["submitted_at"]
+    if ended_at is None or submitted_at is None or earlier.began_at is None or began_at is None:
+        return False
+    return bool(submitted_at < ended_at <= began_at)
+
+
+def one_at_a_time(unit: Unit) -> bool:
+    """Whether an array's tasks run one after the other, as far as is known."""
+    if unit.throttle is not None:
+        return unit.throttle == 1
+    return sum(row["state"] in ACTIVE for row in unit.rows) <= 1

@@ -1,0 +1,239 @@
+"""Finds the train a job belongs to, and plans what is appended to it. Knows no screen and no scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.appending import appended
+from hpcdash.backends.base import MARK_START, ActionRequest, JobDetail, JobScope, ParsedTable, Script, Submission, Verb
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.trains import Train, find_train, given_dependency
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob
+from hpcdash.stores.actions import Plan
+from hpcdash.stores.cluster import HISTORY_SECONDS, ClusterStore
+from hpcdash.stores.known_jobs import known_row
+from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
+from hpcdash.stores.scripts import fetch_script
+from hpcdash.stores.submission import plan_submission
+
+Row = Mapping[str, Any]
+# What each of these waited for is a question to the history by itself; others are joined by their names.
+MOST_ASKED = 12
+# What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
+_LINES = ("SubmitLine", "Submit_arguments", "submit_args")
+_DEPENDENCIES = ("Dependency", "depend")
+
+
+class TrainReader:
+    """Reads the train of one job, again and again: what a job was submitted to wait for is asked once.
+
+    `notes` say in words what of the past cannot be asked; `changed` is called in the event loop when there is more to
+    show.
+    """
+
+    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+        self.store = store
+        self.job_id = job_id
+        self.train: Train | None = None
+        self.notes: tuple[str, ...] = ()
+        # What a job waited for, by its number: as the queue told it once, or as it was submitted.
+        self.told: dict[str, str] = {}
+        self._changed = changed
+        self._asked: set[str] = set()
+
+    async def read(self) -> Train:
+        """The train as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
+        await self.store.open()
+        tables, notes = await self._tables()
+        for attempt in range(MOST_ASKED + 1):
+            train = await asyncio.to_thread(self._find, tables)
+            if not train.units:
+                raise NoSuchJob(f"no list and no history knows job {self.job_id}", "Is the number right?")
+            # The one that was asked for first: its own past leads to the others.
+            wanted = sorted(
+                (job_id for job_id in train.unsure if number_of(job_id) not in self._asked),
+                key=lambda job_id: number_of(job_id) != number_of(self.job_id),
+            )[: MOST_ASKED - len(self._asked)]
+            if not wanted:
+                break
+            self.train = train
+            if attempt == 0:
+                self._changed()
+            problem = await self._ask(wanted)
+            if problem:
+                notes = (*notes, problem)
+                break
+        if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in train.unsure):
+            notes = (*notes, f"more may belong to it: what jobs waited for is asked of {MOST_ASKED} at the most")
+        self.train, self.notes = train, notes
+        self._changed()
+        return train
+
+    async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
+        """The owner's jobs in the queue and in the past, the freshest first, and why some are missing."""
+        store, backend = self.store, self.store.backend
+        row = known_row(store, self.job_id)
+        tables: list[pa.Table] = []
+        if row is None:
+            tables = await self._asked_for(array_of(self.job_id))
+        owner = row["user"] if row is not None else next((table["user"][0].as_py() for table in tables), None)
+        queued, past = await asyncio.gather(
+            store.ask(backend.jobs_query(JobScope(user=owner or store.user, ended=True))),
+            self._past(owner or store.user),
+            return_exceptions=True,
+        )
+        if isinstance(queued, BaseException):
+            raise queued
+        notes: tuple[str, ...] = ()
+        found = [queued.table]
+        if isinstance(past, HpcdashError):
+            notes = (f"what left the queue is not known: {past.message}",)
+        elif isinstance(past, BaseException):
+            raise past
+        else:
+            found.append(past.table)
+        return [*found, *tables], notes
+
+    async def _past(self, owner: str) -> ParsedTable:
+        if self.store.probe is not None and self.store.probe.has_accounting is False:
+            raise AccountingUnavailable("this cluster keeps no accounting")
+        return await self.store.ask(self.store.backend.history_query(owner, HISTORY_SECONDS))
+
+    async def _asked_for(self, job_id: str) -> list[pa.Table]:
+        """The job or array by itself, where no list has it."""
+        backend = self.store.backend
+        for query in (backend.jobs_query(JobScope(job_ids=(job_id,))), backend.history_query(None, 0, (job_id,))):
+            try:
+                table = (await self.store.ask(query)).table
+            except (NoSuchJob, AccountingUnavailable, CommandMissing):
+                continue
+            if table.num_rows:
+                return [table]
+        raise NoSuchJob(f"no list and no history knows job {self.job_id}", "Is the number right, and the cluster?")
+
+    def _find(self, tables: Sequence[pa.Table]) -> Train:
+        number = number_of(self.job_id)
+        for table in tables:
+            depend = table.filter(pc.is_valid(table["dependency"]))
+            for job_id, text in zip(depend["id"].to_pylist(), depend["dependency"].to_pylist(), strict=True):
+                self.told[number_of(job_id)] = text
+        named = {number, *self.told}
+        for text in self.told.values():
+            named.update(number_of(job_id) for job_id in parse_dependency(text).job_ids)
+        numbers = pa.array([int(one) for one in named if one], pa.int64())
+        names = {name for table in tables for name in _names_of(table, number)}
+        rows: list[Row] = []
+        for table in tables:
+            of_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
+            wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), of_name)
+            rows += table.filter(wanted).to_pylist()
+        return find_train(self.job_id, rows, self.told)
+
+    async def _ask(self, job_ids: Sequence[str]) -> str:
+        """What these waited for, as they were submitted; why it cannot be asked, '' where it can."""
+        backend = self.store.backend
+        self._asked.update(map(number_of, job_ids))
+        asked = (self.store.ask(backend.history_native_query(job_id)) for job_id in job_ids)
+        for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if isinstance(answer, NoSuchJob):
+                continue
+            if isinstance(answer, HpcdashError):
+                return f"what jobs waited for is not known once they start: {answer.message}"
+            if isinstance(answer, BaseException):
+                raise answer
+            if (text := _submitted_to_wait_for(answer)) is not None:
+                self.told[number_of(job_id)] = text
+        return ""
+
+
+def _names_of(table: pa.Table, number: str) -> set[str]:
+    own = table.filter(pc.equal(as_array(table["_number"]), int(number or -1)))
+    return {name for name in own["name"].to_pylist() if name}
+
+
+def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
+    """A dependency as schedulers show it, '' for none; None where it is not told."""
+    for key in _DEPENDENCIES:
+        if parse_dependency(native.get(key)).conditions:
+            return native[key]
+    lines = [native[key] for key in _LINES if native.get(key)]
+    return given_dependency(lines[0]) if lines else None
+
+
+# -- appending
+
+
+@dataclass(frozen=True, slots=True)
+class Appendix:
+    """What is run once more at the end of a train: a job that is known, or a script of one's own.
+
+    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are not there.
+    """
+
+    job_id: str
+    script: Script
+    name: str
+    detail: JobDetail | None = None
+    past: Mapping[str, str] | None = None
+
+
+async def same_again(store: ClusterStore, job_id: str) -> Appendix:
+    """The script and options of a job or array of the train; raises what keeps them from being read."""
+    detail = await store.fetch_detail(job_id)
+    script = await fetch_script(store, job_id, detail=detail)
+    try:
+        past = await store.ask(store.backend.history_native_query(job_id))
+    except (NoSuchJob, AccountingUnavailable, CommandMissing):
+        past = {}
+    return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
+
+
+def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = "") -> Again:
+    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is submitted.
+
+    `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises UsageError.
+    """
+    wanted = Submission(
+        script=appendix.script.text.encode("utf-8", "surrogateescape"),
+        name=appendix.name,
+        array=array,
+        after=tuple(after),
+    )
+    if appendix.detail is None:
+        return plan_submission(store, wanted)
+    mark = f"{MARK_START}{secrets.token_hex(5)}"
+    row = appendix.detail.job.to_pylist()[0]
+    # Which tasks an array had need not be known where others are named.
+    tasks = parse_tasks(array) if array and row["array_id"] else None
+    again = store.backend.resubmission(appendix.detail, appendix.past or {}, appendix.script, tasks, mark)
+    phrased = store.backend.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
+    waiting = appended(again, phrased)
+    if waiting is None:
+        return _from_row(store, wanted, row)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    job_id = waiting.command.job_ids[0]
+    request = ActionRequest(Verb.SUBMIT, (job_id,))
+    search = Search(waiting.mark, waiting.job_name or None, not_before)
+    notes = tuple(note for note in waiting.notes if not note.startswith("left out, as meant for then"))
+    return Again(Plan(request, (), (waiting.command,)), notes, {job_id: search})
+
+
+def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> Again:
+    """Where a job's options are in no command: what its row says of it goes before the script's own lines."""
+    words = [f"--{name}={value}" for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"])) if value]
+    if row["limit_seconds"]:
+        words.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
+    again = plan_submission(store, replace(wanted, options=tuple(words)))
+    note = "its name, folder and time limit are those it had; all else is as its script's lines say"
+    return replace(again, asides=(*again.asides, note))

@@ -1,0 +1,161 @@
+"""Each job of a chain is submitted once, after the one before; the first that is not surely there is the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import Outcome, Submission
+from hpcdash.backends.slurm import BACKEND
+from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
+from hpcdash.stores import lost_answers
+from hpcdash.stores.actions import Actions
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.chains import chain_words, new_job, submit_chain
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.journal import Journal
+from hpcdash.stores.resubmission import Again
+from hpcdash.stores.submission import plan_submission
+from hpcdash.transport.base import Completed
+from tests.support.scripted_transport import RECENT, ScriptedTransport
+
+NOW = 1_795_250_000.0
+
+
+class Numbering(ScriptedTransport):
+    """Gives 91, 92, … to what is submitted; `answers` has what becomes of the n-th submission instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.submitted: list[tuple[str, ...]] = []
+        self.answers: dict[int, tuple[int, bytes, bytes] | Exception] = {}
+
+    async def run(self, argv: tuple[str, ...], **limits: object) -> Completed:
+        if "sbatch" not in argv:
+            return await super().run(argv, **limits)  # type: ignore[arg-type]
+        self.submitted.append(argv)
+        number = len(self.submitted)
+        answer = self.answers.get(number, (0, f"Submitted batch job {90 + number}\n".encode(), b""))
+        if isinstance(answer, Exception):
+            raise answer
+        return Completed(argv, *answer, 0.01)
+
+
+class Chain:
+    """A chain of a script on a cluster in this process, and what was told of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.transport = Numbering()
+        budget = CommandBudget(600)
+        self.store = ClusterStore(
+            "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=budget, user="alice"
+        )
+        self.actions = Actions(self.store, Journal(folder / "journal.jsonl", now=lambda: NOW))
+        self.planned: list[tuple[str, ...]] = []
+        self.told: list[tuple[int, Outcome]] = []
+
+    async def plan(self, after: tuple[str, ...]) -> Again:
+        self.planned.append(after)
+        return plan_submission(self.store, Submission(b"#!/bin/sh\n", "train.sh", after=after))
+
+    async def submit(self, count: int) -> tuple[Outcome, ...]:
+        return await submit_chain(
+            self.plan, self.actions, self.store, count, lambda link, outcome: self.told.append((link, outcome))
+        )
+
+    @property
+    def waited_for(self) -> list[str]:
+        """What each submission was told to wait for."""
+        return [next((word for word in argv if "dependency" in word), "") for argv in self.transport.submitted]
+
+
+@pytest.fixture
+def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
+    return Chain(tmp_path)
+
+
+LOST = CommandTimedOut("no answer", argv=("sbatch",))
+
+
+async def test_each_waits_for_the_one_before_however_it_ends(chain: Chain) -> None:
+    outcomes = await chain.submit(3)
+    assert [new_job(outcome) for outcome in outcomes] == ["91", "92", "93"]
+    assert chain.waited_for == ["", "--dependency=afterany:91", "--dependency=afterany:92"]
+    assert chain.told == list(enumerate(outcomes))
+    assert chain_words(outcomes, 3) == "3 jobs, one after the other: 91 92 93"
+
+
+async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> None:
+    chain.transport.answers[3] = (1, b"", b"sbatch: error: Batch job submission failed: Job violates QOS limits\n")
+    outcomes = await chain.submit(5)
+    assert len(chain.transport.submitted) == 3
+    assert chain_words(outcomes, 5) == (
+        "2 jobs of 5 submitted, which stay: 91 92; number 3: Job violates QOS limits; the 2 after it were not sent"
+    )
+
+
+async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_that_is_found(chain: Chain) -> None:
+    chain.transport.answers[2] = LOST
+
+    def arrives(word: str) -> None:
+        if len(chain.transport.submitted) == 2:
+            [mark] = [option[10:] for option in chain.transport.submitted[1] if option.startswith("--comment=")]
+            chain.transport.mine = chain.transport.recent = [{"jobarrayid": "192", "comment": mark}]
+
+    chain.transport.on_run = arrives
+    outcomes = await chain.submit(3)
+    assert [new_job(outcome) for outcome in outcomes] == ["91", "192", "93"]
+    assert chain.waited_for[2] == "--dependency=afterany:192"
+    assert len(chain.transport.submitted) == 3
+
+
+async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: Chain) -> None:
+    chain.transport.answers[2] = LOST
+    chain.transport.fails[RECENT] = ControllerDown("the controller does not answer", argv=("squeue",))
+    outcomes = await chain.submit(3)
+    assert [outcome.done for outcome in outcomes] == [True, None]
+    assert len(chain.transport.submitted) == 2
+    assert "1 job of 3 submitted, which stay: 91; number 2: whether it was submitted is not known" in chain_words(
+        outcomes, 3
+    )
+
+
+async def test_one_whose_number_was_not_told_is_the_last(chain: Chain) -> None:
+    chain.transport.answers[1] = (0, b"thank you\n", b"")
+    outcomes = await chain.submit(2)
+    assert (outcomes[0].done, len(chain.transport.submitted)) == (True, 1)
+
+
+async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is_an_error(chain: Chain) -> None:
+    async def refuses(after: tuple[str, ...]) -> Again:
+        if len(after) == at:
+            raise UsageError("it cannot be")
+        return await chain.plan(after)
+
+    at = 1
+    outcomes = await submit_chain(refuses, chain.actions, chain.store, 2)
+    assert [(outcome.done, outcome.words) for outcome in outcomes] == [
+        (True, "job 91"),
+        (False, "not submitted: it cannot be"),
+    ]
+    at = 0
+    with pytest.raises(UsageError, match="it cannot be"):
+        await submit_chain(refuses, chain.actions, chain.store, 2)
+
+
+@pytest.mark.parametrize("count", [0, 101])
+async def test_a_chain_of_none_or_of_far_too_many_is_refused(chain: Chain, count: int) -> None:
+    with pytest.raises(UsageError, match="1 to 100 jobs"):
+        await chain.submit(count)
+    assert chain.planned == []
+
+
+async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    [outcome] = await chain.submit(1)
+    assert new_job(outcome) == "91"
+    assert "not in the journal" in outcome.words
