@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage"})
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "train"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
-OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage"}
+OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "train"}
 # What ended cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
+FORM = frozenset({"submit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Action:
 
     `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks it for the key
     line, lower first; None keeps it to help and palette. `short` is
-    what the key line says.
+    what the key line says. `while_typing`: in a field of a form too, where other keys are the field's.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Action:
     acts: bool = False
     shown: int | None = None
     short: str = ""
+    while_typing: bool = False
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -62,6 +64,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
     Action("script", "b", "batch script", OF_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
+    Action("train", "c", "the train a job is in: those before and after it", JOB_TABLES | {"job"}, Capability.JOBS),
     Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
     Action(
         "hold", "h", "hold, or release what is held", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7, short="hold"
@@ -73,6 +76,66 @@ ACTIONS: tuple[Action, ...] = (
         "alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_LIVING_JOB, Capability.ALTER, acts=True
     ),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
+    Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
+    Action(
+        "submit_form",
+        "ctrl+j",
+        "look once more, and submit (asks)",
+        FORM,
+        Capability.SUBMIT,
+        acts=True,
+        shown=1,
+        short="submit",
+        while_typing=True,
+    ),
+    Action(
+        "preview",
+        "ctrl+o",
+        "the script, what changed since the last, the form",
+        FORM,
+        shown=2,
+        short="script",
+        while_typing=True,
+    ),
+    Action(
+        "start_from",
+        "ctrl+l",
+        "start from a recent one, a template, an empty form",
+        FORM,
+        shown=3,
+        short="recent",
+        while_typing=True,
+    ),
+    Action(
+        "other_way",
+        "ctrl+n",
+        "a batch script as it is, or back to a command",
+        FORM,
+        shown=4,
+        short="batch script",
+        while_typing=True,
+    ),
+    Action("keep", "ctrl+g", "keep as a template", FORM, shown=5, short="keep", while_typing=True),
+    Action(
+        "append",
+        "plus",
+        "append to the train",
+        frozenset({"train"}),
+        Capability.SUBMIT,
+        acts=True,
+        shown=2,
+        short="append",
+    ),
+    Action(
+        "edit_next",
+        "E",
+        "edit what the next element runs, where it is a stub",
+        frozenset({"train"}),
+        Capability.SCRIPT,
+        acts=True,
+        shown=8,
+        short="edit next",
+    ),
     Action("mark_failed", "f", "mark the failed", frozenset({"triage"}), shown=1, short="mark failed"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
@@ -102,14 +165,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("reverse", "O", "reverse the order", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
     Action("copy", "y", "copy the id, or a log's path", shown=11, short="copy"),
-    Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now"),
+    Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),
     Action("tour_next", "ctrl+t", "the tour's next hint"),
     Action("tour_end", "ctrl+e", "end the tour"),
     Action("explain", "exclamation_mark", "the whole error: command, status, its own words"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
-    Action("escape", "escape", "clear what is typed or filtered, then back"),
+    Action("escape", "escape", "clear what is typed or filtered, then back", short="back", while_typing=True),
     Action("back", "q", "back; quit from the first view", shown=10, short="back"),
 )
 

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from hpcdash.domain import query
@@ -28,10 +29,25 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import Action, available, key_sign, textual_keys
 from hpcdash.ui.screens.action_words import changeable_words
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
-from hpcdash.ui.screens.job_actions import JobActions
+from hpcdash.ui.screens.submitting import Submitting
+from hpcdash.ui.screens.train_actions import TrainActions
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.surroundings import meanwhile_words, shown_error, shown_snapshot, status_parts
-from hpcdash.ui.views import clusters, history, job, jobs, journal, log, node, nodes, queues, script, triage
+from hpcdash.ui.views import (
+    clusters,
+    history,
+    job,
+    jobs,
+    journal,
+    log,
+    node,
+    nodes,
+    queues,
+    script,
+    submit,
+    train,
+    triage,
+)
 from hpcdash.ui.views.base import View, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -52,7 +68,9 @@ SPECS: dict[str, ViewSpec] = {
         log.VIEW,
         script.VIEW,
         triage.VIEW,
+        train.VIEW,
         journal.VIEW,
+        submit.VIEW,
     )
 }
 # More events than these at once are told in one line.
@@ -62,7 +80,7 @@ _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 
 
-class MainScreen(JobActions, Screen[None], inherit_bindings=False):
+class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False):
     """Keeps a stack of views for each cluster, and what is around them up to date."""
 
     DEFAULT_CSS = """
@@ -127,6 +145,8 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         await self.go(self._first)
         for session in self.sessions:
             session.store.listen(partial(self._heard, session))
+            if session.launches is not None and not self.read_only:
+                session.launches.follow(self.notice)
         self.set_interval(1.0, self._tick)
 
     def on_resize(self) -> None:
@@ -242,7 +262,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._crumbs(), view.marks(), views, f"show_{self.view_name}")
         self.query_one(Hint).show(view.hint())
-        self.query_one(KeyLine).show(actions)
+        self.query_one(KeyLine).show(_obeyed_while_typing(actions) if _is_of_a_form(self.focused) else actions)
         self._banner()
         self._status()
 
@@ -396,9 +416,12 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
         """While one types in a field every key is the field's; else they are those of the view."""
         if action != "act":
             return super().check_action(action, parameters)
-        if isinstance(self.focused, Input):
+        if isinstance(self.focused, Input) and not _is_of_a_form(self.focused):
             return False
-        return bool(self.stack) and any(one.name == parameters[0] for one in self.actions())
+        is_typing = _is_of_a_form(self.focused)
+        return bool(self.stack) and any(
+            one.name == parameters[0] and (one.while_typing or not is_typing) for one in self.actions()
+        )
 
     def _why_not(self, action: Action) -> str:
         """Why an action of this view cannot be done at all; '' where that is not so."""
@@ -413,7 +436,7 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """A key of this view that nobody took says why."""
-        if self.stack and not isinstance(self.focused, Input):
+        if self.stack and not isinstance(self.focused, Input) and not _is_of_a_form(self.focused):
             for action in self.registry:
                 if event.key in action.key.split(",") and (words := self._why_not(action)):
                     self.notify(words, severity="warning", timeout=3, markup=False)
@@ -544,6 +567,16 @@ class MainScreen(JobActions, Screen[None], inherit_bindings=False):
             words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
             words.append("  keys: " + " ".join(query.keys_of(self.view.schema)) + "\n", "dim")
         self.app.push_screen(WordsDialog(f"help: {self.view_name}", words))
+
+
+def _is_of_a_form(widget: Widget | None) -> bool:
+    """Whether keys are a field's of a view's form, all but those that are meant for it while one types."""
+    return bool(getattr(widget, "takes_typing", False))
+
+
+def _obeyed_while_typing(actions: Sequence[Action]) -> list[Action]:
+    """What the line of keys tells in a field; that one can leave it is worth a word."""
+    return [replace(one, shown=4) if one.name == "escape" else one for one in actions if one.while_typing]
 
 
 def _visible_lines(words: str) -> Text:

@@ -1,0 +1,223 @@
+"""What the form of a new submission leads to: the plan, the question, the submission, and where the new job's logs are.
+
+Imports what it needs when it is needed: most runs submit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpcdash.backends.base import Outcome
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.stores.known_jobs import known_row
+from hpcdash.ui.screens.action_words import error_words
+from hpcdash.ui.screens.job_actions import JobActions
+from hpcdash.ui.views.jobs import JobsView
+from hpcdash.ui.views.submit import SubmitView
+
+if TYPE_CHECKING:
+    from hpcdash.stores.launches import PlannedLaunch
+    from hpcdash.stores.resubmission import Again
+    from hpcdash.ui.session import ClusterSession
+    from hpcdash.ui.views.submit_look import Look
+
+# How often the list is looked into for a new job, and how many times.
+_LOOK_SECONDS = 0.5
+_MOST_LOOKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What was planned of one job, and of the launch it is, if it is one."""
+
+    again: Again
+    launch: PlannedLaunch | None = None
+
+
+class Submitting(JobActions):
+    """The handlers of `n` and of the form's keys, for MainScreen."""
+
+    if TYPE_CHECKING:
+
+        async def go(self, name: str, /, **arguments: object) -> None: ...
+
+        async def pop(self) -> bool: ...
+
+        def notice(self, words: str) -> None: ...
+
+    async def do_new(self) -> None:
+        """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
+        from hpcdash.ui.views.submit_choices import job_words
+
+        job_id = self.view.pointed_job()
+        row = None if job_id is None else known_row(self.session.store, job_id)
+        await self.go("submit")
+        if isinstance(self.view, SubmitView):
+            is_living = row is not None and row["state"] in ACTIVE | WAITING
+            self.view.offer_after(str(job_id) if is_living else "", job_words(row) if row is not None else "")
+
+    def do_submit_form(self) -> None:
+        view = self.view
+        if isinstance(view, SubmitView) and not view.is_being_submitted:
+            view.is_being_submitted = True
+            self.run_worker(self._submit_once(view, self.session), group="acting")
+
+    async def _submit_once(self, view: SubmitView, session: ClusterSession) -> None:
+        """One submission of a form at a time, however often its key is pressed."""
+        try:
+            await self._submit(view, session)
+        except HpcdashError as error:
+            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+        finally:
+            view.is_being_submitted = False
+
+    async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
+        """Looks once more, plans, asks, submits; and finds out what became of it where the answer was lost."""
+        looked = await view.look_now()
+        if not looked.is_whole:
+            view.tried()
+            return
+        plan = _planner(view, session, looked)
+        first = await plan(None)
+        if self.view is not view:
+            return
+        asides = [*view.told(), *first.again.asides]
+        if first.launch is not None:
+            asides.append(f"its script and its request are put into {first.launch.place.folder}, a new folder there")
+        if looked.links > 1:
+            rest = looked.links - 1
+            what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
+            asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
+        if looked.links == 1:
+            outcomes = await self._submit_one(session, first, asides)
+        else:
+            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links)
+        if not outcomes:
+            return
+        said = [await self._concluded(view, first, outcomes[0])]
+        if outcomes[0].done:
+            await self._was_submitted(view, first, looked, outcomes, said)
+        elif said[0]:
+            self.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
+        session.poller.ask_now()
+
+    async def _submit_one(
+        self, session: ClusterSession, planned: _Planned, asides: Sequence[str]
+    ) -> tuple[Outcome, ...]:
+        report = await self.carry_out(planned.again.plan, asides=asides)
+        if report is None:
+            return ()
+        return (await self.look_for(planned.again, report, session))[-1:]
+
+    async def _submit_chain(
+        self,
+        view: SubmitView,
+        session: ClusterSession,
+        first: _Planned,
+        plan: Callable[[tuple[str, ...] | None], Awaitable[_Planned]],
+        asides: Sequence[str],
+        links: int,
+    ) -> tuple[Outcome, ...]:
+        from hpcdash.stores.chains import chain_words, submit_chain
+
+        dialog = self.ask_first(first.again.plan, asides)
+        if dialog is None or not await dialog.answer:
+            return ()
+        made = [first]
+        outcomes: list[Outcome] = []
+
+        async def plan_link(after: tuple[str, ...]) -> Again:
+            if after:
+                made.append(await plan(after))
+            return made[-1].again
+
+        def told(link: int, outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
+
+        try:
+            settled = await submit_chain(plan_link, session.actions, session.store, links, told)
+        finally:
+            view.say("")
+        for planned, outcome in list(zip(made, settled, strict=False))[1:]:
+            await self._concluded(view, planned, outcome)
+        is_well = len(settled) == links and all(outcome.done for outcome in settled)
+        self.notify(
+            visible(chain_words(settled, links)),
+            severity="information" if is_well else "error",
+            timeout=12,
+            markup=False,
+        )
+        return settled
+
+    async def _concluded(self, view: SubmitView, planned: _Planned, outcome: Outcome) -> str:
+        """What a launch that ended this way leaves to be done and said."""
+        return "" if planned.launch is None else await view.launches.conclude(planned.launch, outcome)
+
+    async def _was_submitted(
+        self,
+        view: SubmitView,
+        planned: _Planned,
+        looked: Look,
+        outcomes: Sequence[Outcome],
+        said: Sequence[str],
+    ) -> None:
+        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to the list."""
+        from hpcdash.stores.chains import new_job
+        from hpcdash.ui.views.submit_start import remember
+
+        number = new_job(outcomes[0])
+        await remember(view, looked)
+        view.forget()
+        words = [f"job {number} submitted" if number else "submitted"]
+        if planned.launch is not None:
+            words.append(f"its logs will be in {planned.launch.place.folder}")
+        words += [more for more in said if more]
+        self.notice("; ".join(words))
+        if self.view is view:
+            await self.pop()
+        if isinstance(self.view, JobsView) and number:
+            self._point_at(number, self.view, self.view.pointed_job())
+
+    def _point_at(self, number: str, view: JobsView, pointed: str | None, looks: int = _MOST_LOOKS) -> None:
+        """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
+        if self.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
+            return
+        self.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
+
+
+def _planner(
+    view: SubmitView, session: ClusterSession, looked: Look
+) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
+    """What plans the job, or a link of its chain that waits for others than it says itself."""
+
+    async def launch(after: tuple[str, ...] | None) -> _Planned:
+        from hpcdash.stores.launches import WantedLaunch
+
+        request = looked.request
+        if request is None:
+            raise UsageError("there is nothing to submit yet")
+        request = request if after is None else replace(request, after=after)
+        planned = await view.launches.plan(WantedLaunch(request, looked.text))
+        return _Planned(planned.again, planned)
+
+    async def hand_in(after: tuple[str, ...] | None) -> _Planned:
+        from hpcdash.stores.job_rows import ids_in_full
+        from hpcdash.stores.submission import plan_submission
+        from hpcdash.ui.views.submit_look import script_submission
+
+        content = view.batch_file.content
+        if looked.as_it_is is None or not isinstance(content, bytes):
+            raise UsageError("there is no script yet to submit")
+        await session.store.open(force=True)
+        wanted = script_submission(looked.as_it_is, content, after)
+        if wanted.after and not session.store.backend.has_whole_ids:
+            rows = await session.actions.rows_of(wanted.after)
+            wanted = replace(wanted, after=ids_in_full(wanted.after, rows))
+        return _Planned(plan_submission(session.store, wanted))
+
+    return launch if looked.as_it_is is None else hand_in

@@ -1,0 +1,137 @@
+"""What the cluster says of a submission before it is made: when it would start, what is missing. Draws nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
+
+from rich.text import Text
+
+from hpcdash.backends.base import StartEstimate
+from hpcdash.domain.stakes import span_words
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError
+from hpcdash.launch.findings import Finding
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.ui.views.submit_look import Look
+
+# It is asked no more often than that.
+_EVERY_SECONDS = 8.0
+_NOW_SECONDS = 30
+_MOST_ASIDES = 3
+
+
+class ClusterAnswer:
+    """The last answer, and what it is for: it says nothing of what was typed since."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._for = ""
+        self._asked_at = float("-inf")
+        self.is_asking = False
+        self.failed = ""
+        self.estimate = StartEstimate(is_known=False)
+        self.missing: tuple[Finding, ...] = ()
+
+    def is_for(self, looked: Look) -> bool:
+        return self._for == _key(looked)
+
+    def wait_seconds(self, rest_seconds: float) -> float:
+        """How long to wait before it is asked: until typing rests, and not right after it was asked."""
+        return max(rest_seconds, self._asked_at + _EVERY_SECONDS - time.monotonic())
+
+    def forget(self) -> None:
+        """It may be asked at once, even the same."""
+        self._for = ""
+        self._asked_at = float("-inf")
+
+    async def ask(self, looked: Look) -> None:
+        """Ask when it would start, and which of its paths are missing."""
+        from hpcdash.stores.checks import estimate_start, missing_paths
+
+        over = looked.as_it_is
+        self.is_asking, self._asked_at = True, time.monotonic()
+        try:
+            await self._store.open()
+            script = looked.script.encode("utf-8", "surrogateescape")
+            self.estimate = await estimate_start(self._store, script, over.options if over is not None else ())
+            self.missing = () if looked.request is None else await missing_paths(self._store, looked.request)
+            self.failed = ""
+        except HpcdashError as error:
+            self.estimate, self.missing = StartEstimate(is_known=False), ()
+            self.failed = error.message
+        finally:
+            self.is_asking = False
+        self._for = _key(looked)
+
+    def start_words(self, looked: Look, zone: tzinfo | None) -> Text:
+        """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
+        if self.is_asking:
+            return Text("start: asking …", "dim")
+        if not self.is_for(looked):
+            return Text("start: asked once typing rests", "dim")
+        if self.failed:
+            return Text(f"start: not known: {visible(self.failed)}", "dim")
+        estimate = self.estimate
+        if not estimate.is_known:
+            return Text(f"start: {visible(estimate.hint) or 'not told here'}", "dim")
+        if estimate.refusal:
+            words = f"✗ it would be refused: {visible(estimate.refusal)}"
+            return Text(f"{words}. {visible(estimate.hint)}" if estimate.hint else words, "bold")
+        return self._start(estimate, zone)
+
+    def _start(self, estimate: StartEstimate, zone: tzinfo | None) -> Text:
+        text = Text("start: ")
+        if estimate.starts_at_epoch is None:
+            text.append("not told")
+        else:
+            ahead = estimate.starts_at_epoch - self._store.clock.now()
+            at = datetime.fromtimestamp(estimate.starts_at_epoch, zone)
+            when = "now" if ahead < _NOW_SECONDS else f"in {span_words(max(60.0, ahead))} ({at:%a %H:%M})"
+            text.append(when, "bold")
+        if estimate.node_list:
+            text.append(f" on {visible(estimate.node_list)}")
+        text.append("; the scheduler's own estimate, which moves", "dim")
+        return text
+
+    def start_told(self, looked: Look, zone: tzinfo | None) -> str:
+        """`start: now on g1`; '' where nothing is known of what stands there now."""
+        is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
+        return self.start_words(looked, zone).plain.partition(";")[0] if is_told else ""
+
+    def told_of(self, looked: Look) -> tuple[Finding, ...]:
+        """What is missing there, of what stands there now."""
+        return self.missing if self.is_for(looked) else ()
+
+    def refusal_of(self, looked: Look) -> str:
+        """Why the scheduler would not take what stands there now, '' where it would or that is not known."""
+        return self.estimate.refusal if self.is_for(looked) else ""
+
+
+def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], start: Text) -> Text:
+    """A few lines: what it comes to or which fields are in the way, when it would start, what is odd.
+
+    `problems` are words by the names of fields as they are shown.
+    """
+    first = Text()
+    if problems:
+        fields = ", ".join(name for name in problems if name)
+        first.append(f"✗ not yet: {fields or 'see below'}", "bold")
+    else:
+        first.append(visible(looked.words) or "nothing to submit yet", "bold")
+        if looked.links > 1:
+            first.append(f"   × {looked.links} in a chain", "bold")
+    lines = [first]
+    if looked.is_whole and looked.script:
+        lines.append(start)
+    lines += [Text(f"! {visible(words)}") for words in asides[:_MOST_ASIDES]]
+    if len(asides) > _MOST_ASIDES:
+        lines[-1].append(f"   and {len(asides) - _MOST_ASIDES} more", "dim")
+    text = Text("\n").join(lines)
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _key(looked: Look) -> str:
+    return f"{looked.script}\0{looked.as_it_is}"

@@ -1,0 +1,263 @@
+"""What the form makes as it stands: the script, what is wrong or odd, what it comes to. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcdash.backends.base import Submission
+from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.launch.findings import Finding
+from hpcdash.launch.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
+from hpcdash.launch.form_fields import FIELDS, HERE, THERE
+from hpcdash.launch.offers import Offers
+from hpcdash.launch.request import Request
+from hpcdash.launch.request_file import read_request
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.launches import Launches
+from hpcdash.stores.recents import Recent, Recents
+
+# Stands for what tells a launch from others, which it gets when it is submitted.
+_UID = "new"
+_NO_COMMAND_YET = "# what runs comes here"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
+
+    `words` say what it comes to; `script` is what would be submitted, '' where nothing can be told yet. `text` is what
+    is kept of it: the request as TOML, or the script.
+    """
+
+    problems: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    asides: tuple[str, ...] = ()
+    words: str = ""
+    script: str = ""
+    lines: Sequence[ScriptLine] = ()
+    difference: Sequence[ScriptLine] = ()
+    before: Recent | None = None
+    text: str = ""
+    request: Request | None = None
+    as_it_is: ScriptReading | None = None
+    links: int = 1
+    # Where it goes: the one that is named, or the one that is taken where none is.
+    queue: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it could be submitted."""
+        return not self.problems
+
+
+class BatchFile:
+    """The batch script that is to be submitted as it is. `content` is a complaint where it cannot be read, None: none.
+
+    One on the cluster is read once, until it is forgotten.
+    """
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._of = ("", "")
+        self.content: bytes | str | None = None
+
+    def forget(self) -> None:
+        self._of = ("", "")
+
+    def is_to_be_asked_for(self, texts: Mapping[str, str]) -> bool:
+        """Whether the cluster is to be asked for it."""
+        file, where = _named(texts)
+        return bool(file) and where != HERE and self._of != (file, where)
+
+    async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
+        """What the form names."""
+        from hpcdash.stores.batch_files import read_here, read_there
+
+        file, where = _named(texts)
+        if where != HERE and file and self._of == (file, where):
+            return self.content
+        try:
+            self.content = (
+                None if not file else await (read_here(file) if where == HERE else read_there(self._store, file))
+            )
+        except HpcdashError as error:
+            self.content = visible(error.message)
+        self._of = (file, where)
+        return self.content
+
+
+class LastSubmitted:
+    """The last submission of each name on one cluster; the files are read once for a name, until one more is made."""
+
+    def __init__(self, recents: Recents, cluster: str) -> None:
+        self._recents = recents
+        self._cluster = cluster
+        self._known: dict[str, Recent | None] = {}
+
+    def of(self, name: str) -> Recent | None:
+        if name not in self._known:
+            self._known[name] = self._recents.last_of(self._cluster, name)
+        return self._known[name]
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
+    """The request that a draft makes, and its script."""
+    from hpcdash.launch.lint import lint_request
+    from hpcdash.launch.request_text import request_text
+    from hpcdash.launch.resource_words import resource_words
+
+    site = launches.settings.site
+    reading = read_form(draft, site)
+    problems = dict(reading.problems)
+    request = reading.request
+    if request is None and set(problems) == {"command"} and problems["command"].startswith(MISSING):
+        # What else is asked for is shown all the same.
+        request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
+    if request is None:
+        return Look(problems, text=reading.text, links=reading.links)
+    try:
+        script = launches.render(request, uid=_UID, root=root)
+    except UsageError as error:
+        _complain(problems, error)
+        return Look(
+            problems,
+            words=resource_words(in_its_queue(request, launches), offers),
+            text=reading.text,
+            links=reading.links,
+        )
+    asked = in_its_queue(request, launches)
+    findings = lint_request(asked, offers, script)
+    problems, warnings, asides = sorted_findings(findings, problems)
+    before = last.of(request.name)
+    difference: Sequence[ScriptLine] = ()
+    if before is not None and before.kind == "request":
+        try:
+            old = launches.render(read_request(before.text, site=site), uid=_UID, root=root).text
+            difference = difference_lines(unified(old, script.text, ("as it was submitted last", "as it is now")))
+        except UsageError:
+            before = None
+    text = request_text(request, site=site) or reading.text
+    lines = script_lines(script.text, launches.store.backend.explain_directive)
+    return Look(
+        problems,
+        warnings,
+        asides,
+        resource_words(asked, offers),
+        script.text,
+        lines,
+        difference,
+        before,
+        text,
+        request if reading.request is not None else None,
+        links=reading.links,
+        queue=asked.queue,
+    )
+
+
+def _named(texts: Mapping[str, str]) -> tuple[str, str]:
+    return texts.get("file", "").strip(), texts.get("file_where", "").strip() or HERE
+
+
+def in_its_queue(request: Request, launches: Launches) -> Request:
+    """The request as it will be submitted: in a queue, with what the site says of that."""
+    from hpcdash.launch.request_defaults import with_queue_defaults
+
+    return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
+
+
+def look_at_script(
+    draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
+) -> Look:
+    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
+    from hpcdash.launch.lint import lint_script
+
+    backend = launches.store.backend
+    directives = "pbs" if backend.directives == "pbs" else "slurm"
+    reading = read_script_form(draft, directives)
+    problems = dict(reading.problems)
+    if isinstance(content, str):
+        problems.setdefault("file", content)
+    if content is None or isinstance(content, str):
+        return Look(problems, as_it_is=reading, links=reading.links)
+    try:
+        handover = backend.submission(script_submission(reading, content))
+        said = handover.notes
+    except UsageError as error:
+        _complain(problems, error, "extra_args")
+        said = ()
+    findings = lint_script(content, "pbs" if directives == "pbs" else "slurm", offers)
+    if reading.options:
+        # What is said over a line of the script may mend it: the scheduler tells.
+        findings = tuple(replace(one, severity="warning") if _is_of_a_line(one) else one for one in findings)
+    problems, warnings, asides = sorted_findings(findings, problems, "file")
+    text = content.decode("utf-8", "surrogateescape")
+    lines = _with_notes(script_lines(text, backend.explain_directive), findings)
+    before = last.of(reading.file if reading.is_here else f"{THERE}:{reading.file}")
+    difference: Sequence[ScriptLine] = ()
+    if before is not None:
+        difference = difference_lines(unified(before.text, text, ("as it was submitted last", "as it is now")))
+    over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
+    words = f"the script as it is{', over it ' + over if over else ''}"
+    return Look(
+        problems, warnings, (*asides, *said), words, text, lines, difference, before, text, None, reading, reading.links
+    )
+
+
+def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None) -> Submission:
+    """What is handed in; `after` takes the place of the jobs it was to wait for."""
+    from hpcdash.stores.batch_files import path_there
+
+    return Submission(
+        script=content,
+        name=reading.file.rpartition("/")[2] or reading.file,
+        options=reading.options,
+        arguments=reading.arguments,
+        array=reading.array,
+        after=reading.after if after is None else after,
+        held=reading.held,
+        file="" if reading.is_here else path_there(reading.file),
+    )
+
+
+def sorted_findings(
+    findings: Sequence[Finding], problems: Mapping[str, str], home: str = ""
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest as sentences."""
+    wrong, odd = dict(problems), dict[str, str]()
+    asides: list[str] = []
+    for finding in findings:
+        words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+        name = finding.field if finding.field in FIELDS else ""
+        if not name and finding.field:
+            words = f"{finding.field}: {words}"
+        if finding.severity == "error":
+            wrong.setdefault(name or home, words)
+        elif name:
+            odd.setdefault(name, words)
+        else:
+            asides.append(words)
+    return wrong, odd, tuple(asides)
+
+
+def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
+    name, words = field_of_complaint(error.message)
+    problems.setdefault(name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part))
+
+
+def _is_of_a_line(finding: Finding) -> bool:
+    return finding.field.startswith("line ")
+
+
+def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[Finding]) -> list[ScriptLine]:
+    """The lines, with what was found in one beside it."""
+    notes = {finding.field: finding.words for finding in findings if _is_of_a_line(finding)}
+    return [
+        replace(line, note=f"! {visible(notes[key])}") if (key := f"line {line.number}") in notes else line
+        for line in lines
+    ]

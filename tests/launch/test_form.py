@@ -1,0 +1,152 @@
+"""What is typed into the form as a request, and a request as it would be typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.launch.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
+from hpcdash.launch.form_fields import FIELDS, GROUPS
+from hpcdash.launch.request import Container, Launcher, Runtime, SlotType
+
+ALL = {
+    "name": "train",
+    "command": "module load cuda\npython train.py",
+    "queue": "gpu",
+    "slots": "8",
+    "slots_per_node": "4",
+    "slot_type": "cuda",
+    "gpu_type": "a100",
+    "memory": "64G",
+    "time": "2h",
+    "array": "1-10%1",
+    "after": "12 13_[1-2]",
+    "hold": "yes",
+    "account": "lab",
+    "qos": "high",
+    "project": "llm",
+    "work_dir": "/scratch/me",
+    "environment": "A=1\nB=two words = 2",
+    "container.image": "docker://python:3.12",
+    "container.runtime": "podman",
+    "container.binds": "/data:/data:ro '/with blank:/x'",
+    "signal": "B:USR1@600",
+    "requeue": "yes",
+    "kill_switch": "/scratch/KILL",
+    "save_switch": "/scratch/SAVE",
+    "launcher": "torchrun",
+    "exclude_nodes": "n[01-03] n17",
+    "extra_args": '--nice=3 --comment="a b" -A other',
+}
+
+
+def test_every_field_of_the_form_reaches_the_request() -> None:
+    reading = read_form(Draft(ALL))
+    request = reading.request
+    assert reading.problems == {}
+    assert request is not None
+    assert (request.slots, request.slots_per_node, request.slot_type) == (8, 4, SlotType.CUDA)
+    assert (request.limit_seconds, request.memory_bytes) == (7200, 64 * 1024**3)
+    assert request.command == "module load cuda\npython train.py"
+    assert (str(request.array), request.after, request.hold) == ("1-10%1", ("12", "13_[1-2]"), True)
+    assert request.environment == {"A": "1", "B": "two words = 2"}
+    assert request.container == Container(Runtime.PODMAN, "docker://python:3.12", ("/data:/data:ro", "/with blank:/x"))
+    assert request.extra_args == ("--nice=3", '--comment="a b"', "-A other")
+    assert request.exclude_nodes == ("n[01-03]", "n17")
+    assert (request.launcher, request.requeue) == (Launcher.TORCHRUN, True)
+
+
+def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
+    again = draft_of(read_form(Draft(ALL)).text)
+    assert read_form(again).request == read_form(Draft(ALL)).request
+    assert dict(again.texts) == {**ALL, "container.binds": "/data:/data:ro '/with blank:/x'"}
+
+
+def test_what_has_no_field_is_kept_and_comes_back() -> None:
+    text = 'command = "x"\nlabels = ["a", "b"]\nkind = "cmd"\n[site]\ntres_supported = false\n'
+    draft = draft_of(text)
+    assert set(draft.rest) == {"labels", "kind", "site"}
+    request = read_form(draft).request
+    assert request is not None
+    assert (request.labels, request.kind, request.site.tres_supported) == (("a", "b"), "cmd", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("slots", "many", "whole number"),
+        ("time", "30", "has no unit"),
+        ("memory", "64", "has no unit"),
+        ("slot_type", "gpu", "expected"),
+        ("array", "3-", "3-"),
+        ("environment", "1A=x", "no name of a variable"),
+        ("environment", "PATH", "write NAME=value"),
+        ("container.binds", '"/a', "a quote is not closed"),
+        ("container.binds", "/a:b", "in the container begins with '/'"),
+        ("extra_args", "--comment='x", "a quote is not closed"),
+        ("signal", "USR1", "write"),
+        ("chain", "0", "from 1 to 100"),
+        ("chain", "2x", "from 1 to 100"),
+    ],
+)
+def test_what_is_wrong_is_told_of_its_field(name: str, text: str, words: str) -> None:
+    image = {"container.image": "x.sif"} if name.startswith("container") else {}
+    reading = read_form(Draft({"command": "x", **image, name: text}))
+    assert reading.request is None
+    assert words in reading.problems[name]
+    assert set(reading.problems) == {name}
+
+
+def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
+    assert read_form(Draft()).problems == {"command": "missing: give what to run, a command or a script"}
+
+
+def test_a_chain_of_an_array_is_not_both() -> None:
+    reading = read_form(Draft({"command": "x", "array": "1-4%1", "chain": "3"}))
+    assert "one of array and chain" in reading.problems["chain"]
+
+
+def test_quotes_line_ends_and_odd_letters_of_a_command_stay_what_they_are() -> None:
+    command = """python -c 'print("a\\tb")' # ü "end"\n\techo \\"""
+    request = read_form(Draft({"command": command})).request
+    assert request is not None
+    assert request.command == command
+
+
+@pytest.mark.parametrize(
+    ("directives", "options"),
+    [
+        ("slurm", ("--partition=gpu", "--time=01:30:00", "--nice=3")),
+        ("pbs", ("-q", "gpu", "-l", "walltime=1:30:00", "--nice=3")),
+    ],
+)
+def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(directives: str, options: tuple[str, ...]) -> None:
+    typed = {"file": "a.sh", "queue": "gpu", "time": "90m", "extra_args": "--nice=3", "array": "1-3", "after": "7"}
+    reading = read_script_form(Draft({**typed, "hold": "yes", "arguments": "--epochs '1 2'"}), directives)
+    assert reading.problems == {}
+    assert reading.options == options
+    assert (reading.array, reading.after, reading.held) == ("1-3", ("7",), True)
+    assert reading.arguments == ("--epochs", "1 2")
+
+
+def test_a_script_without_a_path_is_missing_one() -> None:
+    assert read_script_form(Draft(), "slurm").problems["file"].startswith("missing")
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("queue: 'a b' cannot stand in a batch script", "queue"),
+        ("container.image: no such scheme", "container.image"),
+        ("-A is not for extra_args: account says it", "extra_args"),
+        ("storage_root: no path", ""),
+        ("nothing is known: ask again", ""),
+    ],
+)
+def test_an_error_is_told_of_the_field_that_it_names(words: str, field: str) -> None:
+    assert field_of_complaint(words)[0] == field
+
+
+def test_each_field_has_a_hint_and_stands_in_one_group() -> None:
+    names = [field.name for group in GROUPS for field in group.fields]
+    assert len(names) == len(set(names)) == len(FIELDS)
+    assert all(field.hint and len(field.label) <= 13 for field in FIELDS.values())

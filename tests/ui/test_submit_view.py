@@ -1,0 +1,431 @@
+"""The form of a new submission: what it says while one types, and jobs that are submitted from it and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.events import Key
+from textual.pilot import Pilot
+
+from hpcdash.backends.base import StartEstimate
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.ui.screens.act_dialogs import ConfirmDialog
+from hpcdash.ui.views.jobs import JobsView
+from hpcdash.ui.views.submit import SubmitView
+from hpcdash.ui.widgets.form_choice import ChoiceDialog
+from tests.local.queue_lab import QueueLab
+from tests.ui.stage import PBS_CASES, press, screen_text, settled, type_text, until
+from tests.ui.submit_stage import fill, form_of, looked, open_form, queue_app, recorded_app
+
+SMALL, LARGE = (80, 24), (140, 40)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[QueueLab]:
+    lab = QueueLab(tmp_path / "queue", tmp_path / "work")
+    yield lab
+    lab.end()
+
+
+async def submit(pilot: Pilot[Any]) -> None:
+    """Submit what stands in the form, saying yes."""
+    await pilot.press("ctrl+j")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog), "a question")
+    await pilot.press("y")
+    await until(pilot, lambda: not isinstance(pilot.app.main.view, SubmitView), "submitted")
+
+
+# -- jobs that run
+
+
+async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await type_text(pilot, "hello")
+        await pilot.press("tab")
+        await type_text(pilot, "echo it runs")
+        await looked(pilot)
+        assert "echo it runs" in form_of(pilot).seen.script
+        await submit(pilot)
+        assert queue.ended("1").state == "completed"
+        assert [row["id"] for row in queue.rows("history", "1")] == ["1"]
+        with pytest.raises(ValueError, match="not enough"):
+            queue.job("2")
+        (folder,) = (tmp_path / "state" / "launches").iterdir()
+        assert (folder / "1.out").read_text() == "it runs\n"
+        assert 'command = "echo it runs"' in (folder / "request.toml").read_text()
+        await until(pilot, lambda: app.main.view.pointed_job() == "1", "the cursor on the new job")
+        assert f"its logs will be in {folder}" in screen_text(app).replace("\n", "")
+
+
+async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, name="hello", command="true")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        await pilot.press("n")
+        await until(pilot, lambda: app.screen is app.main, "the form again")
+        assert app.main.view is view
+        assert view.form.texts()["name"] == "hello"
+        assert queue.rows("jobs") == []
+        assert not (tmp_path / "state" / "launches").exists()
+
+
+async def test_the_key_pressed_twice_asks_once_and_submits_once(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, command="true", name="once")
+        for _ in range(3):
+            app.post_message(Key("ctrl+j", None))
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.main.view, JobsView), "submitted")
+        assert app.screen is app.main
+        assert queue.ended("1").state == "completed"
+        with pytest.raises(ValueError, match="not enough"):
+            queue.job("2")
+
+
+async def test_a_chain_is_jobs_that_wait_each_for_the_one_before(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="train", command="true", chain="3")
+        await submit(pilot)
+        for number in "123":
+            assert queue.ended(number).state == "completed"
+        first, second, third = (queue.job(number) for number in "123")
+        assert (first.ended_at or 0.0) <= (second.started_at or 0.0)
+        assert (second.ended_at or 0.0) <= (third.started_at or 0.0)
+
+
+async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(queue: QueueLab, tmp_path: Path) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(f"#!/bin/bash\n#SBATCH --job-name=own --time=10\necho $1 >{tmp_path}/said\n")
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await press(pilot, "ctrl+n")
+        view = await fill(pilot, file=str(script), arguments="'two words'", time="5m")
+        await until(pilot, lambda: "--job-name=own" in view.seen.script, "the script")
+        assert "time limit 10 min" in screen_text(app)
+        await submit(pilot)
+        assert queue.ended("1").state == "completed"
+        assert (tmp_path / "said").read_text() == "two words\n"
+        (row,) = queue.rows("history", "1")
+        assert (row["name"], row["limit_seconds"]) == ("own", 300)
+
+
+async def test_an_array_is_submitted_held_where_that_is_wanted(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="sweep", command="true", array="1-3%1", hold="yes")
+        await submit(pilot)
+        assert queue.job("1_2").held
+
+
+# -- drafts, recent ones, templates
+
+
+async def test_escape_keeps_the_draft_and_n_goes_on_with_it(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await type_text(pilot, "train")
+        await press(pilot, "escape")
+        assert isinstance(app.main.view, JobsView)
+        await press(pilot, "n")
+        assert form_of(pilot).form.texts() == {"name": "train"}
+        assert form_of(pilot).form.field == "name"
+
+
+async def test_what_was_submitted_can_be_started_from_and_compared_with(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="train", command="true", time="5m")
+        await submit(pilot)
+        await open_form(pilot)
+        assert form_of(pilot).form.texts() == {}
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        assert "train" in screen_text(app)
+        await pilot.press("down", "enter")
+        await looked(pilot)
+        view = await fill(pilot, time="1h")
+        assert view.form.texts() == {"name": "train", "command": "true", "time": "1h"}
+        await press(pilot, "ctrl+o")
+        changed = [line.text for line in view.page.lines if line.text[:1] in "+-"][2:]
+        assert changed == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
+
+
+async def test_a_template_is_kept_and_started_from(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="base", command="python train.py", container__image="torch.sif")
+        await pilot.press("ctrl+g")
+        await pilot.press("enter")
+        assert (tmp_path / "templates" / "base.toml").exists()
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        await pilot.press("enter")
+        await looked(pilot)
+        assert form_of(pilot).form.texts() == {}
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: "a template" in screen_text(app), "the list")
+        # An empty form, what stood there before, the template.
+        await pilot.press("down", "down", "enter")
+        await looked(pilot)
+        assert form_of(pilot).form.texts()["container.image"] == "torch.sif"
+
+
+# -- what it says while one types
+
+
+async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, command="true", time="30")
+        assert "has no unit" in view.form.complaint_of("time")
+        view = await fill(pilot, time="30m")
+        assert view.form.complaint_of("time") == ""
+        assert "--time=00:30:00" in screen_text(app)
+
+
+async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitted(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, command="true", queue="gqu")
+        assert "no queue" in view.form.complaint_of("queue")
+        await press(pilot, "ctrl+j")
+        assert app.screen is app.main
+        assert view.form.field == "queue"
+
+
+async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        assert view.form.complaint_of("command") == ""
+        await press(pilot, "ctrl+j")
+        assert "give what to run" in view.form.complaint_of("command")
+        assert view.form.field == "command"
+
+
+async def test_queues_are_listed_with_what_is_idle_in_them(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        view.form.enter("queue")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        assert "0 of 40 GPUs idle (a100, h100)" in screen_text(app)
+        await pilot.press("down", "enter")
+        await looked(pilot)
+        assert view.form.texts()["queue"] == "gpu"
+        assert "--partition=gpu" in view.seen.script
+
+
+async def test_a_running_job_that_was_pointed_at_is_offered_to_be_waited_for(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        job_id = app.main.view.pointed_job()
+        assert job_id is not None
+        view = await open_form(pilot)
+        view.form.enter("after")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        assert "you pointed at it" in screen_text(app)
+        await pilot.press("enter")
+        await looked(pilot)
+        assert view.form.texts()["after"] == job_id
+        await fill(pilot, command="true")
+        assert f"--dependency=afterany:{job_id}" in view.seen.script
+
+
+async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    async def estimate(store: ClusterStore, script: bytes, options: Sequence[str] = ()) -> StartEstimate:
+        asked.append(script)
+        if b"--time=00:30:00" in script:
+            return StartEstimate(refusal="Job violates accounting\x1b[2J", hint="ask for less")
+        return StartEstimate(starts_at_epoch=store.clock.now() + 7200, node_list="g[01-02]")
+
+    monkeypatch.setattr("hpcdash.stores.checks.estimate_start", estimate)
+    monkeypatch.setattr("hpcdash.ui.views.submit_answer._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.ui.views.submit._REST_SECONDS", 0.3)
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        assert asked == []
+        await fill(pilot, command="true", time="1h")
+        await until(pilot, lambda: "start: in 2 h" in screen_text(app), "an answer")
+        assert "on g[01-02]" in screen_text(app)
+        await fill(pilot, time="30m")
+        await until(pilot, lambda: "it would be refused: Job violates accounting␛[2J" in screen_text(app), "a refusal")
+        view.look_soon()
+        await looked(pilot)
+        assert len(asked) == 2
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: len(asked) == 3, "asked again, as a person wanted")
+
+
+async def test_on_pbs_the_script_is_in_its_words(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path, cases=PBS_CASES)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        await fill(pilot, name="train", command="true", time="1h", queue="workq", slot_type="cpu", slots="4")
+        assert "#PBS -N train" in view.seen.script
+        assert "walltime=1:00:00" in view.seen.script.replace("01:", "1:")
+        assert "#PBS -q workq" in screen_text(app)
+
+
+async def test_keys_of_the_dashboard_are_letters_in_a_field(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        await pilot.press("q", "1", "m", "question_mark", "n")
+        await pilot.pause()
+        assert app.main.view is view
+        assert view.form.texts() == {"name": "q1m?n"}
+
+
+async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        to_after = [*["tab"] * 7, "enter", "tab", "tab"]
+        for key in ("a", "tab", "b", "enter", "c", "tab", "tab", "tab", "d", *to_after, "7"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: view.form.texts().get("after"), "the last letter")
+        assert view.form.texts() == {"name": "a", "command": "b\nc", "queue": "d", "after": "7"}
+
+
+async def test_remote_text_is_made_visible_in_lists_and_complaints(tmp_path: Path) -> None:
+    from hpcdash.launch.offers import Offers, QueueOffer
+
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        view.offers = Offers(queues=(QueueOffer("ev\x1b[2Jil[bold]", gpu_types=("\x1b]0;x\x07",), gpus=1),))
+        view.form.enter("queue")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        assert "ev␛[2Jil[bold]" in screen_text(app)
+        assert "\x1b" not in screen_text(app)
+        await pilot.press("enter")
+        await fill(pilot, command="if x\n\tthen \x1b]0;y\x07")
+        assert view.form.texts()["command"] == "if x\n\tthen ␛]0;y␇"
+        assert "\x1b" not in screen_text(app)
+
+
+async def test_read_only_opens_no_form(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path, read_only=True)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await press(pilot, "n")
+        assert isinstance(app.main.view, JobsView)
+
+
+async def test_on_a_narrow_screen_the_script_takes_the_place_of_the_form(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        await fill(pilot, command="true")
+        assert "#SBATCH" not in screen_text(app)
+        await press(pilot, "ctrl+o")
+        assert "#SBATCH" in screen_text(app)
+        await press(pilot, "escape")
+        assert app.main.view is view
+        assert "#SBATCH" not in screen_text(app)
+
+
+# -- what it looks like
+
+
+async def empty(pilot: Pilot[Any]) -> None:
+    await open_form(pilot)
+
+
+async def typed(pilot: Pilot[Any]) -> None:
+    await open_form(pilot)
+    await fill(
+        pilot, name="train", command="module load cuda\ntorchrun train.py", queue="gpu", slots="12", slots_per_node="4"
+    )
+    await fill(pilot, time="90", container__image="docker://pytorch/pytorch")
+
+
+async def queues(pilot: Pilot[Any]) -> None:
+    view = await open_form(pilot)
+    view.form.enter("queue")
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
+
+
+async def script(pilot: Pilot[Any]) -> None:
+    await open_form(pilot)
+    await fill(pilot, name="train", command="python train.py", queue="gpu", array="1-10%1")
+    await press(pilot, "ctrl+o")
+
+
+async def as_it_is(pilot: Pilot[Any]) -> None:
+    await open_form(pilot)
+    await press(pilot, "ctrl+n")
+    view = await fill(pilot, file="train.sbatch", time="2h")
+    await until(pilot, lambda: view.seen.script, "the script")
+
+
+SCENES = (empty, typed, queues, script, as_it_is)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x40"])
+@pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
+def test_the_form_looks_as_it_did(
+    snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
+    # What the cluster says once typing rests comes when it comes.
+    monkeypatch.setattr("hpcdash.ui.views.submit._REST_SECONDS", 3600.0)
+
+    async def go_there(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        await scene(pilot)
+        await looked(pilot)
+        await pilot.pause()
+
+    assert snap_compare(recorded_app(tmp_path / "state"), terminal_size=size, run_before=go_there)
