@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdash import __version__
+from hpcdash.cli.image_commands import images
 from hpcdash.cli.options import CommonOptions, common_options
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _FORMATS = click.Choice(["table", "json", "csv"])
+_SCHEDULERS = click.Choice(["slurm", "pbs"])
 
 
 class _PipeClosed(Exception):
@@ -135,14 +137,40 @@ def script(common: CommonOptions, **given: Any) -> None:
 @click.option("--array", metavar="TASKS", help="As an array: 1-10, 0-15:4, 1-10%1.")
 @click.option("--after", metavar="JOB[,JOB]", help="Not before these ended, however they end.")
 @click.option("--hold", is_flag=True, help="Not before it is released.")
-@click.option("--dry-run", is_flag=True, help="Show the command; nothing is submitted.")
+@click.option("--chain", type=click.IntRange(min=1), default=1, metavar="N", help="N jobs, one after the other's end.")
+@click.option("--dry-run", is_flag=True, help="Show the command, and a request's script; nothing is submitted.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def submit(common: CommonOptions, **given: Any) -> None:
-    """Submit a batch script of this machine (- is stdin) and print the new job's number."""
+    """Submit a batch script of this machine (- is stdin) or a request (*.toml) and print the new job's number."""
     from hpcdash.cli.submit import run_submit
 
     run_submit(common, **given)
+
+
+@cli.command()
+@click.argument("request", metavar="REQUEST.toml")
+@click.option("--for", "scheduler", type=_SCHEDULERS, help="Whose script; the cluster's own when left out.")
+@click.option("--storage-root", metavar="DIR", help="Where the cluster keeps launches; else the configuration's.")
+@common_options
+def render(common: CommonOptions, **given: Any) -> None:
+    """Print the batch script of a request (- is stdin); nothing is submitted and no cluster is asked."""
+    from hpcdash.cli.render import run_render
+
+    run_render(common, **given)
+
+
+@cli.command()
+@click.option("--account", metavar="NAME", help="Who submits for others; who one is when left out.")
+@click.option("--for", "scheduler", type=_SCHEDULERS, help="Whose commands; the cluster's own when left out.")
+@click.option("--bin", "bin_folder", metavar="DIR", help="Where they are: /opt/slurm/bin")
+@click.option("--storage-root", metavar="DIR", help="Where launches are; else the configuration's.")
+@common_options
+def sudoers(common: CommonOptions, **given: Any) -> None:
+    """Print sudo rules with which one account submits for its users."""
+    from hpcdash.cli.sudoers import run_sudoers
+
+    run_sudoers(common, **given)
 
 
 def _acting_command(verb: str, words: str) -> None:
@@ -156,12 +184,45 @@ def _acting_command(verb: str, words: str) -> None:
         run_action(common, verb, jobs, form=form)
 
 
-_acting_command("cancel", "End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]")
-_acting_command("hold", "Keep waiting jobs from starting.")
-_acting_command("release", "Let held jobs start again.")
+def _train_command(verb: str, words: str) -> None:
+    @cli.command(verb, help=words)
+    @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+    @click.option("--train", is_flag=True, help="All of the train: what runs before and after it too.")
+    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @common_options
+    def command(common: CommonOptions, jobs: tuple[str, ...], train: bool, form: str) -> None:
+        from hpcdash.cli.acting import run_action
+
+        run_action(common, verb, jobs, train=train, form=form)
+
+
+_train_command("cancel", "End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]")
+_train_command("hold", "Keep waiting jobs from starting.")
+_train_command("release", "Let held jobs start again.")
 _acting_command("requeue", "End running jobs and put them back into the queue.")
 _acting_command("suspend", "Stop running jobs where they are (often for operators alone).")
 _acting_command("resume", "Let suspended jobs go on.")
+
+
+@cli.command("train")
+@click.argument("job")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def train_of(common: CommonOptions, job: str, form: str) -> None:
+    """The train a job belongs to: those before and after it, and when it would end."""
+    from hpcdash.cli.train import run_train
+
+    run_train(common, job=job, form=form)
+
+
+@cli.command("stub")
+@click.argument("script")
+@click.option("--at", metavar="PATH", help="Where jobs will find the script; by default where it is.")
+def stub(script: str, at: str | None) -> None:
+    """Print a script with the same directives that reads SCRIPT when it starts, so that it can be edited until then."""
+    from hpcdash.cli.train import run_stub
+
+    run_stub(script, at)
 
 
 @cli.command("signal")
@@ -196,12 +257,26 @@ def alter(common: CommonOptions, jobs: tuple[str, ...], form: str, **changes: st
 @cli.command()
 @click.option("-n", "newest", type=click.IntRange(min=1), default=50, show_default=True, help="How many actions.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--settle", "settles", is_flag=True, help="Look first for submissions whose outcome is unknown.")
 @common_options
-def journal(common: CommonOptions, newest: int, form: str) -> None:
+def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> None:
     """What was done from here, and how it ended."""
     from hpcdash.cli.journal import run_journal
 
-    run_journal(common, newest, form)
+    run_journal(common, newest, form, settles=settles)
+
+
+@cli.command()
+@click.option("--days", type=float, required=True, metavar="N", help="How long the training takes.")
+@click.option("--every", required=True, metavar="TIME", help="From one save to the next: 3h, 90m; a number is hours.")
+@click.option("--save", required=True, metavar="TIME", help="How long one save takes: 40s, 2m; a number is seconds.")
+@click.option("--tb", type=float, metavar="TB", help="How much one save writes, in TB.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def checkpoints(**given: Any) -> None:
+    """What saving checkpoints costs: hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"""
+    from hpcdash.cli.checkpoints import run_checkpoints
+
+    run_checkpoints(**given)
 
 
 @cli.command()
@@ -238,6 +313,9 @@ def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | N
     from hpcdash.cli.clusters import run_add
 
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
+
+
+cli.add_command(images)
 
 
 @cli.group()

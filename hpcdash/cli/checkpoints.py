@@ -1,0 +1,56 @@
+"""`hpcdash checkpoints`: what saving costs a training, as lines or JSON. Asks no cluster, reads no file."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from hpcdash.domain.checkpoints import CheckpointPlan
+from hpcdash.domain.units import HOUR, parse_duration
+from hpcdash.errors import UsageError
+
+
+def run_checkpoints(*, days: float, every: str, save: str, tb: float | None, form: str) -> None:
+    """Print the plan's figures; `every` counts in hours and `save` in seconds where no unit is written."""
+    plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
+    if form == "json":
+        answer = {
+            "schema": 1,
+            "days": plan.days,
+            "interval_seconds": plan.interval_seconds,
+            "save_seconds": plan.save_seconds,
+            "save_tb": plan.save_tb,
+            "saves": plan.saves,
+            "hours_lost": plan.hours_lost,
+            "percent_lost": plan.percent_lost,
+            "tb_per_day": plan.tb_per_day,
+            "tb_in_all": plan.tb_in_all,
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    for label, value, unit in _lines(plan):
+        print(f"{label:<13} {value:>10} {unit}".rstrip())
+
+
+def _lines(plan: CheckpointPlan) -> list[tuple[str, str, str]]:
+    lines = [
+        ("saves", f"{plan.saves}", ""),
+        ("time lost", f"{plan.hours_lost:.2f}", "h"),
+        ("of all time", f"{plan.percent_lost:.2f}", "%"),
+    ]
+    if plan.tb_per_day is not None and plan.tb_in_all is not None:
+        lines.append(("written a day", f"{plan.tb_per_day:.2f}", "TB"))
+        lines.append(("all of them", f"{plan.tb_in_all:.2f}", "TB"))
+    return lines
+
+
+def _seconds(option: str, text: str, bare_unit_seconds: int) -> float:
+    try:
+        seconds = parse_duration(text, bare_unit_seconds=bare_unit_seconds)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    if seconds is None:
+        raise UsageError(f"{option}: {text!r} never ends", "Write a duration such as 3h or 40s.")
+    return float(seconds)

@@ -1,0 +1,60 @@
+"""What saving checkpoints costs a training: time, and room on the disk. Knows no job and no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdash.domain.units import DAY, HOUR
+from hpcdash.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """A training of `days` that saves every `interval_seconds`; one save takes `save_seconds` and fills `save_tb`.
+
+    TB are decimal: 1e12 bytes. The training stands still while it saves.
+    """
+
+    days: float
+    interval_seconds: float
+    save_seconds: float
+    save_tb: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what is no plan."""
+        if not 0 < self.days < 1e6:
+            raise UsageError(f"a training of {self.days:g} days cannot be reckoned with", "Write --days 90.")
+        if not 0 < self.interval_seconds < 1e11:
+            raise UsageError("checkpoints need some time between them", "Write --every 3h.")
+        if not 0 <= self.save_seconds < 1e11:
+            raise UsageError("a save takes no time, or some", "Write --save 40s.")
+        if self.save_seconds >= self.interval_seconds:
+            raise UsageError(
+                f"a save of {self.save_seconds:g} s takes as long as the {self.interval_seconds:g} s from one to the next",
+                "Save less often, or faster.",
+            )
+        if self.save_tb is not None and not 0 <= self.save_tb < 1e9:
+            raise UsageError(f"{self.save_tb:g} TB are no size of a checkpoint", "Write --tb 2.3.")
+
+    @property
+    def saves(self) -> int:
+        # 0.3 days in steps of 0.1 are three, whatever binary fractions make of it.
+        return int(self.days * DAY / self.interval_seconds + 1e-9)
+
+    @property
+    def hours_lost(self) -> float:
+        return self.saves * self.save_seconds / HOUR
+
+    @property
+    def percent_lost(self) -> float:
+        """Of the whole time, 0 to 100."""
+        return 100 * self.saves * self.save_seconds / (self.days * DAY)
+
+    @property
+    def tb_per_day(self) -> float | None:
+        return None if self.save_tb is None else self.save_tb * DAY / self.interval_seconds
+
+    @property
+    def tb_in_all(self) -> float | None:
+        """What all of them fill where none is removed."""
+        return None if self.save_tb is None else self.save_tb * self.saves

@@ -1,0 +1,85 @@
+"""The checkpoint calculator: its golden figures, on its own and through the command."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hpcdash.domain.checkpoints import CheckpointPlan
+from hpcdash.errors import UsageError
+
+HOUR = 3600.0
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "hpcdash", "checkpoints", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_three_months_every_three_hours_at_forty_seconds() -> None:
+    plan = CheckpointPlan(90, 3 * HOUR, 40, 2.3)
+    assert plan.saves == 720
+    assert plan.hours_lost == 8
+    assert round(plan.percent_lost, 2) == 0.37
+    assert plan.tb_per_day == pytest.approx(18.4)
+    assert plan.tb_in_all == pytest.approx(1656)
+
+
+def test_a_disk_five_times_slower_costs_nearly_two_percent() -> None:
+    assert round(CheckpointPlan(90, 3 * HOUR, 200).percent_lost, 2) == 1.85
+
+
+def test_a_save_that_would_not_be_over_by_the_end_of_the_training_does_not_count() -> None:
+    assert CheckpointPlan(1, 5 * HOUR, 10).saves == 4
+    assert CheckpointPlan(0.3, 0.1 * 86_400, 10).saves == 3
+
+
+def test_without_a_size_nothing_is_said_of_the_disk() -> None:
+    assert CheckpointPlan(1, HOUR, 1).tb_per_day is None
+
+
+@pytest.mark.parametrize(
+    ("days", "interval", "save", "tb"),
+    [
+        (0, 60, 1, None),
+        (float("nan"), 60, 1, None),
+        (1, 0, 0, None),
+        (1, 60, 60, None),
+        (1, 60, -1, None),
+        (1, 60, 1, -2),
+    ],
+)
+def test_what_is_no_plan_is_refused(days: float, interval: float, save: float, tb: float | None) -> None:
+    with pytest.raises(UsageError):
+        CheckpointPlan(days, interval, save, tb)
+
+
+def test_the_command_prints_the_golden_figures() -> None:
+    ended = command("--days", "90", "--every", "3h", "--save", "40s", "--tb", "2.3")
+    assert ended.stderr == ""
+    assert [line.split() for line in ended.stdout.splitlines()] == [
+        ["saves", "720"],
+        ["time", "lost", "8.00", "h"],
+        ["of", "all", "time", "0.37", "%"],
+        ["written", "a", "day", "18.40", "TB"],
+        ["all", "of", "them", "1656.00", "TB"],
+    ]
+
+
+def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds() -> None:
+    ended = command("--days", "90", "--every", "3", "--save", "40", "--format", "json")
+    answer = json.loads(ended.stdout)
+    assert (answer["schema"], answer["interval_seconds"], answer["save_seconds"]) == (1, 10_800, 40)
+    assert (answer["saves"], answer["hours_lost"], answer["tb_per_day"]) == (720, 8, None)
+
+
+def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2() -> None:
+    ended = command("--days", "90", "--every", "soon", "--save", "40s")
+    assert ended.returncode == 2
+    assert "--every: 'soon' is no duration" in ended.stderr
