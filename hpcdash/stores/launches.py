@@ -140,11 +140,15 @@ class Launches:
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
+        from hpcdash.launch.slurm_refusals import script_refusal_hint
         from hpcdash.stores.launch_cleanup import discarded
         from hpcdash.stores.launch_plan import record_of
 
         if outcome.done is False:
-            return await discarded(self.store, planned.staged)
+            version = self.store.probe.version if self.store.probe else ""
+            hint = script_refusal_hint(outcome.words, version, planned.script.text)
+            left = await discarded(self.store, planned.staged)
+            return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
         said = "" if outcome.done else f"its files are in {folder}"
         try:

@@ -81,3 +81,13 @@ def test_as_another_account_it_is_alice_s_job_and_her_folder(locally: Program, r
     assert folder.owner() == "alice"
     assert locally("log", job).text.splitlines()[:2] == ["alice", str(folder)]
     wait_until("its folder to go", lambda: is_tidied(locally, folder), 30)
+
+
+def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program, root: Path) -> None:
+    wanted = request(over_ssh, root)
+    Path(wanted).write_text('command = "true"\nslots = 8\nslot_type = "cuda"\ntime = "2m"\n')
+    done = over_ssh("submit", wanted)
+    assert done.status == 1
+    assert "Requested node configuration is not available" in done.stderr
+    assert "15857" in done.stderr
+    assert list(root.iterdir()) == []
