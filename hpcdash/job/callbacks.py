@@ -1,0 +1,158 @@
+"""Who is told of a run, where and when: on the client, in the runner, or both. Knows neither scheduler nor runner."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from enum import Enum
+from typing import Iterable, Sequence
+
+from hpcdash.job.pickles import packed, read_packed
+from hpcdash.job.states import Completed, EmittedBy, JobStatus, Launch, RunBegin, RunEnd, RunStatus
+
+log = logging.getLogger("hpcdash.job")
+
+
+class RunsOn(Enum):
+    """Where a callback is told: on the client, on the node by the runner, or in both places."""
+
+    CLIENT = "client"
+    RUNNER = "runner"
+    BOTH = "both"
+
+
+class StatusOn(Enum):
+    """When `on_status` is called: each so many seconds (and at the end), when the state changes, or at the end."""
+
+    INTERVAL = "interval"
+    CHANGE = "change"
+    END = "end"
+
+
+class Callback:
+    """To be derived from. What a hook raises is logged and changes nothing of the job.
+
+    One that runs in the runner is pickled at submission: keep open files and connections out of its attributes. With
+    several ranks each has a runner, and each tells: look at `job_context.rank`.
+    """
+
+    runs_on: RunsOn = RunsOn.CLIENT
+    status_on: StatusOn = StatusOn.CHANGE
+    status_interval_seconds: float = 60.0
+
+    @property
+    def requires_runner_transport(self) -> bool:
+        """Whether it is shipped to the node."""
+        return self.runs_on is not RunsOn.CLIENT
+
+    def on_run_begin(self, event: RunBegin) -> None:
+        """In the runner, right before the function is called."""
+
+    def on_run_end(self, event: RunEnd) -> None:
+        """In the runner, after the function returned or raised."""
+
+    def on_completed(self, event: Completed) -> None:
+        """In the runner at once, and on the client once the scheduler reports the end: see `emitted_by`."""
+
+    def on_status(self, event: JobStatus) -> None:
+        """On the client, as `status_on` says."""
+
+
+def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
+    """Call one hook of each; what one raises, were it SystemExit, is logged, and the others are called."""
+    for callback in callbacks:
+        try:
+            getattr(callback, hook)(event)
+        except (Exception, SystemExit):
+            log.exception("the callback %s failed in %s", type(callback).__name__, hook)
+
+
+def shipped(callbacks: Iterable[Callback]) -> bytes:
+    """The file for `--callbacks-file`: those that ask for the runner. What cannot be pickled is left out, and logged.
+
+    Each is a pickle of its own, so that one whose module is missing on the node takes no other with it.
+    """
+    pickles = []
+    for callback in callbacks:
+        if not callback.requires_runner_transport:
+            continue
+        try:
+            pickles.append((type(callback).__name__, pickle.dumps(callback, protocol=4)))
+        except Exception as error:
+            log.warning(
+                "the callback %s is not sent to the job, for it cannot be pickled: %s. "
+                "Open what it holds in on_run_begin, or define its class in a module.",
+                type(callback).__name__,
+                error,
+            )
+    return packed(pickles)
+
+
+def received(path: str) -> list[Callback]:
+    """The callbacks of a file, on the node. What cannot be read is logged and left out."""
+    try:
+        entries = read_packed(path)
+        if not isinstance(entries, (list, tuple)):
+            raise ValueError(f"a list was expected, not {type(entries).__name__}")
+    except Exception:
+        log.exception("no callback is called, for %s cannot be read", path)
+        return []
+    callbacks = []
+    for entry in entries:
+        name, content = entry if isinstance(entry, tuple) else (type(entry).__name__, entry)
+        try:
+            callback = pickle.loads(content) if isinstance(content, bytes) else content
+            if callback.requires_runner_transport:
+                callbacks.append(callback)
+        except Exception:
+            log.exception("the callback %s cannot be read, and is not called", name)
+    return callbacks
+
+
+class ClientTold:
+    """Tells a job's callbacks on the client what the scheduler says of it, and once that it completed.
+
+    Give `see` each status as it is polled, whatever the poll's interval is. Clock and scheduler are the caller's.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], launch: Launch) -> None:
+        self._callbacks = [callback for callback in callbacks if callback.runs_on is not RunsOn.RUNNER]
+        self._launch = launch
+        self._told_at: dict[int, float] = {}
+        self._last_state: str | None = None
+        self._is_completed = False
+
+    def see(self, status: JobStatus, result_path: str | None = None) -> None:
+        """Calls `on_status` of those that want it now, then, at the first end seen, `on_completed` of all."""
+        if self._is_completed:
+            return
+        for number, callback in enumerate(self._callbacks):
+            if self._is_wanted(number, callback, status):
+                self._told_at[number] = status.seen_at
+                tell([callback], "on_status", status)
+        self._last_state = status.state
+        if not status.is_ended:
+            return
+        self._is_completed = True
+        outcome = {None: None, True: RunStatus.SUCCESS, False: RunStatus.FAILURE}[status.is_success]
+        completed = Completed(
+            self._launch,
+            EmittedBy.CLIENT,
+            outcome,
+            status.seen_at,
+            job_id=status.job_id,
+            result_path=result_path,
+            scheduler_state=status.state,
+            exit_status=status.exit_status,
+        )
+        tell(self._callbacks, "on_completed", completed)
+
+    def _is_wanted(self, number: int, callback: Callback, status: JobStatus) -> bool:
+        if status.is_ended:
+            return True
+        if callback.status_on is StatusOn.CHANGE:
+            return status.state != self._last_state
+        if callback.status_on is StatusOn.INTERVAL:
+            told_at = self._told_at.get(number)
+            return told_at is None or status.seen_at - told_at >= callback.status_interval_seconds
+        return False

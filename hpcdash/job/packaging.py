@@ -1,0 +1,285 @@
+"""Bash that stands before the runner in a batch script and starts it: no package, a wheel, or a container.
+
+Pure text. The scripts need bash and coreutils on the node; PY_EXEC is the Python that starts the runner (by default
+python), and each of them leaves its exit status as the runner's. Raises ValueError for what no shell line can say.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Mapping, Sequence
+
+_PYTHON = ('"$PY_EXEC"', True)
+_INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
+
+
+@dataclass(frozen=True)
+class RunnerCall:
+    """The runner's command line. Paths are those of the node; with `array_items_file` each task has its own output:
+    `results/out.pkl` becomes `results/out-7.pkl`."""
+
+    module: str
+    function: str
+    job_dir: str
+    args_file: str | None = None
+    kwargs_file: str | None = None
+    callbacks_file: str | None = None
+    stdout_path: str | None = None
+    stderr_path: str | None = None
+    pre_submission_id: str | None = None
+    output_file: str | None = None
+    sys_path: tuple[str, ...] = ()
+    loglevel: str | None = None
+    array_items_file: str | None = None
+
+    def words(self) -> tuple[tuple[str, bool], ...]:
+        """The command as words, for a container's runtime to run as well: (text, whether it is bash source that the
+        node expands, such as `"$PY_EXEC"`, and not literal)."""
+        options: list[tuple[str, bool]] = []
+        for name in (
+            "module", "function", "args_file", "kwargs_file", "callbacks_file", "job_dir", "stdout_path", "stderr_path",
+            "pre_submission_id", "loglevel", "array_items_file",
+        ):  # fmt: skip
+            if getattr(self, name) is not None:
+                options.append(_option(name, _quoted(getattr(self, name))))
+        options += [_option("sys_path", _quoted(path)) for path in self.sys_path]
+        if self.array_items_file:
+            options.append(_option("array_index", f'"{_INDEX}"'))
+        if self.output_file:
+            options.append(_option("output_file", self._output()))
+        return (_PYTHON, ("-m", False), ("hpcdash.job.runner", False), *options)
+
+    def _output(self) -> str:
+        path = self.output_file or ""
+        if not self.array_items_file:
+            return _quoted(path)
+        folder, slash, name = path.rpartition("/")
+        stem, dot, ending = name.rpartition(".")
+        if not stem:
+            stem, dot, ending = name, "", ""
+        return _quoted(folder + slash + stem + "-") + f'"{_INDEX}"' + (_quoted(dot + ending) if dot else "")
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """`before` are lines of bash for before the runner, `wrap` the words in front of its command, `after` lines for
+    when the script ends, however it does. `script_for()` puts them together."""
+
+    before: tuple[str, ...] = ()
+    wrap: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def script_for(self, call: RunnerCall) -> str:
+        """All of it as bash, the runner's command last: its exit status is the script's."""
+        command = " ".join(
+            [*map(_quoted, self.wrap), *(text if shell else _quoted(text) for text, shell in call.words())]
+        )
+        finish = ["hpcdash_finish() {", *(f"  {line}" for line in self.after), "}", "trap hpcdash_finish EXIT"]
+        lines = [f"export JOB_DIR={_quoted(call.job_dir)}", *(finish if self.after else []), *self.before, command]
+        return "\n".join(lines) + "\n"
+
+
+def no_packaging(python: str = "python", python_path: Sequence[str] = (), wrap: Sequence[str] = ()) -> Packaged:
+    """The node's own Python; `python_path` (the zip of hpcdash.job, folders of code) goes before PYTHONPATH.
+
+    A PY_EXEC that the environment has already wins over `python`. `wrap` stands before the runner: `srun`, and its
+    options.
+    """
+    return Packaged(before=(_python(python), *_python_path(python_path)), wrap=tuple(wrap))
+
+
+def _python(python: str) -> str:
+    return f'PY_EXEC="${{PY_EXEC:-}}"; [ -n "$PY_EXEC" ] || PY_EXEC={_quoted(python)}; export PY_EXEC'
+
+
+def _python_path(paths: Sequence[str]) -> tuple[str, ...]:
+    for path in paths:
+        if ":" in path or not path:
+            raise ValueError(f"{path!r} cannot stand in PYTHONPATH: give a path without a colon")
+    if not paths:
+        return ()
+    joined = _quoted(":".join(paths))
+    return (f'export PYTHONPATH={joined}"${{PYTHONPATH:+:$PYTHONPATH}}"',)
+
+
+def container_packaging(
+    image: str,
+    *,
+    name: str = "",
+    mounts: Mapping[str, str] | None = None,
+    workdir: str = "",
+    python: str = "python",
+    python_path: Sequence[str] = (),
+    srun_options: Sequence[str] = (),
+) -> Packaged:
+    """Slurm with pyxis: `srun --container-image …`. `mounts` are {path on the node: path in the container[:flags]}.
+
+    `python` and `python_path` are those in the container, so the node's PY_EXEC is not asked. Other runtimes take
+    `RunnerCall.words()` as the command to run.
+    """
+    if not image:
+        raise ValueError("a container needs an image: give NAME:TAG, REGISTRY#NAME:TAG or the path of a .sqsh file")
+    pairs = []
+    for source, target in (mounts or {}).items():
+        if "," in source + target or ":" in source or not source or not target:
+            raise ValueError(f"srun cannot mount {source!r} at {target!r}: give paths without commas and colons")
+        pairs.append(f"{source}:{target}")
+    wrap = ["srun", *srun_options, f"--container-image={image}"]
+    wrap += [f"--container-name={name}"] if name else []
+    wrap += ["--container-mounts={}".format(",".join(pairs))] if pairs else []
+    wrap += [f"--container-workdir={workdir}"] if workdir else []
+    return Packaged(before=(f"export PY_EXEC={_quoted(python)}", *_python_path(python_path)), wrap=tuple(wrap))
+
+
+def wheel_build_lines(source: str, folder: str, python: str = "python", isolated: bool = False) -> tuple[str, ...]:
+    """Bash that builds the wheel of a project's folder into the empty or new `folder`; ends with 1 where it cannot.
+
+    The project's build back-end must be there already, unless `isolated`: then pip fetches it.
+    """
+    return (_build_command(_quoted(python), _quoted(source), _quoted(folder), isolated) + " || exit 1",)
+
+
+def _build_command(python: str, source: str, folder: str, isolated: bool) -> str:
+    words = [python, "-m pip wheel --quiet --disable-pip-version-check --no-deps"]
+    words += [] if isolated else ["--no-build-isolation"]
+    return " ".join([*words, "--wheel-dir", folder, "--", source])
+
+
+def wheel_packaging(
+    folder: str,
+    *,
+    wheel: str = "",
+    source: str = "",
+    python: str = "python",
+    python_path: Sequence[str] = (),
+    wrap: Sequence[str] = (),
+    pip_options: Sequence[str] = (),
+    system_site_packages: bool = False,
+    isolated: bool = False,
+    array_tasks: int = 1,
+    keep: bool = False,
+    stale_seconds: int = 180,
+) -> Packaged:
+    """A venv of the job's own with a wheel in it, given as a file or built on the node from a project's folder.
+
+    `folder`, absolute and on a file system that all nodes share, is for the venv alone. Whoever of the job's array
+    comes first builds, the others wait; a builder that showed no life for `stale_seconds` is replaced. When the last of
+    `array_tasks` has ended, the venv is removed, unless `keep`. For the batch script, not for each rank of srun.
+    """
+    if bool(wheel) == bool(source):
+        raise ValueError("give either wheel, a .whl file, or source, the folder of a project")
+    if not folder.startswith("/"):
+        raise ValueError(f"folder: {folder!r} is not absolute, and a job may start anywhere")
+    if array_tasks < 1 or stale_seconds < 1:
+        raise ValueError("array_tasks and stale_seconds are numbers of 1 or more")
+    venv_options = " --system-site-packages" if system_site_packages else ""
+    build = (
+        _build_command('"$PY_EXEC"', _quoted(source), '"$hpcdash_mine/wheel"', isolated) + " &&\n    " if source else ""
+    )
+    install = _INSTALL.format(
+        venv_options=venv_options,
+        build=build,
+        pip_options="".join(" " + _quoted(option) for option in pip_options),
+        wheel='"$hpcdash_mine"/wheel/*.whl' if source else _quoted(wheel),
+    )
+    return Packaged(
+        before=(
+            _python(python),
+            *_python_path(python_path),
+            *_WHERE.format(folder=_quoted(folder), index=_INDEX).splitlines(),
+            *install.splitlines(),
+            *_LOCK.format(stale_seconds=stale_seconds).splitlines(),
+        ),
+        wrap=tuple(wrap),
+        after=(*_LEAVE.splitlines(), *(() if keep else _REMOVE.format(array_tasks=array_tasks).splitlines())),
+    )
+
+
+_WHERE = """\
+hpcdash_root={folder}
+hpcdash_me="$HOSTNAME.$$.$RANDOM"
+hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
+hpcdash_venv="$hpcdash_root/venv"
+hpcdash_lock="$hpcdash_root/lock"
+hpcdash_beat=
+hpcdash_done="$hpcdash_root/done.{index}"
+mkdir -p -- "$hpcdash_root" || exit 1
+rm -f -- "$hpcdash_done\""""
+
+# PYTHONPATH would have pip take a package for installed.
+_INSTALL = """\
+hpcdash_install() {{
+  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv{venv_options} "$hpcdash_mine" &&
+    {build}PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \\
+      {pip_options} -- {wheel}
+}}"""
+
+# mkdir is whole on every file system, which flock is not. Were two to build at once, each would have a folder of its
+# own, and the first link stands: the lock spares work, and nothing breaks without it.
+_LOCK = """\
+hpcdash_unlock() {{
+  [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :
+  hpcdash_beat=
+  if rm -- "$hpcdash_lock/$hpcdash_me" 2>/dev/null; then rmdir -- "$hpcdash_lock" 2>/dev/null || :; fi
+}}
+hpcdash_last=
+hpcdash_still=0
+hpcdash_refused=0
+until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
+  if mkdir -- "$hpcdash_lock" 2>/dev/null; then
+    : > "$hpcdash_lock/$hpcdash_me"
+    (while sleep 5 && kill -0 "$$"; do touch -c -- "$hpcdash_lock"; done) > /dev/null 2>&1 < /dev/null &
+    hpcdash_beat=$!
+    if [ ! -e "$hpcdash_venv/pyvenv.cfg" ]; then
+      rm -f -- "$hpcdash_venv"
+      if ! hpcdash_install; then
+        echo "hpcdash: the environment of the job could not be made in $hpcdash_mine on $HOSTNAME" >&2
+        exit 1
+      fi
+      ln -sT -- "$hpcdash_mine" "$hpcdash_venv" 2>/dev/null || rm -rf -- "$hpcdash_mine"
+    fi
+    hpcdash_unlock
+  elif hpcdash_now=$(stat -c '%i %y' -- "$hpcdash_lock" 2>/dev/null); then
+    hpcdash_refused=0
+    if [ "$hpcdash_now" != "$hpcdash_last" ]; then
+      hpcdash_last=$hpcdash_now
+      hpcdash_still=0
+    elif [ "$((hpcdash_still += 1))" -ge {stale_seconds} ]; then
+      echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is taken away" >&2
+      rm -rf -- "$hpcdash_lock"
+      hpcdash_still=0
+    fi
+    sleep 1
+  elif [ "$((hpcdash_refused += 1))" -gt 5 ]; then
+    echo "hpcdash: $hpcdash_lock cannot be made: is $hpcdash_root writable, and the quota not used up?" >&2
+    exit 1
+  fi
+done
+PY_EXEC="$(readlink -- "$hpcdash_venv")/bin/python"
+export PY_EXEC"""
+
+_LEAVE = """\
+set +e
+[ -n "${hpcdash_root:-}" ] || return 0
+if [ -n "$hpcdash_beat" ]; then hpcdash_unlock; fi
+if [ "$(readlink -- "$hpcdash_venv")" != "$hpcdash_mine" ]; then rm -rf -- "$hpcdash_mine"; fi"""
+
+_REMOVE = """\
+: > "$hpcdash_done"
+set -- "$hpcdash_root"/done.*
+[ "$#" -ge {array_tasks} ] || return 0
+rm -f -- "$hpcdash_venv"
+rm -rf -- "$hpcdash_root"/venv.* "$hpcdash_lock"
+rm -f -- "$hpcdash_root"/done.*
+rmdir -- "$hpcdash_root" 2>/dev/null"""
+
+
+def _option(name: str, value: str) -> tuple[str, bool]:
+    return "--{}={}".format(name.replace("_", "-"), value), True
+
+
+def _quoted(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds a zero byte, which no argument of a program can")
+    return shlex.quote(text)

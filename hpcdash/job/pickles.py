@@ -1,0 +1,40 @@
+"""Values between the client and a job as files: base64 pickles going in, a plain pickle coming out.
+
+Knows nothing of what the values mean. A pickle runs code when it is read: read only what was written by oneself.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+
+from hpcdash.job.on_disk import write_whole
+
+
+def packed(value: object) -> bytes:
+    """A value as a base64 pickle, for a file that the runner reads. Raises what pickle raises for a lambda or a lock.
+
+    Protocol 4, which every Python from 3.4 on reads: the job's may be older than the client's.
+    """
+    return base64.b64encode(pickle.dumps(value, protocol=4)) + b"\n"
+
+
+def unpacked(content: bytes) -> object:
+    """What `packed` was given; a plain pickle is read too. Raises ValueError for what is neither."""
+    # A plain pickle begins with 0x80, which is no letter of base64.
+    if not content.startswith(b"\x80"):
+        content = base64.b64decode(b"".join(content.split()), validate=True)
+    return pickle.loads(content)
+
+
+def read_packed(path: str) -> object:
+    """The value in a file. Raises OSError, ValueError, and what a pickle raises whose classes are not there."""
+    with open(path, "rb") as file:
+        return unpacked(file.read())
+
+
+def write_pickle(path: str, value: object) -> None:
+    """Write a value as a plain pickle: the file is there whole or not at all, whoever looks and whatever ends us."""
+    content = pickle.dumps(value, protocol=4)
+    with write_whole(path) as beside:
+        beside.write_bytes(content)

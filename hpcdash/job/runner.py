@@ -1,0 +1,263 @@
+"""`python -m hpcdash.job.runner`: calls one function of a submission in its job, and tells how it went.
+
+Reads its files and its environment; touches neither ssh nor the scheduler. Ends with 0 or 1, so that the scheduler
+knows a job that failed. Signals are the function's own to handle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from typing import Any, Callable, NoReturn, Sequence
+
+from hpcdash.job.callbacks import Callback, received, tell
+from hpcdash.job.context import JobContext, current_job_context
+from hpcdash.job.injection import bind_job_context
+from hpcdash.job.on_disk import write_whole
+from hpcdash.job.pickles import read_packed, write_pickle
+from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, RunEnd, RunStatus
+
+log = logging.getLogger("hpcdash.job")
+
+_INDEX_VARIABLES = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID")
+_TOLD_VARIABLES = ("SLURM_", "PBS_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "MASTER_", "JOB_DIR")
+_SECRET_VARIABLES = ("SLURM_JWT", "PBS_JOBCOOKIE")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: error: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m hpcdash.job.runner", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--module", required=True, help="the module of the function, as it is imported")
+    add("--function", required=True, help="its name there, with dots for what is in a class")
+    add("--args-file", help="a base64 pickle of the positional arguments, a tuple or list")
+    add("--kwargs-file", help="a base64 pickle of the keyword arguments, a dict")
+    add("--callbacks-file", help="what hpcdash.job.callbacks.shipped() made")
+    add("--job-dir", help="the job's folder, given to the function as JOB_DIR")
+    add("--stdout-path", help="told to callbacks")
+    add("--stderr-path", help="told to callbacks")
+    add("--pre-submission-id", help="told to callbacks")
+    add("--output-file", help="where the result is pickled; of rank N > 0 to FILE.N, and a failure to FILE.error")
+    add("--sys-path", action="append", default=[], metavar="DIR", help="goes before sys.path; may be given again")
+    add("--loglevel", default="WARNING", type=str.upper, choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
+    add("--array-index", help="which of the items; by default the array task's number in the environment")
+    add(
+        "--array-items-file",
+        help="a base64 pickle of a list: a tuple is positional arguments, a dict keyword arguments, else one argument",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 where the function returned (or raised SystemExit(0)) and its result was written, else 1."""
+    options = _parser().parse_args(argv)
+    _log_to_stderr(options.loglevel)
+    sys.path[:0] = options.sys_path
+    if options.job_dir:
+        # A job submitted by another has inherited that one's.
+        os.environ["JOB_DIR"] = options.job_dir
+    return _Run(options).run()
+
+
+class _Run:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.began_at = time.time()
+        self.callbacks: list[Callback] = []
+        self.context: JobContext | None = None
+        self.launch = Launch(options.module, options.function)
+        self.output_path: str | None = None
+
+    def run(self) -> int:
+        began, result = False, None
+        try:
+            self.context = context = current_job_context()
+            # The function may change the folder it works in.
+            self.output_path = _output_path(self.options.output_file, context)
+            args, kwargs = self._load()
+            function = imported(self.options.module, self.options.function)
+            args, kwargs = bind_job_context(function, args, kwargs, context)
+            self.began_at = time.time()
+            began = True
+            tell(self.callbacks, "on_run_begin", self._begin(context))
+            result = _call(function, args, kwargs)
+            if self.output_path:
+                write_pickle(self.output_path, result)
+            failure = None
+        except BaseException as error:
+            failure, result = _failure(error), None
+            sys.stderr.write(failure.traceback)
+            sys.stderr.flush()
+            self._write_failure(failure)
+        self._tell_end(began, result, failure)
+        return 0 if failure is None else 1
+
+    def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        options = self.options
+        index = _array_index(options.array_index)
+        self.launch = Launch(
+            options.module,
+            options.function,
+            options.job_dir,
+            options.stdout_path,
+            options.stderr_path,
+            options.pre_submission_id,
+            index,
+        )
+        if options.callbacks_file:
+            self.callbacks = received(options.callbacks_file)
+        if self.output_path:
+            # What an attempt before this one left is not this one's.
+            for path in (self.output_path, self.output_path + ".error"):
+                if os.path.exists(path):
+                    os.unlink(path)
+        args = tuple(_loaded(options.args_file, (list, tuple), ()))
+        kwargs = dict(_loaded(options.kwargs_file, (dict,), {}))
+        if options.array_items_file:
+            item_args, item_kwargs = _item(options.array_items_file, index)
+            args, kwargs = item_args + args, {**kwargs, **item_kwargs}
+        return args, kwargs
+
+    def _begin(self, context: JobContext) -> RunBegin:
+        told = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_TOLD_VARIABLES) and not name.startswith(_SECRET_VARIABLES)
+        }
+        return RunBegin(
+            self.launch,
+            context,
+            self.began_at,
+            hostname=os.uname().nodename,
+            pid=os.getpid(),
+            python_executable=sys.executable,
+            python_version=".".join(map(str, sys.version_info[:3])),
+            working_dir=os.getcwd(),
+            environment=told,
+        )
+
+    def _tell_end(self, began: bool, result: object, failure: Failure | None) -> None:
+        status = RunStatus.SUCCESS if failure is None else RunStatus.FAILURE
+        result_path = self.output_path if failure is None else None
+        ended_at = time.time()
+        if began and self.context is not None:
+            end = RunEnd(self.launch, self.context, status, self.began_at, ended_at, result, result_path, failure)
+            tell(self.callbacks, "on_run_end", end)
+        completed = Completed(
+            self.launch,
+            EmittedBy.RUNNER,
+            status,
+            ended_at,
+            job_id=self.context.job_id if self.context else None,
+            job_context=self.context,
+            began_at=self.began_at if began else None,
+            result_path=result_path,
+            failure=failure,
+        )
+        tell(self.callbacks, "on_completed", completed)
+
+    def _write_failure(self, failure: Failure) -> None:
+        if not self.output_path:
+            return
+        told = {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
+        try:
+            with write_whole(self.output_path + ".error") as beside:
+                beside.write_text(json.dumps(told), encoding="utf-8")
+        except OSError:
+            log.exception("the failure could not be written beside the result")
+
+
+def imported(module: str, function: str) -> Callable[..., Any]:
+    """The function of that name. Raises ImportError, AttributeError, and TypeError for what cannot be called."""
+    if module == "__main__":
+        raise ImportError("a function of the program itself cannot be imported in a job: move it into a module")
+    found: Any = importlib.import_module(module)
+    for name in function.split("."):
+        found = getattr(found, name)
+    if not callable(found):
+        raise TypeError(f"{module}.{function} is no function but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except SystemExit as end:
+        # A training that was told to stop leaves by sys.exit(0).
+        if end.code in (None, 0):
+            return None
+        raise
+
+
+def _loaded(path: str | None, types: tuple[type, ...], default: Any) -> Any:
+    if path is None:
+        return default
+    value = read_packed(path)
+    if not isinstance(value, types):
+        words = " or ".join(each.__name__ for each in types)
+        raise TypeError(f"{path} holds a {type(value).__name__}, not a {words}")
+    return value
+
+
+def _array_index(given: str | None) -> int | None:
+    text = given or next((os.environ[name] for name in _INDEX_VARIABLES if os.environ.get(name)), None)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        raise ValueError(f"--array-index: {text!r} is no number") from None
+
+
+def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    items = _loaded(path, (list, tuple), ())
+    if index is None:
+        raise ValueError("--array-items-file needs --array-index, or a job that is one of an array")
+    if not 0 <= index < len(items):
+        raise IndexError(f"the array's index {index} is none of the {len(items)} items in {path}")
+    item = items[index]
+    if isinstance(item, dict):
+        return (), item
+    return (item, {}) if isinstance(item, tuple) else ((item,), {})
+
+
+def _output_path(path: str | None, context: JobContext) -> str | None:
+    if path is None:
+        return None
+    # Each rank of a step has the same command line.
+    return os.path.abspath(path) + (f".{context.rank}" if context.rank else "")
+
+
+def _failure(error: BaseException) -> Failure:
+    """The error with its traceback from the function's own frames on, where it has any."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
+    try:
+        message = str(error)
+    except Exception:  # An error's own __str__ may fail.
+        message = ""
+    return Failure(type(error).__name__, message, "".join(lines))
+
+
+def _log_to_stderr(level: str) -> None:
+    # The root logger stays as it is: logging.basicConfig() in the function would do nothing otherwise.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("hpcdash: %(levelname)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(level)
+    log.propagate = False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What is told of a run: its beginning, its end, its completion, and what the scheduler says. Knows no listener."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Mapping
+
+if TYPE_CHECKING:
+    from hpcdash.job.context import JobContext
+
+
+class RunStatus(str, Enum):
+    """How a function ended; equal to its word."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+
+    __str__ = str.__str__
+
+
+class EmittedBy(str, Enum):
+    """Who tells of a completion: the runner on the node, or the client that heard it from the scheduler."""
+
+    RUNNER = "runner"
+    CLIENT = "client"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the submitter named: the function, the job's folder, its logs, and its own id of the submission."""
+
+    module: str = ""
+    function: str = ""
+    job_dir: str | None = None
+    stdout_path: str | None = None
+    stderr_path: str | None = None
+    pre_submission_id: str | None = None
+    array_index: int | None = None
+
+
+@dataclass(frozen=True)
+class RunBegin:
+    """Told right before the function is called. `environment` holds the scheduler's variables, none that is secret."""
+
+    launch: Launch
+    job_context: JobContext
+    began_at: float  # seconds since the epoch, as all times here
+    hostname: str
+    pid: int
+    python_executable: str
+    python_version: str
+    working_dir: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a function, or the way to it, raised."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """Told after the function returned or raised, its result being written by then."""
+
+    launch: Launch
+    job_context: JobContext
+    status: RunStatus
+    began_at: float
+    ended_at: float
+    result: object = None
+    result_path: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def duration_seconds(self) -> float:
+        return self.ended_at - self.began_at
+
+
+@dataclass(frozen=True)
+class Completed:
+    """Told by the runner at once, and by the client when the scheduler reports the end.
+
+    From the client `job_context` and `failure` are None, and `status` is None where no one knows how the job ended.
+    From the runner `scheduler_state` and `exit_status` are None.
+    """
+
+    launch: Launch
+    emitted_by: EmittedBy
+    status: RunStatus | None
+    ended_at: float
+    job_id: str | None = None
+    job_context: JobContext | None = None
+    began_at: float | None = None
+    result_path: str | None = None
+    failure: Failure | None = None
+    scheduler_state: str | None = None
+    exit_status: int | None = None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What the scheduler says of a job at a time, in its own word. Told to the client's callbacks.
+
+    `is_ended` only where the scheduler or its history says so: a job that vanished has not ended. `is_success` is None
+    where that is not known.
+    """
+
+    job_id: str
+    state: str
+    seen_at: float
+    is_ended: bool = False
+    is_success: bool | None = None
+    exit_status: int | None = None
+    reason: str | None = None

@@ -1,0 +1,360 @@
+"""The bash before the runner, run by bash: which Python starts it, what it can import, and what is left afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcdash.job
+from hpcdash.job.packaging import (
+    Packaged,
+    RunnerCall,
+    container_packaging,
+    no_packaging,
+    wheel_build_lines,
+    wheel_packaging,
+)
+from hpcdash.job.pickles import packed
+from hpcdash.launch.containers import Word, container_command
+from hpcdash.launch.request import Container, Runtime, SlotType
+from tests.job.tiny_wheel import tiny_wheel
+
+ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
+BASH = str(shutil.which("bash"))
+CODE = """
+import sys
+
+def where(*given):
+    return sys.prefix, given
+
+def fails():
+    raise RuntimeError("nan")
+"""
+# What is asked of it is noted, and done by the real one.
+PYTHON = f"""#!/bin/bash
+echo "$*" >> "$ASKED"
+{{before}}
+exec {sys.executable} "$@"
+"""
+# Makes a folder that passes for a venv, at once, where only who makes it is looked at.
+QUICK = """case "$*" in
+"-m venv "*) made="${@: -1}"; mkdir -p "$made/bin"; : > "$made/pyvenv.cfg"; ln -s "$0" "$made/bin/python"; exit ;;
+*"-m pip "*) exit ;;
+esac"""
+
+
+class Site:
+    """A folder with a space and a quote in its name, tiny code, and a Python that notes what it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "it's here"
+        self.folder.mkdir()
+        self.out = self.folder / "out.pkl"
+        self.started = 0
+        self.environment = {"PATH": os.environ["PATH"], "ASKED": str(folder / "asked"), "HOME": str(folder)}
+        self.python = str(self.program("asked-python", PYTHON.format(before="")))
+
+    def program(self, name: str, text: str) -> Path:
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def use_quick_venvs(self) -> None:
+        self.python = str(self.program("quick", PYTHON.format(before=QUICK)))
+        (self.folder / "tiny.py").write_text(CODE)
+
+    def code(self) -> str:
+        """A folder to be on PYTHONPATH."""
+        folder = self.folder / "code"
+        folder.mkdir()
+        (folder / "tiny.py").write_text(CODE)
+        return str(folder)
+
+    def wheel(self) -> str:
+        """A wheel of the module `tiny`."""
+        return tiny_wheel(self.folder, CODE)
+
+    def call(self, function: str = "where", **fields: Any) -> RunnerCall:
+        return RunnerCall("tiny", function, str(self.folder), output_file=str(self.out), **fields)
+
+    def start(self, text: str, **env: str) -> subprocess.Popen[str]:
+        # bash reads a script as it runs: one that runs is not written again.
+        self.started += 1
+        script = self.folder / f"script-{self.started}"
+        script.write_text(f"#!/bin/bash\nset -euo pipefail\n{text}")
+        return subprocess.Popen(
+            [BASH, str(script)],
+            cwd=self.folder,
+            env={**self.environment, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, text: str, **env: str) -> tuple[int, str, str]:
+        process = self.start(text, **env)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def result(self, ending: str = "") -> Any:
+        return pickle.loads(self.out.with_name(f"out{ending}.pkl").read_bytes())
+
+    @property
+    def asked(self) -> list[str]:
+        return Path(self.environment["ASKED"]).read_text().splitlines()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def packagings() -> dict[str, Packaged]:
+    return {
+        "none": no_packaging(),
+        "none-srun": no_packaging("/opt/my python/bin/python", ("/a b", "/job.zip"), ("srun", "--ntasks=4")),
+        "wheel": wheel_packaging("/jobs/a b/env", wheel="/jobs/x.whl"),
+        "source": wheel_packaging(
+            "/jobs/env", source="/src", array_tasks=9, pip_options=("--no-index",), system_site_packages=True
+        ),
+        "kept": wheel_packaging("/jobs/env", wheel="/x.whl", keep=True, python_path=("/job.zip",)),
+        "container": container_packaging("reg#net:1", name="n", mounts={"/a": "/b:ro"}, workdir="/b"),
+    }
+
+
+@pytest.mark.parametrize("name", packagings())
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    call = RunnerCall("m", "f", "/jobs/a b", output_file="/jobs/o.pkl", array_items_file="/jobs/i", sys_path=("/c d",))
+    script.write_text("#!/bin/bash\n" + packagings()[name].script_for(call))
+    checked = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True)
+    assert (checked.stdout, checked.returncode) == ("", 0)
+
+
+# -- none
+
+
+def test_without_a_package_the_nodes_python_starts_the_runner(site: Site) -> None:
+    site.program("python", PYTHON.format(before=""))
+    text = no_packaging(python_path=(site.code(), ROOT)).script_for(site.call())
+    status, _, err = site.run(text, PATH=f"{site.folder}/bin:{os.environ['PATH']}")
+    assert (status, err) == (0, "")
+    assert site.result()[1] == ()
+    assert site.asked[0].startswith("-m hpcdash.job.runner --module=tiny")
+
+
+def test_a_py_exec_of_the_environment_wins_and_pythonpath_is_kept(site: Site) -> None:
+    text = no_packaging("no-such-python", (ROOT,)).script_for(site.call())
+    status, _, err = site.run(text, PY_EXEC=site.python, PYTHONPATH=site.code())
+    assert (status, err) == (0, "")
+
+
+def test_the_runners_status_is_the_scripts(site: Site) -> None:
+    text = no_packaging(site.python, (site.code(), ROOT)).script_for(site.call("fails"))
+    status, _, err = site.run(text)
+    assert status == 1
+    assert err.endswith("RuntimeError: nan\n")
+
+
+def test_each_array_task_has_its_item_and_an_output_of_its_own(site: Site) -> None:
+    (site.folder / "items").write_bytes(packed(["a", "b"]))
+    call = site.call(array_items_file=str(site.folder / "items"))
+    text = no_packaging(site.python, (site.code(), ROOT)).script_for(call)
+    assert site.run(text, SLURM_ARRAY_TASK_ID="1")[0] == 0
+    assert site.run(text, PBS_ARRAY_INDEX="0")[0] == 0
+    assert (site.result("-0")[1], site.result("-1")[1]) == (("a",), ("b",))
+
+
+@pytest.mark.parametrize("path", ["", "/a:/b"])
+def test_what_pythonpath_cannot_hold_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand in PYTHONPATH"):
+        no_packaging(python_path=(path,))
+
+
+# -- wheel
+
+
+def packaged_wheel(site: Site, **options: Any) -> str:
+    given = {"wheel": site.wheel(), "array_tasks": 1, **options}
+    folder = str(site.folder / "env")
+    packaging = wheel_packaging(folder, python=site.python, python_path=(ROOT,), pip_options=("--no-index",), **given)
+    return packaging.script_for(site.call(array_items_file=str(site.folder / "items")))
+
+
+def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site: Site) -> None:
+    (site.folder / "items").write_bytes(packed(list("abcd")))
+    text = packaged_wheel(site, array_tasks=4)
+    racing = [site.start(text, SLURM_ARRAY_TASK_ID=str(number)) for number in range(4)]
+    ended = [(process.communicate(timeout=120)[1], process.returncode) for process in racing]
+    assert ended == [("", 0)] * 4
+    (prefix,) = {site.result(f"-{number}")[0] for number in range(4)}
+    assert Path(prefix).parent == site.folder / "env"
+    assert [site.result(f"-{number}")[1] for number in range(4)] == [("a",), ("b",), ("c",), ("d",)]
+    assert len([line for line in site.asked if line.startswith("-m venv")]) == 1
+    assert not (site.folder / "env").exists()
+
+
+def test_a_venv_that_is_kept_serves_the_next(site: Site) -> None:
+    site.use_quick_venvs()
+    (site.folder / "items").write_bytes(packed(["a"]))
+    text = packaged_wheel(site, keep=True)
+    assert [site.run(text, SLURM_ARRAY_TASK_ID="0")[0] for _ in range(2)] == [0, 0]
+    assert len([line for line in site.asked if line.startswith("-m venv")]) == 1
+    assert len(list((site.folder / "env").iterdir())) == 2  # the venv and the link to it
+
+
+def test_a_wheel_that_cannot_be_installed_ends_the_job_and_leaves_nothing_half_made(site: Site) -> None:
+    site.python = str(site.program("no-pip", PYTHON.format(before=QUICK.replace('pip "*) exit', 'pip "*) exit 2'))))
+    text = packaged_wheel(site, keep=True)
+    status, _, err = site.run(text)
+    assert status == 1
+    assert "hpcdash: the environment of the job could not be made" in err
+    assert not site.out.exists()
+    assert list((site.folder / "env").iterdir()) == []
+
+
+def test_a_builder_that_shows_no_life_is_replaced(site: Site) -> None:
+    site.use_quick_venvs()
+    (site.folder / "items").write_bytes(packed(["a"]))
+    (site.folder / "env" / "lock").mkdir(parents=True)
+    (site.folder / "env" / "lock" / "other.77").touch()
+    status, _, err = site.run(packaged_wheel(site, stale_seconds=1), SLURM_ARRAY_TASK_ID="0")
+    assert status == 0
+    assert "shows no life; its lock is taken away" in err
+    assert not (site.folder / "env").exists()
+
+
+def test_a_job_that_is_ended_while_it_builds_leaves_nothing(site: Site) -> None:
+    fifo = site.folder / "building"
+    os.mkfifo(fifo)
+    site.python = str(site.program("slow", PYTHON.format(before=f'mkdir -p "${{@: -1}}"; echo > "{fifo}"; sleep 60')))
+    process = site.start(packaged_wheel(site))
+    fifo.read_text()
+    assert (site.folder / "env" / "lock").exists()
+    os.killpg(process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    assert process.wait(timeout=20) != 0
+    process.communicate()
+    assert time.monotonic() - began < 10
+    assert not (site.folder / "env").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_not_waited_for(site: Site) -> None:
+    (site.folder / "env").mkdir()
+    site.program("mkdir", '#!/bin/bash\n[[ "$*" == *lock* ]] && exit 1\nexec /bin/mkdir "$@"\n')
+    status, _, err = site.run(packaged_wheel(site), PATH=f"{site.folder}/bin:{os.environ['PATH']}")
+    assert status == 1
+    assert "cannot be made: is" in err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
+def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
+    (site.folder / "items").write_bytes(packed(["a"]))
+    project = _project(site)
+    text = packaged_wheel(site, wheel="", source=str(project))
+    status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0", **OFFLINE)
+    assert (status, err) == (0, "")
+    assert Path(site.result("-0")[0]).parent == site.folder / "env"
+    assert not (site.folder / "env").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
+def test_a_project_is_built_beforehand(site: Site) -> None:
+    lines = wheel_build_lines(str(_project(site)), str(site.folder / "wheels"), sys.executable)
+    status, _, err = site.run("\n".join(lines) + "\n", **OFFLINE)
+    assert (status, err) == (0, "")
+    assert [path.name for path in (site.folder / "wheels").iterdir()] == ["tiny-1.0-py3-none-any.whl"]
+    assert site.run("\n".join(wheel_build_lines("/no/project", "/tmp", sys.executable)), **OFFLINE)[0] == 1
+
+
+OFFLINE = {"PIP_NO_INDEX": "1"}
+
+
+def _project(site: Site) -> Path:
+    project = Path(site.code())
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "tiny"\nversion = "1.0"\nrequires-python = ">=3.8"\n'
+        '[tool.hatch.build.targets.wheel]\ninclude = ["tiny.py"]\n'
+    )
+    return project
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give either wheel"),
+        ({"wheel": "/w.whl", "source": "/s"}, "give either wheel"),
+        ({"wheel": "/w.whl", "array_tasks": 0}, "1 or more"),
+        ({"wheel": "/w\0.whl"}, "zero byte"),
+    ],
+)
+def test_a_wheel_that_cannot_be_packaged_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wheel_packaging("/jobs/env", **options)
+    with pytest.raises(ValueError, match="not absolute"):
+        wheel_packaging("env", wheel="/w.whl")
+
+
+# -- container
+
+
+def test_sruns_container_options_stand_before_the_runner(site: Site) -> None:
+    site.program("srun", '#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    packaging = container_packaging(
+        "nvcr.io#nvidia/pytorch:24.01",
+        name="train",
+        mounts={str(site.folder): "/job:ro", "/data": "/data"},
+        workdir="/job",
+        python="python3",
+        srun_options=("--ntasks=2",),
+    )
+    text = packaging.script_for(RunnerCall("tiny", "where", "/job"))
+    status, out, _ = site.run(text, PATH=f"{site.folder}/bin:{os.environ['PATH']}", PY_EXEC="/nodes/python")
+    assert status == 0
+    assert out.splitlines() == [
+        "--ntasks=2",
+        "--container-image=nvcr.io#nvidia/pytorch:24.01",
+        "--container-name=train",
+        f"--container-mounts={site.folder}:/job:ro,/data:/data",
+        "--container-workdir=/job",
+        "python3",
+        "-m",
+        "hpcdash.job.runner",
+        "--module=tiny",
+        "--function=where",
+        "--job-dir=/job",
+    ]
+
+
+@pytest.mark.parametrize("mounts", [{"/a,b": "/c"}, {"/a:b": "/c"}, {"/a": "/c,d"}, {"/a": ""}])
+def test_a_mount_that_srun_would_misread_is_refused(mounts: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="srun cannot mount"):
+        container_packaging("image", mounts=mounts)
+    with pytest.raises(ValueError, match="needs an image"):
+        container_packaging("")
+
+
+def test_another_runtime_runs_the_same_words(site: Site) -> None:
+    site.program("apptainer", '#!/bin/bash\nwhile [ "$1" != /net.sif ]; do shift; done\nshift\nexec "$@"\n')
+    words = [Word(text, is_shell) for text, is_shell in site.call().words()]
+    container = Container(Runtime.APPTAINER, "/net.sif")
+    command = container_command(container, words, slot_type=SlotType.CPU, environment={})
+    text = "\n".join([*no_packaging(site.python, (site.code(), ROOT)).before, *command.lines()])
+    status, _, err = site.run(text + "\n", PATH=f"{site.folder}/bin:{os.environ['PATH']}")
+    assert (status, err) == (0, "")
+    assert site.result()[1] == ()
