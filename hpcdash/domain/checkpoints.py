@@ -30,7 +30,7 @@ class CheckpointPlan:
             raise UsageError("a save takes no time, or some", "Write --save 40s.")
         if self.save_seconds >= self.interval_seconds:
             raise UsageError(
-                f"a save of {self.save_seconds:g} s takes as long as the {self.interval_seconds:g} s from one to the next",
+                f"a save of {self.save_seconds:g} s is not over when the next begins {self.interval_seconds:g} s later",
                 "Save less often, or faster.",
             )
         if self.save_tb is not None and not 0 <= self.save_tb < 1e9:

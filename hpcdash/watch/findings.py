@@ -1,0 +1,51 @@
+"""What a rule finds: the record and how grave it is. Knows no rule and no one who is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hpcdash.domain.text import visible
+
+
+class Severity(IntEnum):
+    """How grave: INFO can wait for a look, WARNING for the morning, CRITICAL cannot wait."""
+
+    INFO = 1
+    WARNING = 2
+    CRITICAL = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a rule does not like about a subject: a job, a node, a path.
+
+    `words` say what is wrong and `next_step` what to do; both are one line and may carry names that anyone chose, as
+    `subject` may. `aspect` tells two findings of a rule about one subject apart: bytes and inodes.
+    """
+
+    rule: str
+    subject: str
+    severity: Severity
+    words: str
+    next_step: str = ""
+    aspect: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same for the same trouble, however its words change."""
+        return finding_key(self.rule, self.subject, self.aspect)
+
+
+def finding_key(rule: str, subject: str = "", aspect: str = "") -> str:
+    """A finding's key from its parts; with the rule alone what stands for all of its keys."""
+    return f"{rule}/{aspect}/{subject}" if subject or aspect else f"{rule}/"
+
+
+def shown(name: object) -> str:
+    """A name as it stands in words: control characters made visible, null as a question mark."""
+    return "?" if name is None else visible(str(name))

@@ -1,0 +1,26 @@
+"""Picks the rows that rules look at out of whole tables. Knows no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import evaluate_words
+
+Row = dict[str, Any]
+
+
+def rows_where(table: pa.Table, **wanted: Collection[str]) -> list[Row]:
+    """The rows whose columns each hold exactly one of the given words; of a list column one element is enough."""
+    for name, words in wanted.items():
+        value_set = pa.array(sorted(words), pa.string())
+
+        def is_one(texts: pa.Array, value_set: pa.Array = value_set) -> pa.Array:
+            return pc.is_in(texts, value_set=value_set)
+
+        table = table.filter(evaluate_words(table[name], is_one))
+    rows: list[Row] = table.to_pylist()
+    return rows

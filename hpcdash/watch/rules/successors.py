@@ -1,0 +1,41 @@
+"""Is there a job lined up? A train that runs with nothing, or too little, behind it. Knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpcdash.domain.states import ACTIVE, WAITING, JobState
+from hpcdash.domain.trains import Train
+from hpcdash.watch.findings import Finding, Severity, shown
+from hpcdash.watch.rules.waiting import never_starts
+from hpcdash.watch.settings import TrainWatch
+
+RULE = "no-successor"
+
+
+def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> list[Finding]:
+    """One for each train that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
+    watch = watch or TrainWatch()
+    found = []
+    for train in trains:
+        running = [row for row in train.rows if row["state"] in ACTIVE]
+        if not running:
+            continue
+        waiting = [row for row in train.rows if row["state"] in WAITING]
+        held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
+        never = sum(row["_tasks"] or 1 for row in waiting if never_starts(row["state"], row["reason"]))
+        count = sum(row["_tasks"] or 1 for row in waiting)
+        ready = count - held - never
+        if ready >= watch.fewest_waiting:
+            continue
+        last = running[-1]
+        behind = f"{ready} behind it" if ready else "nothing behind it"
+        besides = [f"{number} {what}" for number, what in ((held, "held"), (never, "that will never start")) if number]
+        words = f"{shown(last['name'])} ({shown(last['id'])}) runs with {behind}" + (
+            f", besides {' and '.join(besides)}" if besides else ""
+        )
+        step = f"hpcdash submit SCRIPT --array 1-10%1 --after {shown(last['id'])}"
+        if held and not never:
+            step = f"hpcdash release {shown(last['id'])} --train"
+        found.append(Finding(RULE, train.units[0].job_id, Severity.WARNING, words, step))
+    return found

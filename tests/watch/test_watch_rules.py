@@ -1,0 +1,346 @@
+"""What watchdogs find in snapshots: each rule finds its trouble, and is silent where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.domain.schema import JOBS, NODES
+from hpcdash.domain.trains import find_train
+from hpcdash.watch.findings import Finding, Severity, finding_key
+from hpcdash.watch.pulse import pulse_line, pulse_words
+from hpcdash.watch.rules.deadlines import QosFacts, Saves, end_before_save, grace_too_short
+from hpcdash.watch.rules.failures import fails_on_a_node
+from hpcdash.watch.rules.hanging import LogGrowth, is_hanging
+from hpcdash.watch.rules.losses import losses
+from hpcdash.watch.rules.nodes import drained_nodes, spare_nodes
+from hpcdash.watch.rules.running import is_running, living_rows
+from hpcdash.watch.rules.successors import no_successor
+from hpcdash.watch.rules.waiting import never_starts, waits_for_ever
+from hpcdash.watch.settings import CheckpointWatch, FailuresWatch, HangingWatch, NodesWatch, RunningWatch, TrainWatch
+from tests.support.train_rows import BEGIN, at, row, task
+
+NOW = at(600)
+HOUR = 3600.0
+
+
+def jobs(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), JOBS)
+
+
+def nodes(**states: int) -> pa.Table:
+    """Nodes by state and count, in queue gpu."""
+    rows = [
+        {**dict.fromkeys(NODES.names), "name": f"{state}{number}", "state": state, "queues": ["gpu"], "flags": []}
+        for state, count in states.items()
+        for number in range(count)
+    ]
+    return pa.Table.from_pylist(rows, NODES)
+
+
+class TestIsRunning:
+    def test_neither_running_nor_pending_is_told(self) -> None:
+        (found,) = is_running(jobs(row("1", "completed"), row("2", "failed")), RunningWatch("train"))
+        assert found.severity is Severity.CRITICAL
+        assert found.words == "no job train is running or pending"
+
+    @pytest.mark.parametrize("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
+    def test_any_that_lives_is_enough(self, state: str) -> None:
+        assert is_running(jobs(row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
+
+    @pytest.mark.parametrize("name", ["train-2", "Train", "train ", "trai", "*"])
+    def test_the_name_is_exact(self, name: str) -> None:
+        assert is_running(jobs(row("1", "running", name=name)), RunningWatch("train"))
+
+    def test_another_users_job_of_that_name_does_not_count(self) -> None:
+        watch = RunningWatch("train", ("bob",))
+        (found,) = is_running(jobs(row("1", "running")), watch)
+        assert (found.subject, found.words) == ("train of bob", "no job train of bob is running or pending")
+
+    def test_one_that_is_held_will_not_run(self) -> None:
+        (found,) = is_running(jobs(row("1", "held")), RunningWatch("train"))
+        assert (found.severity, found.next_step) == (Severity.WARNING, "hpcdash release 1")
+        assert is_running(jobs(row("1", "held"), row("2", "running")), RunningWatch("train")) == []
+
+    def test_a_hostile_name_is_made_visible(self) -> None:
+        (found,) = is_running(jobs(), RunningWatch("a\n\x1b]0;b"))
+        assert found.words.isprintable()
+
+
+class TestPulse:
+    def words(self, *rows: dict[str, Any]) -> str:
+        return pulse_words("train", living_rows(jobs(*rows), RunningWatch("train")), NOW)
+
+    def test_the_line(self) -> None:
+        zone = timezone(timedelta(hours=2))
+        now = datetime(2026, 11, 21, 16, 5, 9, tzinfo=zone)
+        assert pulse_line(now, "train runs\n") == "[2026-11-21 16:05:09] PULSE: train runs␊"
+
+    def test_a_task_behind_its_array(self) -> None:
+        assert self.words(task("88", "2", reason="JobArrayTaskLimit")) == (
+            "train (88_2) waits for the task of its array that runs to end"
+        )
+
+    def test_one_that_depends_on_another(self) -> None:
+        assert self.words(row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")) == (
+            "train (9) waits for the job it depends on to end (afterany:8(unfulfilled))"
+        )
+        assert "never start" in self.words(row("9", reason="DependencyNeverSatisfied"))
+
+    def test_an_estimated_start(self) -> None:
+        words = self.words(row("9", reason="Priority", _expected_start_at=at(690)))
+        assert words == "train (9) is estimated to start in 1:30:00, at 2026-11-20 11:30:00 (Priority)"
+        assert "no estimate" in self.words(row("9", reason="Resources"))
+        assert "was estimated to start at 2026-11-20 09:00:00" in self.words(row("9", _expected_start_at=at(540)))
+
+    def test_the_one_that_runs_counts(self) -> None:
+        words = self.words(row("9", reason="Priority"), row("8", "running", started=540, ended=660, node_list="n[1-2]"))
+        assert words == "train (8) has been running for 1:00:00 on n[1-2], 1:00:00 left"
+
+    def test_nothing_left(self) -> None:
+        assert self.words(row("8", "completed")) == "train is neither running nor pending"
+
+
+class TestIsHanging:
+    watch = HangingWatch(limit_seconds=1800)
+
+    def found(self, log: LogGrowth, *rows: dict[str, Any]) -> list[Finding]:
+        return is_hanging(jobs(*rows), [log], self.watch, NOW.timestamp())
+
+    def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
+        log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
+        (found,) = self.found(log, row("8", "running", started=0))
+        assert found.words == "job 8: its log /w/8.out has not grown for 31:00"
+        assert self.found(LogGrowth("8", "/w/8.out", 10, at(571).timestamp()), row("8", "running", started=0)) == []
+
+    def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
+        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), row("8", "running", started=590)) == []
+
+    def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
+        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), row("8"), row("9", "running")) == []
+
+    def test_growth_and_truncation_count_as_writing(self) -> None:
+        log = LogGrowth("8", "/w/8.out", None, 0.0)
+        for now, size in ((10.0, None), (20.0, 5), (30.0, 5), (40.0, 3), (50.0, 3)):
+            log = log.looked_at(size, now)
+        assert (log.size_bytes, log.same_since) == (3, 40.0)
+
+
+class TestNodes:
+    def test_drained_nodes_with_reason_and_since_when(self) -> None:
+        table = nodes(idle=1, drained=1, allocated=1).to_pylist()
+        table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
+        (found,) = drained_nodes(pa.Table.from_pylist(table, NODES))
+        assert found.words == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
+
+    def test_only_the_queues_that_are_meant(self) -> None:
+        assert drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu",))) == []
+        assert len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu")))) == 3
+
+    @pytest.mark.parametrize(
+        ("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)]
+    )
+    def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
+        assert bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2))) is told
+
+    def test_nothing_in_use_needs_no_spares_and_a_node_in_maintenance_is_none(self) -> None:
+        assert spare_nodes(nodes(idle=0, down=3)) == []
+        table = nodes(idle=1, allocated=1).to_pylist()
+        table[0]["flags"] = ["maint"]
+        (found,) = spare_nodes(pa.Table.from_pylist(table, NODES))
+        assert found.words == "0 idle for 1 nodes in use: 0.0 % spare, under 5 %"
+
+
+class TestSuccessors:
+    def found(self, *rows: dict[str, Any], watch: TrainWatch | None = None) -> list[Finding]:
+        train = find_train(rows[0]["id"], rows)
+        assert train is not None
+        return no_successor([train], watch)
+
+    def test_the_last_of_a_train(self) -> None:
+        (found,) = self.found(task("88", "9", "completed"), task("88", "10", "running"))
+        assert found.words == "train (88_10) runs with nothing behind it"
+        assert found.next_step.endswith("--after 88_10")
+
+    def test_a_task_or_a_job_behind_it(self) -> None:
+        assert self.found(task("88", "1", "running"), task("88", "3-10%1")) == []
+        assert self.found(row("8", "running"), row("9", "pending", "afterany:8(unfulfilled)")) == []
+
+    def test_fewer_than_wanted(self) -> None:
+        rows = (row("8", "running"), row("9", "pending", "afterany:8(unfulfilled)"))
+        (found,) = self.found(*rows, watch=TrainWatch(fewest_waiting=2))
+        assert found.words == "train (8) runs with 1 behind it"
+
+    def test_those_that_are_held_or_never_start_do_not_count(self) -> None:
+        behind = (
+            row("9", "held", "afterany:8(unfulfilled)", reason="JobHeldUser"),
+            row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
+        )
+        (found,) = self.found(row("8", "running"), *behind)
+        assert found.words == "train (8) runs with nothing behind it, besides 1 held and 1 that will never start"
+
+    def test_a_train_that_does_not_run_is_not_for_this_rule(self) -> None:
+        assert self.found(row("8")) == []
+
+
+class TestDeadlines:
+    plan = CheckpointWatch(interval_seconds=3 * HOUR, save_seconds=40)
+
+    def ending(self, ends: float, saved: float | None, started: float = 0) -> list[Finding]:
+        table = jobs(row("8", "running", started=started, ended=ends))
+        last = None if saved is None else at(saved).timestamp()
+        return end_before_save(table, [Saves("8", self.plan, last)], NOW.timestamp())
+
+    def test_the_limit_comes_before_the_next_save(self) -> None:
+        (found,) = self.ending(ends=660, saved=500)
+        assert found.severity is Severity.WARNING
+        assert (
+            found.words == "job 8 ends in 1:00:00, its next save is over in 1:20:40: 2:40:00 of training would be lost"
+        )
+        assert "save-switch 8" in found.next_step
+
+    def test_there_is_time_for_the_next_save(self) -> None:
+        assert self.ending(ends=690, saved=500) == []
+
+    def test_too_late_even_for_a_save_now(self) -> None:
+        (found,) = self.ending(ends=601, saved=500)
+        assert found.severity is Severity.CRITICAL
+
+    def test_a_job_that_never_saved_counts_from_its_start_not_from_the_last_jobs_save(self) -> None:
+        (found,) = self.ending(ends=660, saved=None, started=500)
+        assert self.ending(ends=660, saved=10, started=500) == [found]
+
+    def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
+        assert self.ending(ends=600.5, saved=599.8) == []
+
+    @pytest.mark.parametrize(
+        ("mode", "grace", "told"),
+        [
+            ("REQUEUE", 30, True),
+            ("cancel", 30, True),
+            ("SUSPEND,REQUEUE", 1, True),
+            ("REQUEUE", 40, False),
+            ("REQUEUE", None, False),
+            ("OFF", 0, False),
+            ("SUSPEND,GANG", 0, False),
+        ],
+    )
+    def test_a_preemption_shorter_than_a_save(self, mode: str, grace: float | None, told: bool) -> None:
+        qos = {"low": QosFacts("low", mode, grace)}
+        found = grace_too_short(
+            jobs(row("8", "running", qos="low"), row("9", qos="high")), qos, [Saves("8", self.plan)]
+        )
+        assert bool(found) is told
+        assert grace_too_short(jobs(row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+
+
+class TestWaiting:
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "DependencyNeverSatisfied",
+            "QOSMaxWallDurationPerJobLimit",
+            "AssocMaxCpuPerJobLimit",
+            "QOSMaxGRESPerNode",
+            "QOSMinCpuNotSatisfied",
+            "PartitionTimeLimit",
+            "PartitionNodeLimit",
+            "BadConstraints",
+            "Job's QOS not permitted to use this partition (gpu allows a not b)",
+            "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 96 T: 96)",
+            "Insufficient amount of resource: mem (R: 4tb A: 100gb T: 1tb)",
+            "Not enough total nodes available",
+        ],
+    )
+    def test_reasons_that_never_resolve(self, reason: str) -> None:
+        (found,) = waits_for_ever(jobs(row("9", reason=reason), row("10", "running", reason=reason)))
+        assert reason in found.words
+        assert found.next_step
+        assert "{" not in found.next_step
+
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            None,
+            "Priority",
+            "Resources",
+            "Dependency",
+            "QOSMaxJobsPerUserLimit",
+            "AssocGrpCpuLimit",
+            "QOSMaxGRESPerUser",
+            "ReqNodeNotAvail, UnavailableNodes:g[1-2]",
+            "Insufficient amount of resource: ncpus (R: 64 A: 4 T: 96)",
+            "JobHeldUser",
+        ],
+    )
+    def test_reasons_that_pass(self, reason: str | None) -> None:
+        assert waits_for_ever(jobs(row("9", reason=reason), row("10", "held", reason=reason))) == []
+
+    def test_time_limits_have_their_own_step(self) -> None:
+        assert "--time" in never_starts("pending", "QOSMaxWallDurationPerJobLimit")
+        assert "--time" in never_starts("pending", "PartitionTimeLimit")
+
+
+class TestFailures:
+    def history(self, *runs: tuple[str, str], name: str = "train") -> pa.Table:
+        """(state, nodes), the oldest first."""
+        return jobs(
+            *(
+                row(str(number), state, started=number, ended=number + 1, node_list=there, name=name, _number=number)
+                for number, (state, there) in enumerate(runs, 1)
+            )
+        )
+
+    def test_three_in_a_row_on_one_node(self) -> None:
+        (found,) = fails_on_a_node(
+            self.history(("completed", "n2"), *[("failed", "n[1,3]"), ("failed", "n1"), ("node_failed", "n[1,4]")])
+        )
+        assert found.words == "train of alice failed 3 times in a row on n1"
+        assert "--exclude=n1" in found.next_step
+
+    def test_one_that_worked_there_ends_the_row(self) -> None:
+        assert (
+            fails_on_a_node(self.history(("failed", "n1"), ("failed", "n1"), ("timeout", "n1"), ("failed", "n1"))) == []
+        )
+
+    def test_a_cancelled_run_says_nothing(self) -> None:
+        assert fails_on_a_node(self.history(("failed", "n1"), ("cancelled", "n1"), ("failed", "n1"), ("failed", "n1")))
+
+    def test_failures_elsewhere_before_put_the_job_in_doubt(self) -> None:
+        (found,) = fails_on_a_node(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
+        assert "it may be the job" in found.words
+        assert fails_on_a_node(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1"))) == []
+
+    def test_of_many_common_nodes_none_can_be_named(self) -> None:
+        assert fails_on_a_node(self.history(*[("failed", "n[1-64]")] * 4)) == []
+        assert fails_on_a_node(self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4))
+
+
+@dataclass
+class Noticed:
+    metric: str
+    kind: str
+    words: str
+
+
+def test_losses_are_told_by_metric_and_kind_with_their_last_words() -> None:
+    noticed = [
+        Noticed("loss", "spike", "loss 3.1 at step 5"),
+        Noticed("loss", "spike", "loss 9.1 at step 7"),
+        Noticed("train/loss", "nan", "nan at step 9"),
+    ]
+    spike, nan = losses("8", noticed)
+    assert (spike.severity, spike.words) == (Severity.WARNING, "job 8: loss 9.1 at step 7")
+    assert nan.severity is Severity.CRITICAL
+    assert len({spike.key, nan.key}) == 2
+
+
+def test_a_key_stays_when_words_and_severity_change() -> None:
+    one = Finding("storage", "/work", Severity.WARNING, "90 %", aspect="bytes")
+    assert one.key == Finding("storage", "/work", Severity.CRITICAL, "99 %", aspect="bytes").key
+    assert one.key == finding_key("storage", "/work", "bytes") != finding_key("storage", "/work", "inodes")
+    assert BEGIN.tzinfo is UTC
