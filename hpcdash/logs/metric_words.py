@@ -1,0 +1,174 @@
+"""The words of a training's log: numbers, step words, names of metrics, times. Knows no format of a line.
+
+A metric's name is as the log writes it: case is kept, blanks at its ends and quotes are dropped, several blanks are
+one. Names of more than LONGEST_NAME letters, and those that say who speaks rather than how the training does (`rank`,
+`pid`, `v_num`), are no metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from math import isfinite, nan
+from typing import NamedTuple
+
+LONGEST_NAME = 80
+# A time stands at the beginning of a line, perhaps after a rank or a level.
+STAMP_LETTERS = 120
+
+_PLAIN_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER = rf"[-+]?(?:{_PLAIN_NUMBER}|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?![A-Za-z]))"
+# 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address or a time of day.
+UNIT = (
+    r"(?P<unit>[A-Za-zµ%°][A-Za-z/%µ²]{0,15}(?![\w])|%| (?:ms|s|secs?|seconds|[KMGT]i?B|%|it/s|tok/s)(?![\w:=/]))?"
+    r"(?:\([^()=:]{0,24}\))?(?![\w]|[.:-]\w|/\d)"
+)
+
+_STEP_WORDS = {
+    "global_step": 0,
+    "globalstep": 0,
+    "num_updates": 1,
+    "iteration": 2,
+    "step": 3,
+    "train_step": 3,
+    "training_step": 3,
+    "_step": 3,
+    "iter": 4,
+    "steps": 5,
+    "update": 6,
+    "updates": 6,
+    "it": 7,
+    "batch": 8,
+} | {f"{place}/{word}": rank for place in ("train", "trainer") for word, rank in (("global_step", 0), ("step", 3))}
+STEP_WORD = r"global[_ ]?step|num_updates|iteration|train(?:ing)?_step|steps?|iter|updates?|it|batch"
+_EPOCH_WORDS = {"epoch", "epochs", "train_epoch", "train/epoch"}
+_TOKEN_WORDS = {
+    "tokens",
+    "consumed_tokens",
+    "total_tokens",
+    "num_tokens",
+    "tokens_seen",
+    "n_tokens",
+    "tokens_total",
+    "trained_tokens",
+    "num_input_tokens_seen",
+    "time/token",
+    "throughput/total_tokens",
+    "train/num_tokens",
+    "train/tokens",
+}
+_TIME_WORDS = {"time", "timestamp", "_timestamp", "ts", "wall_time"}
+_LAST_STEP_WORDS = {"max_steps", "total_steps", "total_iterations", "train_iters"}
+_WHO_AND_WHERE = """
+rank local_rank global_rank world_size pid gpu gpus node nodes device worker host thread v_num seed port job jobid
+job_id version id run run_id attempt line lineno level levelno code exit_code micro_step eta info debug warning error
+"""
+_NO_METRICS = frozenset(_WHO_AND_WHERE.split())
+# Names that only a training writes: with a step beside them they need no further proof.
+_KNOWN = re.compile(
+    r"loss|(?<![a-z])acc(?:uracy)?(?![a-z])|(?<![a-z])(?:ppl|lr|nll|mse|mae|wer|cer|mfu|bleu|f1|auc|iou|psnr|ssim|elbo|kl)"
+    r"(?![a-z])|perplexity|learning.?rate|grad|norm(?![a-z])|reward|entropy|rmse|flops|tokens.?per|samples.?per|samples/s"
+    r"|tok/s|rougel?(?![a-z])|(?<![a-z])score",
+    re.IGNORECASE,
+)
+_SOURCE_FILE = re.compile(r"\.(?:py|pyx|cc?|cpp|cu|cuh|h|hpp|rs|go|jl|f90)$")
+_LEVEL = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|NOTICE|TRACE)\b ?[-:]? ?")
+_NAME_ENDS = " \t'\"-:;,|>*#"
+_SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+
+STAMP = re.compile(
+    r"(?<![\d.])(\d{4})([-/])(\d{2})([-/])(\d{2})([T ])(\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,9}))?"
+    r"(Z|[+-]\d{2}:?\d{2})?(?![\d:])"
+)
+
+
+class Reading(NamedTuple):
+    """What one line, or one block of lines, says; numbers that it does not say are nan."""
+
+    format: str
+    values: dict[str, float]
+    step: float = nan
+    epoch: float = nan
+    tokens: float = nan
+    time: float = nan
+    last_step: int | None = None
+
+
+def number_of(text: str, unit: str | None = None) -> float:
+    """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200. Raises ValueError."""
+    value = float(text.replace(",", ""))
+    return value * _SCALES[unit] if unit in _SCALES else value
+
+
+def tidy_name(raw: str) -> str:
+    """A metric's name, "" where it can be none; see the module for the rule."""
+    name = " ".join(raw.split()).rsplit(" - ", 1)[-1].strip(_NAME_ENDS)
+    name = _LEVEL.sub("", name).strip(_NAME_ENDS)
+    if not name or len(name) > LONGEST_NAME or _SOURCE_FILE.search(name) or not name.isprintable():
+        return ""
+    return name
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is one of those that trainings give their metrics."""
+    return _KNOWN.search(name) is not None
+
+
+def step_rank(name: str) -> int | None:
+    """How good a step the name is, 0 the best; None where it is none."""
+    return _STEP_WORDS.get(_key(name))
+
+
+def is_step(value: float) -> bool:
+    """Whether a number can be a step."""
+    return isfinite(value) and value >= 0 and value == int(value) and value < 2**53
+
+
+def seconds_of_line(text: str) -> float:
+    """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no zone counts as UTC."""
+    found = STAMP.search(text, 0, STAMP_LETTERS)
+    return nan if found is None else stamp_seconds(found)
+
+
+def stamp_seconds(found: re.Match[str]) -> float:
+    """Epoch seconds of what STAMP matched, nan where there is no such day."""
+    year, _, month, _, day, _, hour, minute, second, fraction, zone = found.groups()
+    try:
+        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+    except ValueError:
+        return nan
+    seconds = moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
+    if zone and zone != "Z":
+        ahead = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds -= ahead if zone[0] == "+" else -ahead
+    return seconds
+
+
+def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float = nan) -> Reading:
+    """The pairs of a line by what they are: step, epoch, tokens, time, and the metrics."""
+    values: dict[str, float] = {}
+    step = epoch = tokens = nan
+    best = 99
+    last_step: int | None = None
+    for name, value in pairs:
+        key = _key(name)
+        rank = _STEP_WORDS.get(key)
+        if rank is not None:
+            if is_step(value) and rank < best:
+                step, best = value, rank
+        elif key in _EPOCH_WORDS:
+            epoch = value
+        elif key in _TOKEN_WORDS:
+            tokens = value
+        elif key in _TIME_WORDS and value > 1e9:
+            time = value if value < 1e11 else value / 1000
+        elif key in _LAST_STEP_WORDS:
+            last_step = int(value) if is_step(value) else last_step
+        elif key not in _NO_METRICS:
+            values[name] = value
+    return Reading(format_name, values, step, epoch, tokens, time, last_step)
+
+
+def _key(name: str) -> str:
+    return name.lower().replace(" ", "_").replace("-", "_")

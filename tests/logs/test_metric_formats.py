@@ -1,0 +1,103 @@
+"""Each format's log is read as its program meant it; a log without metrics has none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcdash.logs.metric_reader import MetricReader
+from tests.logs.metric_cases import CONTENTS, NAMES, expected, expected_samples, samples, without_offsets
+
+
+def read(text: str) -> list[str]:
+    return without_offsets(samples([MetricReader().feed(text.encode(), is_end=True)]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_log_says_what_its_program_meant(name: str) -> None:
+    batch = MetricReader().feed(CONTENTS[name], is_end=True)
+    assert without_offsets(samples([batch])) == expected_samples(name)
+    assert (batch.format, batch.last_step) == (expected(name)["format"], expected(name)["last_step"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_is_where_its_first_line_begins(name: str) -> None:
+    content = CONTENTS[name]
+    for offset in MetricReader().feed(content, is_end=True).offsets.tolist():
+        assert offset == 0 or content[offset - 1 : offset] in (b"\n", b"\r")
+
+
+@pytest.mark.parametrize("prefix", ["0: ", "[rank0]: ", "2026-03-04 09:30:00,123 - INFO - ", "\x1b[36mINFO\x1b[0m "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> None:
+    plain = MetricReader().feed(CONTENTS["nanogpt"], is_end=True)
+    lines = CONTENTS["nanogpt"].decode().splitlines()
+    batch = MetricReader().feed("".join(prefix + line + end for line in lines).encode(), is_end=True)
+    assert batch.steps.tolist() == plain.steps.tolist()
+    assert {name: p.values.tolist() for name, p in batch.metrics.items()} == {
+        name: p.values.tolist() for name, p in plain.metrics.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("step 5: loss nan", "nan"),
+        ("step 5: loss NaN", "nan"),
+        ("step=5 loss=-inf", "-inf"),
+        ("step: 5, loss: Infinity", "inf"),
+        ("step 5/10 | loss 2.5e+01", "25.0"),
+        ("global_step: 5 loss: 1,234.5", "1234.5"),
+        ("it: 5 loss: 1.2k", "1200.0"),
+        ("Train Epoch: 1 [5/60000 (0%)]\tLoss: 2.25", "2.25"),
+        ("epoch 1/3 batch 5/100 - loss: .5", "0.5"),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(line: str, value: str) -> None:
+    (sample,) = read(line + "\n")
+    assert sample.startswith("(5.0, ")
+    assert f"oss', {value})]" in sample
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 5: loss at 10.0.0.17",
+        "step 5: loss: 10.0.0.17",
+        "step 5 loss=10:20:30",
+        "step 5.5: loss=1",
+        "steps: many, loss: 3.4",
+        "Trainer(step=5, loss=3)",
+        "step=5",
+        "5%|▌| 1/2 [00:00<00:01, 1it/s, loss=3]",
+        '{"step": 5, "loss": "high"}',
+        '{"step": 5, "loss": 1',
+    ],
+)
+def test_what_only_looks_like_a_metric_is_none(line: str) -> None:
+    assert read(line + "\n") == []
+
+
+def test_of_a_bars_repaints_of_one_step_the_last_counts() -> None:
+    bar = "\rEpoch 3:  45%|████▌     | 450/1000 [00:10<00:12, 43.2it/s, loss={}, v_num=7]"
+    assert read(bar.format(0.5) + bar.format(0.4) + bar.format(0.3)) == ["(3450.0, 3.0, nan, nan, [('loss', 0.3)])"]
+
+
+def test_a_dict_without_a_bar_beside_it_has_no_step() -> None:
+    assert read("{'loss': 2.5, 'epoch': 0.5}\n{'loss': 2.0, 'epoch': 1.0}\n") == [
+        "(nan, 0.5, nan, nan, [('loss', 2.5)])",
+        "(nan, 1.0, nan, nan, [('loss', 2.0)])",
+    ]
+
+
+def test_a_time_with_a_zone_is_that_moment() -> None:
+    assert read("2026-03-04T10:30:00+01:00 step 5 loss 2.5\n") == read("2026-03-04T09:30:00Z step 5 loss 2.5\n")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.one_of(st.binary(max_size=80), st.sampled_from([b"step", b"loss", b" 5", b"=", b"{'", b"%|", b"\n"])))
+)
+def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
+    samples([MetricReader().feed(b"".join(parts), is_end=True)])
