@@ -1,0 +1,62 @@
+"""When a training ends, and whether its job's time limit lets it; knows no scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite, nan
+
+from hpcdash.logs.metric_meaning.findings import duration_words
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """Seconds until the final step, restarts included; how many more array tasks that takes, None where no limit is
+    known.
+
+    `tasks_needed` is -1 where no number of tasks gets there: each would end before it got further.
+    """
+
+    steps_left: float
+    seconds: float
+    limit_seconds_left: float
+    tasks_needed: int | None
+    words: str
+
+
+def eta_of(
+    step: float,
+    last_step: float,
+    seconds_per_step: float,
+    limit_seconds_left: float | None = None,
+    task_limit_seconds: float | None = None,
+    restart_seconds: float = 0.0,
+) -> Eta | None:
+    """When `last_step` is reached from `step`, against the seconds that the job has left.
+
+    `task_limit_seconds` is the limit of each following array task (that of this one where it is not given: unknown, so
+    at least one task is told), `restart_seconds` what each costs before it gets further: queueing, start, repeated
+    steps. None where the pace is not known or the final step is not.
+    """
+    if not (isfinite(step) and isfinite(last_step) and isfinite(seconds_per_step) and seconds_per_step > 0):
+        return None
+    steps_left = max(last_step - step, 0.0)
+    work = steps_left * seconds_per_step
+    if not steps_left:
+        return Eta(0.0, 0.0, nan if limit_seconds_left is None else limit_seconds_left, 0, "at its final step")
+    ends = f"ends in {duration_words(work)}"
+    if limit_seconds_left is None or not isfinite(limit_seconds_left):
+        return Eta(steps_left, work, nan, None, ends)
+    left = max(limit_seconds_left, 0.0)
+    against = f"{ends}, limit in {duration_words(left)}"
+    if work <= left:
+        return Eta(steps_left, work, left, 0, against)
+    if task_limit_seconds is None or not isfinite(task_limit_seconds):
+        return Eta(steps_left, work, left, None, f"{against}: needs more array tasks")
+    useful = task_limit_seconds - restart_seconds
+    if useful <= 0:
+        cost, limit = duration_words(restart_seconds), duration_words(task_limit_seconds)
+        words = f"{against}: no further task gets there, a restart costs {cost} of its {limit}"
+        return Eta(steps_left, nan, left, -1, words)
+    tasks = ceil((work - left) / useful)
+    more = f"{against}: needs {tasks} more array task" + ("s" if tasks > 1 else "")
+    return Eta(steps_left, work + tasks * restart_seconds, left, tasks, more)

@@ -1,0 +1,27 @@
+"""What restarts cost a run, in words, and what the next one will; knows no log and no scheduler."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from hpcdash.logs.joined import LostTime
+from hpcdash.logs.metric_meaning.findings import duration_words, step_words
+
+
+def lost_time_words(lost: LostTime) -> str:
+    """`3 restarts: 1 200 steps again (40 min), 12 min between attempts`; "" without a restart."""
+    if not lost.restarts:
+        return ""
+    said = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")
+    parts = []
+    if lost.repeated_steps:
+        again = f"{step_words(lost.repeated_steps)} steps again"
+        parts.append(again if isnan(lost.repeated_seconds) else f"{again} ({duration_words(lost.repeated_seconds)})")
+    if lost.gap_seconds > 0:
+        parts.append(f"{duration_words(lost.gap_seconds)} between attempts")
+    return f"{said}: {', '.join(parts)}" if parts else said
+
+
+def restart_seconds(lost: LostTime) -> float:
+    """What one restart cost on average, for `eta_of`; 0 where none was or no times are known."""
+    return 0.0 if not lost.restarts or isnan(lost.seconds) else lost.seconds / lost.restarts

@@ -1,0 +1,228 @@
+"""Pace, end and cost of restarts: figures from times, from what logs say, and their words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan, nan
+
+import numpy as np
+import pytest
+
+from hpcdash.logs.joined import LostTime, joined
+from hpcdash.logs.metric_meaning.eta import eta_of
+from hpcdash.logs.metric_meaning.findings import duration_words, number_words, step_words
+from hpcdash.logs.metric_meaning.paces import paces_of_run, seconds_per_step
+from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
+from hpcdash.logs.metric_meaning.throughput import pace_of_metric, pace_of_times, quantity_of, tokens_per_second
+from hpcdash.logs.metrics import Points
+from hpcdash.logs.series import MetricLog
+from tests.logs.metric_batches import batch_of
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "factor", "per_device"),
+    [
+        ("elapsed time per iteration (ms)", "seconds_per_step", 1e-3, False),
+        ("ms/step", "seconds_per_step", 1e-3, False),
+        ("step_time", "seconds_per_step", 1.0, False),
+        ("s/it", "seconds_per_step", 1.0, False),
+        ("it/s", "steps_per_second", 1.0, False),
+        ("train_steps_per_second", "steps_per_second", 1.0, False),
+        ("throughput/batches_per_sec", "steps_per_second", 1.0, False),
+        ("tps", "tokens_per_second", 1.0, False),
+        ("tokens/s", "tokens_per_second", 1.0, False),
+        ("tok/s", "tokens_per_second", 1.0, False),
+        ("wps", "tokens_per_second", 1.0, False),
+        ("tokens per gpu per second (tgs)", "tokens_per_second", 1.0, True),
+        ("throughput/device/tokens_per_sec", "tokens_per_second", 1.0, True),
+        ("samples per second", "samples_per_second", 1.0, False),
+        ("samples/sec", "samples_per_second", 1.0, False),
+        ("CurrSamplesPerSec", "samples_per_second", 1.0, False),
+        ("TFLOPs", "teraflops", 1.0, False),
+        ("throughput per GPU (TFLOP/s/GPU)", "teraflops", 1.0, True),
+    ],
+)
+def test_the_names_of_real_logs_say_what_they_measure(name: str, measure: str, factor: float, per_device: bool) -> None:
+    quantity = quantity_of(name)
+    assert quantity is not None
+    assert (quantity.measure, quantity.factor, quantity.per_device) == (measure, factor, per_device)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "lr", "eval_samples_per_second", "num_tokens", "epoch_time", "time", "time/batch", "time/sample"],
+)
+def test_other_names_are_no_pace(name: str) -> None:
+    assert quantity_of(name) is None
+
+
+def test_a_steady_run_has_its_seconds_per_step() -> None:
+    steps = np.arange(0.0, 10_000, 10)
+    pace = pace_of_times(steps, steps * 0.5)
+    assert pace is not None
+    assert pace.newest == pytest.approx(0.5)
+    assert pace.drift_percent == pytest.approx(0)
+    assert pace.words == "0.5 s/step, steady"
+
+
+def test_times_of_whole_seconds_give_the_pace_of_quick_steps() -> None:
+    steps = np.arange(20_000.0)
+    pace = pace_of_times(steps, np.floor(steps / 7.3))
+    assert pace is not None
+    assert 1 / pace.newest == pytest.approx(7.3, rel=0.02)
+
+
+def test_pauses_for_checkpoints_are_not_the_pace() -> None:
+    steps = np.arange(5000.0)
+    times = steps * 2.0 + np.floor(steps / 1000) * 300
+    pace = pace_of_times(steps, times)
+    assert pace is not None
+    assert pace.newest == pytest.approx(2.0)
+
+
+def test_a_newest_hour_that_is_slower_is_told_in_percent() -> None:
+    took = np.concatenate((np.full(20_000, 1.0), np.full(3000, 1.25)))
+    pace = pace_of_times(np.arange(23_000.0), np.cumsum(took))
+    assert pace is not None
+    assert pace.drift_percent == pytest.approx(-20)
+    assert pace.words == "1.25 s/step, 20 % slower than the run's median"
+
+
+def test_a_restart_is_no_pace() -> None:
+    steps = np.concatenate((np.arange(100.0), np.arange(50.0, 150)))
+    times = np.concatenate((np.arange(100.0), np.arange(5000.0, 5100))) * 3
+    pace = pace_of_times(steps, times)
+    assert pace is not None
+    assert (pace.newest, pace.run) == (3, 3)
+    assert pace_of_times(np.array([5.0, 4.0]), np.array([0.0, 1.0])) is None
+    assert pace_of_times(np.empty(0), np.empty(0)) is None
+
+
+def test_a_clock_that_was_set_back_is_no_pace() -> None:
+    pace = pace_of_times(np.arange(3.0), np.array([100.0, 110.0, 10.0]))
+    assert pace is not None
+    assert pace.newest == 10
+
+
+def test_what_a_log_says_itself_is_read_with_its_unit_and_its_drift() -> None:
+    values = np.concatenate((np.full(900, 500.0), np.full(100, 400.0)))
+    pace = pace_of_metric("elapsed time per iteration (ms)", values, np.full(1000, nan))
+    assert pace is not None
+    assert pace.newest == pytest.approx(0.4)
+    assert pace.drift_percent == pytest.approx(25)
+    assert pace.words == "0.4 s/step, 25 % faster than the run's median"
+    flops = pace_of_metric("throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan))
+    assert flops is not None
+    assert flops.words == "155 TFLOP/s per device, steady"
+    assert pace_of_metric("loss", values, values) is None
+    assert pace_of_metric("tps", np.array([nan]), np.array([nan])) is None
+
+
+def test_tokens_per_second_follow_from_consumed_tokens() -> None:
+    steps = np.arange(100.0)
+    pace = pace_of_times(steps, steps * 2)
+    assert pace is not None
+    assert tokens_per_second(pace, steps, steps * 4_000_000) == pytest.approx(2_000_000)
+    assert isnan(tokens_per_second(pace, steps, np.full(100, nan)))
+
+
+def test_a_run_gives_one_pace_a_measure_its_own_words_first() -> None:
+    steps = np.arange(1000.0)
+    batch = batch_of(steps, times=1e9 + steps * 2, tokens=steps * 1000)
+    own = {"iteration time (ms)": Points(np.arange(1000), np.full(1000, 1900.0))}
+    said, timed = MetricLog(), MetricLog()
+    said.append(replace(batch, metrics={**batch.metrics, **own}))
+    timed.append(batch)
+    by_log, by_times = paces_of_run(joined([said]), "loss"), paces_of_run(joined([timed]), "loss")
+    assert [(pace.measure, pace.source) for pace in by_log] == [
+        ("seconds_per_step", "iteration time (ms)"),
+        ("tokens_per_second", "tokens"),
+    ]
+    assert seconds_per_step(by_log) == pytest.approx(1.9)
+    assert seconds_per_step(by_times) == pytest.approx(2.0)
+    assert by_times[1].newest == pytest.approx(500)
+    assert seconds_per_step(()) is None
+    with pytest.raises(KeyError):
+        paces_of_run(joined([timed]), "accuracy")
+
+
+def test_of_two_that_say_the_same_the_one_said_most_often_counts_and_a_devices_last() -> None:
+    batch = batch_of(np.arange(100.0))
+    said = {"samples/sec": (10, 5.0), "samples per second": (100, 6.0), "samples/gpu/s": (100, 1.0)}
+    points = {name: Points(np.arange(count), np.full(count, value)) for name, (count, value) in said.items()}
+    log = MetricLog()
+    log.append(replace(batch, metrics={**batch.metrics, **points}))
+    assert [pace.source for pace in paces_of_run(joined([log]), "loss")] == ["samples per second"]
+
+
+def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
+    batch = batch_of(np.arange(3.0))
+    own = {"time": Points(np.arange(3), np.full(3, 130.0)), "mfu": Points(np.arange(3), np.full(3, 30.0))}
+    log = MetricLog()
+    log.append(replace(batch, metrics={**batch.metrics, **own}))
+    assert seconds_per_step(paces_of_run(joined([log]), "loss")) == pytest.approx(0.13)
+
+
+def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
+    eta = eta_of(0, 111_600, 1.0, limit_seconds_left=18 * HOUR, task_limit_seconds=12 * HOUR, restart_seconds=600)
+    assert eta is not None
+    assert eta.tasks_needed == 2
+    assert eta.words == "ends in 31 h, limit in 18 h: needs 2 more array tasks"
+    assert eta.seconds == 111_600 + 1200
+
+
+def test_an_end_before_the_limit_needs_nothing() -> None:
+    eta = eta_of(900, 1000, 36.0, limit_seconds_left=2 * HOUR)
+    assert eta is not None
+    assert (eta.tasks_needed, eta.words) == (0, "ends in 1 h, limit in 2 h")
+
+
+def test_what_is_not_known_is_not_made_up() -> None:
+    no_limit = eta_of(0, 7200, 1.0)
+    assert no_limit is not None
+    assert (no_limit.tasks_needed, no_limit.words) == (None, "ends in 2 h")
+    no_task_limit = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR)
+    assert no_task_limit is not None
+    assert no_task_limit.tasks_needed is None
+    assert no_task_limit.words == "ends in 2 h, limit in 1 h: needs more array tasks"
+    assert eta_of(0, nan, 1.0) is None
+    assert eta_of(0, 10, 0.0) is None
+
+
+def test_tasks_shorter_than_a_restart_never_get_there() -> None:
+    eta = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, restart_seconds=900)
+    assert eta is not None
+    assert eta.tasks_needed == -1
+    assert isnan(eta.seconds)
+    assert eta.words.endswith("no further task gets there, a restart costs 15 min of its 10 min")
+
+
+def test_a_run_at_its_final_step_says_so() -> None:
+    eta = eta_of(1000, 1000, 1.0, limit_seconds_left=0.0)
+    assert eta is not None
+    assert eta.words == "at its final step"
+
+
+def test_restarts_are_told_with_what_they_cost() -> None:
+    lost = LostTime(restarts=3, repeated_steps=1200, repeated_seconds=2400, gap_seconds=720)
+    assert lost_time_words(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
+    assert restart_seconds(lost) == 1040
+    assert lost_time_words(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
+    assert lost_time_words(LostTime(1, 0, 0, nan)) == "1 restart"
+    assert lost_time_words(LostTime(0, 0, 0, 0)) == ""
+    assert restart_seconds(LostTime(1, 5, nan, nan)) == 0
+
+
+def test_figures_are_told_shortly() -> None:
+    assert [duration_words(s) for s in (40, 59.6, 720, 12_600, 111_600, 450_000)] == [
+        "40 s",
+        "60 s",
+        "12 min",
+        "3.5 h",
+        "31 h",
+        "5.2 days",
+    ]
+    assert (number_words(2.51349), number_words(1.2e30), number_words(nan)) == ("2.513", "1.2e+30", "nan")
+    assert (step_words(12_400), step_words(0.5)) == ("12 400", "0.5")
