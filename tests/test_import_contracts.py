@@ -27,14 +27,21 @@ def test_a_contract_that_is_broken_is_seen(tmp_path: Path) -> None:
         "ui",
         "cli",
         "transport",
+        "job",
+        "local",
         "backends/slurm",
         "backends/pbs",
+        "watch/rules",
+        "watch/notifiers",
     ):
         (package / name).mkdir(parents=True, exist_ok=True)
         (package / name / "__init__.py").touch()
     (package / "__init__.py").touch()
     for name in ("config", "errors", "transport/local", "transport/ssh", "transport/replay", "transport/pool"):
         (package / f"{name}.py").touch()
+    for name in ("alerts", "findings", "message", "pulse", "quiet", "quotas", "settings", "usage"):
+        (package / "watch" / f"{name}.py").touch()
+    (package / "watch" / "__init__.py").touch()
     (package / "ui" / "app.py").write_text("import hpcdash.transport.ssh\n")
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     program = Path(sys.executable).with_name("lint-imports")

@@ -1,0 +1,161 @@
+"""Where a process stands in its job, read from the environment that Slurm, PBS or the embedded queue gives it.
+
+Asks no scheduler; what the environment does not say is None or empty.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hpcdash.job.rank_variables import (
+    MPI_LOCAL_RANKS,
+    MPI_LOCAL_SIZES,
+    MPI_RANKS,
+    MPI_SIZES,
+    first_whole_number,
+    whole_number,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
+
+# What PyTorch's own launchers use where nobody says a port.
+DEFAULT_MASTER_PORT = 29500
+_LONGEST_NODEFILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """One process of a job. Ranks count from 0; None, '' and () are what is not known.
+
+    `rank` is among all processes, `local_rank` among those of its node, `node_rank` the node among the job's.
+    `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR.
+
+        >>> from hpcdash.job import current_job_context
+        >>> job = current_job_context()
+        >>> job.rank, job.world_size, job.hostnames                           # doctest: +SKIP
+        (3, 8, ('gpu01', 'gpu02'))
+    """
+
+    job_id: str | None = None
+    step_id: str | None = None
+    node_rank: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    num_nodes: int | None = None
+    local_world_size: int | None = None
+    gpus_per_node: int | None = None
+    hostnames: tuple[str, ...] = ()
+    master_addr: str | None = None
+    master_port: int | None = None
+    output_dir: str | None = None
+    array_index: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> JobContext:
+        """The context that an environment says, this process's own unless one is given."""
+        given = os.environ if environment is None else environment
+        slots = _nodefile(given.get("PBS_NODEFILE", ""))
+        hosts = _hosts(given) or tuple(dict.fromkeys(slots))
+        return cls(
+            job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"),
+            step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
+            node_rank=first_whole_number(given, "SLURM_NODEID", "PBS_NODENUM", "NODE_RANK"),
+            rank=first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK"),
+            local_rank=first_whole_number(given, *MPI_LOCAL_RANKS, "SLURM_LOCALID", "LOCAL_RANK"),
+            world_size=_first(
+                first_whole_number(given, *MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS", "WORLD_SIZE"), len(slots)
+            ),
+            num_nodes=_first(first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"), len(hosts)),
+            local_world_size=_local_world_size(given, slots),
+            gpus_per_node=_gpus(given),
+            hostnames=hosts,
+            master_addr=_first(
+                _text(given, "MASTER_ADDR"), hosts[0] if hosts else None, _text(given, "SLURM_LAUNCH_NODE_IPADDR")
+            ),
+            master_port=first_whole_number(given, "MASTER_PORT", "SLURM_SRUN_COMM_PORT") or DEFAULT_MASTER_PORT,
+            output_dir=_text(given, "JOB_DIR"),
+            array_index=first_whole_number(given, "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"),
+        )
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, or a process without ranks: the one that writes logs and deletes files."""
+        return not self.rank
+
+    def torch_distributed_env(self) -> dict[str, str]:
+        """What `torch.distributed.init_process_group("nccl")` reads, as text; what is unknown is left out.
+
+        os.environ.update(current_job_context().torch_distributed_env())
+        """
+        values = {
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": self.master_port,
+            "WORLD_SIZE": self.world_size,
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "NODE_RANK": self.node_rank,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+@lru_cache(maxsize=None)
+def current_job_context() -> JobContext:
+    """This process's context, read when first asked for and the same ever after."""
+    return JobContext.from_environment()
+
+
+def torch_distributed_env() -> dict[str, str]:
+    """This process's variables for torch.distributed; see JobContext.torch_distributed_env."""
+    return current_job_context().torch_distributed_env()
+
+
+def _first(*values: Value | None) -> Value | None:
+    """The first of values that says something; 0 of something counted says nothing."""
+    return next((value for value in values if value not in (None, "", 0)), None)
+
+
+def _text(given: Mapping[str, str], *names: str) -> str | None:
+    return next((given[name] for name in names if given.get(name)), None)
+
+
+def _hosts(given: Mapping[str, str]) -> tuple[str, ...]:
+    from hpcdash.job.nodelist import expand
+
+    names = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
+    lists = (expand(given[name]) for name in names if given.get(name))
+    return next((hosts for hosts in lists if hosts), ())
+
+
+def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
+    # `4(x2),3`: four on each of the first two nodes.
+    names = ("SLURM_NTASKS_PER_NODE", *MPI_LOCAL_SIZES, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    leading = (whole_number(given.get(name, "").split("(")[0].split(",")[0]) for name in names)
+    counts = {slots.count(host) for host in set(slots)}
+    return _first(*leading, counts.pop() if len(counts) == 1 else None)
+
+
+def _gpus(given: Mapping[str, str]) -> int | None:
+    """`4`, `a100:4`, `a100:2,v100:1`; then what is on this node."""
+    asked = [whole_number(part.rpartition(":")[2]) for part in given.get("SLURM_GPUS_PER_NODE", "").split(",")]
+    known = [count for count in asked if count is not None]
+    return sum(known) if len(known) == len(asked) else first_whole_number(given, "SLURM_GPUS_ON_NODE")
+
+
+def _nodefile(path: str) -> tuple[str, ...]:
+    """The lines of PBS_NODEFILE, a host for each process that was asked for; () where it cannot be read."""
+    try:
+        if not path or os.path.getsize(path) > _LONGEST_NODEFILE_BYTES:
+            return ()
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            return tuple(line.strip() for line in lines if line.strip())
+    except OSError:
+        return ()

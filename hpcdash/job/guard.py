@@ -1,0 +1,223 @@
+"""All that keeps a training alive, in three lines of its loop. Knows no framework, nor how a checkpoint is saved."""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+from hpcdash.job.memory import MemoryGuard
+from hpcdash.job.metrics import MetricsWriter
+from hpcdash.job.preemption import Preemption
+from hpcdash.job.rank_variables import processes_in_all, rank_among_all
+from hpcdash.job.ranks import highest_of_all, torch_is_distributed
+from hpcdash.job.said_once import SaidOnce, say
+from hpcdash.job.switches import Switches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from hpcdash.job.ranks import AllReduceMax
+
+# What a rank says to the others; the highest wins, and whatever stops saves before.
+_GO_ON, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
+_OF_ANOTHER_RANK = {
+    _SAVE_TIME: "it is time to save",
+    _SAVE_SWITCH: "save switch",
+    _MEMORY: "the memory of another rank is almost full",
+    _PREEMPTED: "another rank was told that the job ends",
+    _KILLED: "kill switch",
+}
+
+
+class TrainingGuard:
+    """Stops a training in time, saves when asked, and writes metrics.
+
+        guard = TrainingGuard(save_every_minutes=60, metrics="metrics.jsonl")     # first line of main
+        for step in range(start, steps):
+            loss = train(step)
+            guard.step(step, loss=loss)
+            if guard.should_save():
+                save(step)
+            if guard.should_stop():
+                break
+
+    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save) before, as measured in
+    this loop; host memory above 95 % and less than 2 GiB of free GPU memory. It saves before it stops, for the save
+    switch, every `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the program ends
+    here with exit status 0 (`exit_if_killed=False`: at the first step).
+
+    With several ranks each makes one and calls `step` at each step: what one says, all do. torch.distributed is used by
+    itself where it runs; else give `all_reduce_max` (a rank's number in, the highest of all ranks out).
+    `check_every_steps` is for loops so fast that an all-reduce a step is felt.
+    Where rank 0 alone saves, have the others wait for it after the loop (`torch.distributed.barrier()`): launchers end
+    what is left soon after the first rank has.
+
+    The end of the job is SLURM_JOB_END_TIME, which older versions of Slurm do not set: `ask_slurm=True` asks it once,
+    on rank 0. PBS says none: give `walltime="24:00:00"` or `exit_duration_in_mins`.
+
+    `memory` and `preemption` may be given ready made; `memory=None` and `signals=()` leave them out. Paths of switches
+    are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given; "" is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        kill: str | None = None,
+        save: str | None = None,
+        save_every_steps: int | None = None,
+        save_every_minutes: float | None = None,
+        metrics: str | os.PathLike[str] | MetricsWriter | None = None,
+        walltime: float | str | None = None,
+        exit_duration_in_mins: float | None = None,
+        ask_slurm: bool = False,
+        signals: Sequence[str] = ("SIGUSR1", "SIGTERM"),
+        memory: MemoryGuard | bool | None = True,
+        preemption: Preemption | None = None,
+        all_reduce_max: AllReduceMax | None = None,
+        rank: int | None = None,
+        check_every_steps: int = 1,
+        look_every_seconds: float = 10.0,
+        exit_if_killed: bool = True,
+    ) -> None:
+        if check_every_steps < 1 or (save_every_steps is not None and save_every_steps < 1):
+            raise ValueError("check_every_steps and save_every_steps count from 1; None saves at no fixed step")
+        self.rank = rank_among_all() if rank is None else rank
+        self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=self.rank)
+        if exit_if_killed:
+            self._exit_if_killed()
+        # Slurm is asked by one rank, not by thousands.
+        self.preemption = preemption or Preemption(
+            signals=signals,
+            walltime=walltime,
+            exit_duration_in_mins=exit_duration_in_mins,
+            ask_slurm=ask_slurm and self.rank == 0,
+        )
+        self.memory = MemoryGuard() if memory is True else (memory or None)
+        if isinstance(metrics, (str, os.PathLike)):
+            metrics = MetricsWriter(metrics, rank=self.rank)
+        self.metrics: MetricsWriter | None = metrics
+        self.save_reason = ""
+        self.stop_reason = ""
+        self._all_reduce_max = all_reduce_max
+        self._check_every_steps = check_every_steps
+        self._save_every_steps = save_every_steps
+        self._save_every_seconds = None if save_every_minutes is None else 60 * save_every_minutes
+        self._steps = 0
+        self._is_save_due = False
+        self._last_step_at: float | None = None
+        self._save_began_at: float | None = None
+        self._last_save_at = monotonic()
+        self._log = SaidOnce()
+
+    def step(self, step: int, /, **metrics: Any) -> None:
+        """Says that a step is done: writes its metrics, times it, and has the ranks agree on what is next."""
+        self._time_iteration()
+        if metrics and self.metrics is not None:
+            self.metrics.write(step, **metrics)
+        if self._save_every_steps and step and step % self._save_every_steps == 0:
+            self._save_for(f"every {self._save_every_steps} steps")
+        self._steps += 1
+        if self._steps % self._check_every_steps == 0 and not self.stop_reason:
+            self._agree(step)
+
+    def should_save(self, step: int | None = None) -> bool:
+        """Whether to save now: true once for each reason. What follows, up to the next call here, is timed as the save.
+
+        `save_reason` is why, of the last save: "save switch" where a person asked for it.
+        """
+        if not self._is_save_due:
+            return False
+        self._is_save_due = False
+        self._save_began_at = monotonic()
+        return True
+
+    def should_stop(self, step: int | None = None) -> str:
+        """Why to leave the loop, "" to go on. Once said it stays said."""
+        self._end_save()
+        return self.stop_reason
+
+    def saved(self, seconds: float | None = None) -> None:
+        """Says that a save has ended, for loops in which it is not between two calls here."""
+        if seconds is not None:
+            self.preemption.saved(seconds)
+            self._save_began_at = None
+        self._end_save()
+
+    def close(self) -> None:
+        """Closes the metrics, and puts back the signal handlers that were there."""
+        self._end_save()
+        self.preemption.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+    def __enter__(self) -> TrainingGuard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _exit_if_killed(self) -> None:
+        if not torch_is_distributed():
+            self.switches.exit_if_killed()
+        elif highest_of_all(int(self.rank == 0 and self.switches.sees_kill()), None):
+            say(f"the kill switch {self.switches.kill} is there: ending before the start; delete it to train")
+            raise SystemExit(0)
+
+    def _agree(self, step: int) -> None:
+        own, why = self._own_verdict(step)
+        verdict = highest_of_all(own, self._all_reduce_max)
+        if verdict != own:
+            why = _OF_ANOTHER_RANK.get(verdict, why)
+        if verdict >= _MEMORY:
+            self.stop_reason = why
+            self._save_for(why)
+            if self.rank == 0 or verdict == own:
+                say(f"stopping after step {step}: {why}")
+        elif verdict > _GO_ON:
+            self._save_for(why)
+
+    def _save_for(self, why: str) -> None:
+        self.save_reason, self._is_save_due = why, True
+        self._last_save_at = monotonic()
+
+    def _own_verdict(self, step: int) -> tuple[int, str]:
+        """What this rank would say, and why: the most urgent first."""
+        if self._looks_for_files() and self.switches.sees_kill():
+            return _KILLED, f"the kill switch {self.switches.kill} is there"
+        reason = self.preemption.reason(step)
+        if reason:
+            return _PREEMPTED, reason
+        reason = self.memory.reason() if self.memory is not None else ""
+        if reason:
+            return _MEMORY, reason
+        if self.rank == 0 and self.switches.takes_save():
+            return _SAVE_SWITCH, "save switch"
+        since = monotonic() - self._last_save_at
+        if self.rank == 0 and self._save_every_seconds is not None and since >= self._save_every_seconds:
+            return _SAVE_TIME, f"{since / 60:.0f} minutes since the last save"
+        return _GO_ON, ""
+
+    def _looks_for_files(self) -> bool:
+        """Rank 0 alone, where it can tell the others; each for itself where nothing can."""
+        if self._all_reduce_max is not None or torch_is_distributed():
+            return self.rank == 0
+        if self.rank == 0 and processes_in_all() > 1:
+            said = "each decides alone when to stop; give TrainingGuard all_reduce_max= if they train together"
+            self._log.say("alone", f"{processes_in_all()} processes without torch.distributed: {said}")
+        return True
+
+    def _time_iteration(self) -> None:
+        self._end_save()
+        now = monotonic()
+        if self._last_step_at is not None:
+            self.preemption.iterated(now - self._last_step_at)
+        self._last_step_at = now
+
+    def _end_save(self) -> None:
+        if self._save_began_at is not None:
+            now = monotonic()
+            self.preemption.saved(now - self._save_began_at)
+            self._save_began_at = None
+            self._last_save_at = self._last_step_at = now

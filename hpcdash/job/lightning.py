@@ -1,0 +1,95 @@
+"""TrainingGuard as a callback of Lightning's Trainer. Imports lightning or pytorch_lightning, as nothing else here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpcdash.job.guard import TrainingGuard
+from hpcdash.job.on_disk import remove, sync_file_system, sync_folder
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    from pytorch_lightning import Callback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAME = "guard.ckpt"
+
+
+class GuardCallback(Callback):  # type: ignore[misc]
+    """Has Lightning save and stop as a TrainingGuard says, and writes the metrics that are logged.
+
+        guard = GuardCallback("checkpoints", metrics="metrics.jsonl")
+        trainer = Trainer(callbacks=[guard])
+        trainer.fit(model, ckpt_path=guard.resume_from())
+
+    Saves to `guard.ckpt` in `folder`, written beside and renamed, so that it is whole or the one before. Takes the
+    arguments of TrainingGuard, or a ready made `guard`. Make it first thing in main: where the kill switch is there,
+    the program ends then.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], guard: TrainingGuard | None = None, **options: Any) -> None:
+        super().__init__()
+        self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
+        self.guard = guard or TrainingGuard(**options)
+        self._last_step = -1
+
+    def resume_from(self) -> str | None:
+        """The path to give as `ckpt_path`, None where nothing was saved yet."""
+        # Between the two renames of a checkpoint that is a folder, the one before has the other name.
+        found = (path for path in (self.folder / _NAME, self.folder / f"{_NAME}.before") if path.exists())
+        return next((str(path) for path in found), None)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *args: Any
+    ) -> None:
+        """After each batch; with accumulated gradients several are one step."""
+        step = trainer.global_step
+        if step == self._last_step:
+            return
+        self._last_step = step
+        every = trainer.log_every_n_steps
+        metrics = trainer.callback_metrics if every and step % every == 0 else {}
+        self.guard.step(step, **{str(name): value for name, value in metrics.items()})
+        if self.guard.should_save():
+            self._save(trainer)
+            self.guard.saved()
+        if self.guard.should_stop():
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """After the last step."""
+        self.guard.close()
+
+    def _save(self, trainer: Any) -> None:
+        beside, final = self.folder / f".saving-{_NAME}", self.folder / _NAME
+        if trainer.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove(beside)
+        trainer.strategy.barrier()
+        trainer.save_checkpoint(str(beside))
+        sync_file_system(self.folder)
+        trainer.strategy.barrier()
+        if trainer.is_global_zero:
+            _replace(beside, final)
+            sync_folder(self.folder)
+        trainer.strategy.barrier()
+
+
+def _replace(beside: Path, final: Path) -> None:
+    """Gives a file, or a folder as sharded strategies write, its name."""
+    if not beside.is_dir():
+        os.replace(beside, final)
+        return
+    from shutil import rmtree
+
+    before = final.with_name(f"{final.name}.before")
+    if final.exists():
+        rmtree(before, ignore_errors=True)
+        final.rename(before)
+    beside.rename(final)
+    rmtree(before, ignore_errors=True)

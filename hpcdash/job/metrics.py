@@ -1,0 +1,117 @@
+"""Writes metrics as lines of JSON, `{"step": 3, "loss": 2.1, "time": 1700000000.0}`, which charts follow."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from time import time
+
+from hpcdash.job.rank_variables import rank_among_all
+from hpcdash.job.said_once import SaidOnce
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOST_WAITING_LINES = 10_000
+
+
+class MetricsWriter:
+    """Appends one line a step to a file, on rank 0 alone; the folder is made.
+
+    Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a lost
+    mount never stops the training: it is logged once, and up to 10 000 lines wait until writing works again.
+
+        metrics = MetricsWriter("metrics.jsonl")
+        metrics.write(step, loss=loss, lr=rate)
+
+    Values are numbers, or what has `.item()` as a tensor does; NaN and infinities are written as texts, which is JSON.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+        self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self._is_writing = (rank_among_all() if rank is None else rank) == 0
+        self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
+        self._rest = b""
+        self._file: int | None = None
+        self._log = SaidOnce()
+
+    def write(self, step: int, /, **metrics: Any) -> None:
+        """One line; metrics that are no numbers are left out, and named in the log once."""
+        if not self._is_writing:
+            return
+        self._waiting.append(self._line(step, metrics))
+        self.flush()
+
+    def flush(self) -> bool:
+        """Writes what waits; False where that cannot be done now. Nothing is buffered otherwise."""
+        try:
+            if self._file is None and (self._waiting or self._rest):
+                self._file = self._opened()
+            while self._file is not None and (self._rest or self._waiting):
+                line = self._rest or self._waiting[0]
+                written = os.write(self._file, line)
+                # On a full disk a part may fit: the rest of that line comes first when there is room.
+                if not self._rest:
+                    self._waiting.popleft()
+                self._rest = line[written:]
+        except OSError as error:
+            said = f"{self.path} cannot be written ({error.strerror}); the training goes on, the lines wait"
+            self._log.say("unwritten", said)
+            self._shut()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Writes what waits, if it can be, and closes the file."""
+        self.flush()
+        self._shut()
+
+    def _line(self, step: int, metrics: dict[str, Any]) -> bytes:
+        import json
+
+        record: dict[str, Any] = {"step": int(step)}
+        for name, value in metrics.items():
+            number = _number(value)
+            if name in ("step", "time"):
+                self._log.say(name, f"a metric cannot be called {name}: left out")
+            elif number is None:
+                self._log.say(name, f"the metric {name} is no number but {type(value).__name__}: left out")
+            else:
+                record[name] = number
+        record["time"] = round(time(), 3)
+        return json.dumps(record, allow_nan=False, separators=(", ", ": ")).encode() + b"\n"
+
+    def _opened(self) -> int:
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        size = os.fstat(file).st_size
+        # A run that was killed may have left half a line.
+        if size and not self._rest and os.pread(file, 1, size - 1) != b"\n":
+            self._waiting.appendleft(b"\n")
+        return file
+
+    def _shut(self) -> None:
+        if self._file is not None:
+            try:
+                os.close(self._file)
+            except OSError:
+                pass
+            self._file = None
+
+
+def _number(value: Any) -> int | float | str | None:
+    """What JSON can hold of a number; None for what is none."""
+    try:
+        if hasattr(value, "item"):
+            value = value.item()
+        if isinstance(value, (bool, int)):
+            return int(value)
+        number = float(value) if not isinstance(value, (str, bytes)) else None
+    except Exception:
+        return None
+    if number is None or number - number == 0:
+        return number
+    return "NaN" if number != number else ("Infinity" if number > 0 else "-Infinity")

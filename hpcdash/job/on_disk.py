@@ -1,0 +1,139 @@
+"""Gets files and folders onto the disk for good: flushed, and under their names only when whole."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK_BYTES = 1 << 22
+_BESIDE = ".saving@"
+# Nothing was written there for so long: by a process that is gone, and by one that cannot be seen from here.
+_GONE_SECONDS, _SILENT_SECONDS = 600, 3600
+
+
+@contextmanager
+def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path beside to write one file to, which takes its name when the block ends without an error.
+
+        with write_whole("model.pt") as beside:
+            torch.save(model.state_dict(), beside)
+
+    Whoever reads `path`, at any moment and after any crash, finds the old file or the new one, whole.
+    """
+    final = Path(os.path.abspath(os.fspath(path)))
+    beside = final.with_name(f".{final.name}{_BESIDE}{host_name()}@{os.getpid()}")
+    for name in os.listdir(final.parent):
+        if name.startswith(f".{final.name}{_BESIDE}") and is_abandoned(final.parent / name):
+            remove(final.parent / name)
+    try:
+        yield beside
+        sync_file(beside)
+        os.replace(beside, final)
+    except BaseException:
+        remove(beside)
+        raise
+    sync_folder(final.parent)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Waits until a file's bytes are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Waits until a folder's names are on the disk, on file systems that can say so."""
+    try:
+        sync_file(path)
+    except OSError:
+        # Some network file systems refuse fsync of a folder: they keep names on the server at once.
+        pass
+
+
+def sync_tree(path: Path) -> None:
+    """Waits until all that is in a folder is on the disk."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(folder, name)
+            if not os.path.islink(full):
+                sync_file(full)
+        sync_folder(folder)
+
+
+def sync_file_system(path: Path) -> None:
+    """Waits until all that this node wrote to the file system of `path` is on the disk: one call for many files."""
+    import ctypes
+
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(folder) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(folder)
+
+
+def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """The files in a folder by name, with their sizes in bytes, and their CRC-32 where asked for."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(folder, name)
+            sums = {"bytes": os.stat(full).st_size}
+            if has_checksum:
+                sums["crc32"] = _crc32(full)
+            yield os.path.relpath(full, path), sums
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether nobody writes to `…@HOST@PROCESS` any more, as a run that was killed leaves it."""
+    host, _, process = path.name.partition("@")[2].rpartition("@")
+    try:
+        times = [os.lstat(path).st_mtime]
+        times += [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
+    except OSError:
+        return False
+    # A process in another container has a number that is not seen here.
+    is_gone = host == host_name() and os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{process}")
+    return time() - max(times) > (_GONE_SECONDS if is_gone else _SILENT_SECONDS)
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or a folder, if that can be done."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            from shutil import rmtree
+
+            rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    except OSError:
+        pass
+
+
+def host_name() -> str:
+    """This host's name, without its domain."""
+    return os.uname().nodename.partition(".")[0]
+
+
+def _crc32(path: str) -> int:
+    from zlib import crc32
+
+    total = 0
+    with open(path, "rb") as file:
+        while True:
+            chunk = file.read(_CHUNK_BYTES)
+            if not chunk:
+                return total
+            total = crc32(chunk, total)

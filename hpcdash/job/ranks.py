@@ -1,0 +1,41 @@
+"""How the ranks of a training agree: each says a number, all learn the highest. Imports no framework.
+
+All ranks must ask at the same places of their loops, as with any collective.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    # A rank's own number in, the highest of all ranks out; called by every rank.
+    AllReduceMax = Callable[[int], int]
+
+
+def torch_all_reduce_max(number: int) -> int:
+    """The highest of the numbers that the ranks of torch.distributed give; a collective over its default group."""
+    torch = sys.modules["torch"]
+    distributed = torch.distributed
+    # NCCL reduces what is on a GPU alone; gloo and mpi what is not.
+    on = "cuda" if str(distributed.get_backend()).endswith("nccl") else "cpu"
+    numbers = torch.tensor([number], dtype=torch.int32, device=on)
+    distributed.all_reduce(numbers, op=distributed.ReduceOp.MAX)
+    return int(numbers.item())
+
+
+def torch_is_distributed() -> bool:
+    """Whether the program has torch.distributed running by now, among more than one rank; never imports torch."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:
+    """The highest number of all ranks: by what is given, else by torch.distributed where it runs, else one's own."""
+    if all_reduce_max is not None:
+        return int(all_reduce_max(number))
+    return torch_all_reduce_max(number) if torch_is_distributed() else number

@@ -1,0 +1,27 @@
+"""What a training's log is told once. A loop of a million steps must not say a million times that a disk is gone."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+def say(text: str) -> None:
+    """One warning of the logger `hpcdash.job`: on stderr unless the program has set up logging otherwise."""
+    import logging
+
+    logging.getLogger("hpcdash.job").warning("hpcdash: %s", text)
+
+
+class SaidOnce:
+    """Remembers what was said, by a key."""
+
+    def __init__(self) -> None:
+        self._said: set[Hashable] = set()
+
+    def say(self, key: Hashable, text: str) -> None:
+        """Says a text unless one with this key was said."""
+        if key not in self._said:
+            self._said.add(key)
+            say(text)

@@ -1,0 +1,131 @@
+"""The kill switch and the save switch: files whose appearance stops a training, or has it save and go on.
+
+Knows nothing of how a checkpoint is saved. Looks with one stat a file, at most every few seconds, and on rank 0 alone.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from time import monotonic
+
+from hpcdash.job.rank_variables import rank_among_all
+from hpcdash.job.ranks import highest_of_all
+from hpcdash.job.said_once import SaidOnce
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hpcdash.job.ranks import AllReduceMax
+
+KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
+
+
+class Switches:
+    """Two files to look for. Paths not given are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" is none.
+
+    The kill switch is never deleted here, so that it ends every run that is queued; a person deletes it. The save
+    switch is deleted when it is seen, so that it fires once. A file that cannot be looked at counts as not there, and
+    is logged once; nothing raises.
+
+        switches = Switches(kill="/scratch/me/KILL", save="/scratch/me/SAVE")
+        switches.exit_if_killed()
+        for step in range(steps):
+            train(step)
+            if switches.save_wanted() or switches.kill_wanted():
+                save(step)
+            if switches.kill_wanted():
+                break
+
+    With several ranks, rank 0 looks and `all_reduce_max` (a rank's number in, the highest of all out) tells the others:
+    then all ranks must ask, at the same places. torch.distributed is used by itself where it runs.
+    """
+
+    def __init__(
+        self,
+        kill: str | None = None,
+        save: str | None = None,
+        *,
+        every_seconds: float = 10.0,
+        all_reduce_max: AllReduceMax | None = None,
+        rank: int | None = None,
+    ) -> None:
+        self.kill = _absolute(os.environ.get(KILL_SWITCH, "") if kill is None else kill)
+        self.save = _absolute(os.environ.get(SAVE_SWITCH, "") if save is None else save)
+        self._every_seconds = every_seconds
+        self._all_reduce_max = all_reduce_max
+        self._rank = rank_among_all() if rank is None else rank
+        self._is_killed = False
+        self._next_look = {self.kill: 0.0, self.save: 0.0}
+        self._undeleted: tuple[int, int] | None = None
+        self._log = SaidOnce()
+
+    def exit_if_killed(self) -> None:
+        """Ends the program with exit status 0 if the kill switch is there: the first line of main.
+
+        Each rank looks for itself, as no rank can talk to others yet.
+        """
+        if self.kill and self._look(self.kill) is not None:
+            self._log.say("exit", f"the kill switch {self.kill} is there: ending before the start; delete it to train")
+            raise SystemExit(0)
+
+    def kill_wanted(self) -> bool:
+        """Whether the training should save and end; once true it stays so."""
+        if not self._is_killed:
+            self._is_killed = bool(highest_of_all(int(self._rank == 0 and self.sees_kill()), self._all_reduce_max))
+        return self._is_killed
+
+    def save_wanted(self) -> bool:
+        """Whether the training should save and go on: true once for each time the file is made."""
+        return bool(highest_of_all(int(self._rank == 0 and self.takes_save()), self._all_reduce_max))
+
+    def sees_kill(self) -> bool:
+        """Whether this rank sees the kill switch, if it is time to look."""
+        return self._is_due(self.kill) and self._look(self.kill) is not None
+
+    def takes_save(self) -> bool:
+        """Whether this rank saw the save switch, if it is time to look, and took it away."""
+        if not self._is_due(self.save):
+            return False
+        found = self._look(self.save)
+        if found is None:
+            return False
+        made = (found.st_ino, found.st_mtime_ns)
+        try:
+            os.unlink(self.save)
+        except FileNotFoundError:
+            # Another run with the same switch has taken it.
+            return False
+        except OSError as error:
+            said = (
+                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires once, until it is touched"
+            )
+            self._log.say((self.save, "undeleted"), said)
+            is_new, self._undeleted = made != self._undeleted, made
+            return is_new
+        return True
+
+    def _is_due(self, path: str) -> bool:
+        now = monotonic()
+        if not path or now < self._next_look[path]:
+            return False
+        self._next_look[path] = now + self._every_seconds
+        return True
+
+    def _look(self, path: str) -> os.stat_result | None:
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._log.say(path, f"the switch {path!r} cannot be looked for ({error}); the training goes on without it")
+            return None
+        if stat.S_ISDIR(found.st_mode):
+            self._log.say(path, f"the switch {path} is a folder, not a file: it does nothing; name a file in it")
+            return None
+        return found
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A path that a later chdir does not move; "" stays "" ."""
+    text = os.fspath(path)
+    return os.path.abspath(os.path.expanduser(text)) if text else ""

@@ -1,0 +1,57 @@
+"""This package as a zip for PYTHONPATH, where it need not be installed: `python -m hpcdash.job.zip OUT`."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+
+# The earliest time a zip can say: the same files give the same bytes.
+_WHEN = (1980, 1, 1, 0, 0, 0)
+
+
+def job_zip() -> bytes:
+    """A zip of `hpcdash/__init__.py`, empty, and `hpcdash/job/`: the same bytes for the same files.
+
+    Raises FileNotFoundError where this package has no files of its own, as when it was itself read from a zip.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    if not os.path.isdir(here):
+        raise FileNotFoundError(f"{here} is no folder: this is read from a zip already; copy that one")
+    sources = {"hpcdash/__init__.py": b""}
+    for folder, folders, names in os.walk(here):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = file.read()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        for inside in sorted(sources):
+            entry = zipfile.ZipInfo(inside, _WHEN)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100644 << 16
+            made.writestr(entry, sources[inside])
+    return out.getvalue()
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the zip to the path given."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m hpcdash.job.zip OUT", file=sys.stderr)
+        return 2
+    from hpcdash.job.on_disk import write_whole
+
+    try:
+        with write_whole(arguments[0]) as beside:
+            beside.write_bytes(job_zip())
+    except OSError as error:
+        print(f"hpcdash.job.zip: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

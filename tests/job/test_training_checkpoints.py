@@ -1,0 +1,272 @@
+"""Checkpoints that are killed in the middle, on disks that fill up, by several ranks: whole or not there."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcdash.job.checkpoint import MARKER, Checkpoint, Checkpoints, write_whole
+
+SAVES_WITHOUT_END = """
+import sys
+from hpcdash.job import Checkpoints
+checkpoints = Checkpoints(sys.argv[1], keep=2)
+newest = checkpoints.newest()
+step = newest.step if newest else 0
+print("ready", flush=True)
+while True:
+    step += 1
+    with checkpoints.saving(step) as folder:
+        (folder / "shards").mkdir()
+        for name in ("model.bin", "shards/optimizer.bin"):
+            with open(folder / name, "wb", buffering=0) as file:
+                for _ in range(20): file.write(b"%08d" % step * 512)
+    print(step, flush=True)
+"""
+
+KILLED_BEFORE_EACH_OPERATION = """
+import os, shutil, signal, sys
+from hpcdash.job import Checkpoints
+
+OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "shutil.rmtree"}
+checkpoints = Checkpoints(sys.argv[1], keep=1)
+
+def save(step):
+    with checkpoints.saving(step) as folder:
+        (folder / "shards").mkdir()
+        (folder / "shards" / "model").write_text(f"weights after {step}")
+
+save(1)
+newest, last = 1, 1
+for point in range(1, 1000):
+    last += 1
+    child = os.fork()
+    if child == 0:
+        left = point
+        def count(event, arguments):
+            global left
+            if event in OPERATIONS:
+                left -= 1
+            # The kill is an event too.
+            if event in OPERATIONS and left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(count)
+        save(last)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    found = checkpoints.newest()
+    assert found is not None and found.step in (newest, last), (point, found)
+    assert (found.path / "shards" / "model").read_text() == f"weights after {found.step}", point
+    newest = found.step
+    # Each save has the same to do.
+    for path in checkpoints.folder.iterdir():
+        if path != found.path:
+            shutil.rmtree(path)
+    if status == 0:
+        break
+assert newest == last
+print(point)
+"""
+
+
+def save(checkpoints: Checkpoints, *steps: int, keep_forever: bool = False) -> None:
+    for step in steps:
+        with checkpoints.saving(step, keep_forever=keep_forever) as folder:
+            (folder / "model").write_text(f"weights after {step}")
+
+
+def steps_of(found: Sequence[Checkpoint]) -> list[int]:
+    return [checkpoint.step for checkpoint in found]
+
+
+def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    chance, torn, newest_step = random.Random(4711), 0, 0
+    for _ in range(40):
+        training = subprocess.Popen(
+            [sys.executable, "-c", SAVES_WITHOUT_END, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        assert training.stdout is not None
+        assert training.stdout.readline() == "ready\n"
+        # Any moment will do: a save here takes some 60 ms.
+        time.sleep(chance.random() * 0.1)
+        training.kill()
+        said = training.stdout.read().split()
+        training.wait()
+        torn += any(folder.glob(".saving-*"))
+        newest = Checkpoints(folder).newest()
+        assert newest is not None or not said
+        if newest is None:
+            continue
+        assert newest.step >= max(newest_step, *map(int, said), 0) if said else newest.step >= newest_step
+        newest_step = newest.step
+        for name in ("model.bin", "shards/optimizer.bin"):
+            assert (newest.path / name).read_bytes() == b"%08d" % newest.step * 512 * 20
+        assert steps_of(Checkpoints(folder).all())[0] == newest.step
+        assert len(list(folder.glob("step-*"))) == len(Checkpoints(folder).all())
+    assert torn >= 5
+    assert newest_step >= 10
+
+
+def test_a_save_that_is_killed_before_any_operation_on_files_leaves_a_whole_one_even_of_one(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_BEFORE_EACH_OPERATION, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert 20 < int(ended.stdout) < 200
+
+
+def test_what_killed_runs_left_is_cleared_when_nobody_writes_there_any_more(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host = os.uname().nodename.partition(".")[0]
+    names = (f".saving-00000005@{host}@{ended.pid}", f".saving-00000006@{host}@{os.getpid()}", ".saving-00000007")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model").touch()
+        for path in (tmp_path / name / "model", tmp_path / name):
+            os.utime(path, (time.time() - 1800,) * 2)
+    save(Checkpoints(tmp_path, rank=0), 8)
+    assert sorted(path.name for path in tmp_path.glob(".saving-*")) == sorted(names[1:])
+
+
+def test_a_save_that_fails_leaves_no_trace_and_says_why(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, rank=0)
+    save(checkpoints, 1)
+
+    def fail() -> None:
+        with checkpoints.saving(2) as folder:
+            (folder / "model").touch()
+            raise KeyError("weights")
+
+    with pytest.raises(KeyError, match="weights"):
+        fail()
+    assert os.listdir(tmp_path) == ["step-00000001"]
+
+
+def test_a_full_disk_costs_the_checkpoint_that_did_not_fit_and_no_other(small_disk: Path) -> None:
+    checkpoints = Checkpoints(small_disk, rank=0)
+    save(checkpoints, 1)
+    with pytest.raises(OSError, match="No space left"), checkpoints.saving(2) as folder:
+        (folder / "model").write_bytes(b"x" * (1 << 20))
+    assert steps_of(checkpoints.all()) == [1]
+    save(checkpoints, 3)
+    assert steps_of(checkpoints.all()) == [3, 1]
+
+
+def test_the_newest_ones_stay_and_those_to_keep_forever(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, rank=0)
+    save(checkpoints, 5, keep_forever=True)
+    save(checkpoints, 1, 2, 3, 10, 200)
+    assert steps_of(checkpoints.all()) == [200, 10, 5]
+    assert sorted(os.listdir(tmp_path)) == ["step-00000005", "step-00000010", "step-00000200"]
+    everything = Checkpoints(tmp_path / "all", keep=None, rank=0)
+    save(everything, *range(9))
+    assert len(everything.all()) == 9
+    with pytest.raises(ValueError, match="1 or more, or None"):
+        Checkpoints(tmp_path, keep=0)
+
+
+def test_a_step_that_is_saved_again_replaces_nothing_while_it_is_written(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, rank=0)
+    save(checkpoints, 7)
+    with checkpoints.saving(7) as folder:
+        (folder / "model").write_text("better")
+        before = checkpoints.newest()
+        assert before is not None
+        assert (before.path / "model").read_text() == "weights after 7"
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert (newest.step, (newest.path / "model").read_text()) == (7, "better")
+
+
+@pytest.mark.parametrize("harm", ["no marker", "half a marker", "a file is shorter", "a file is gone"])
+def test_a_torn_one_is_passed_over_and_named(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = Checkpoints(tmp_path, rank=0)
+    save(checkpoints, 1, 2)
+    torn = tmp_path / "step-00000002"
+    if harm == "no marker":
+        (torn / MARKER).unlink()
+    elif harm == "half a marker":
+        (torn / MARKER).write_text((torn / MARKER).read_text()[:30])
+    elif harm == "a file is shorter":
+        os.truncate(torn / "model", 3)
+    else:
+        (torn / "model").unlink()
+    assert checkpoints.newest() == Checkpoint(1, tmp_path / "step-00000001")
+    assert f"the checkpoint {torn} is not whole" in caplog.text
+    save(checkpoints, 3, 4, 5)
+    assert torn.exists() is ("marker" in harm)
+
+
+def test_wrong_bytes_of_the_right_size_are_seen_with_checksums(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, checksum=True, rank=0)
+    save(checkpoints, 1, 2)
+    (tmp_path / "step-00000002" / "model").write_text("WEIGHTS AFTER 2")
+    assert steps_of(Checkpoints(tmp_path).all()) == [1]
+
+
+def test_an_empty_or_missing_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path).newest() is None
+    assert Checkpoints(tmp_path / "gone").newest() is None
+    for other in ("step-x", "step-٣", "notes", "step-1.txt"):
+        (tmp_path / other).mkdir()
+    assert Checkpoints(tmp_path).all() == []
+
+
+def test_a_rank_that_would_save_beside_rank_0_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="give barrier="), Checkpoints(tmp_path, rank=1).saving(1):
+        pytest.fail("saved")
+
+
+def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from hpcdash.job import Checkpoints\n"
+        "rank, out, into = map(int, sys.argv[2:])\n"
+        "def barrier():\n"
+        "    os.write(out, b'.')\n"
+        "    os.read(into, 1)\n"
+        "checkpoints = Checkpoints(sys.argv[1], rank=rank, barrier=barrier)\n"
+        "for step in (1, 2, 3):\n"
+        "    with checkpoints.saving(step) as folder:\n"
+        "        time.sleep(0.05 * rank)\n"
+        "        (folder / f'part{rank}').write_text(f'{step} of {rank}')\n"
+    )
+    (in_0, out_1), (in_1, out_0) = os.pipe(), os.pipe()
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *map(str, words)], pass_fds=words[1:])
+        for words in ((0, out_0, in_0), (1, out_1, in_1))
+    ]
+    for end in (in_0, out_1, in_1, out_0):
+        os.close(end)
+    assert [rank.wait(30) for rank in ranks] == [0, 0]
+    newest = Checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert {path.name: path.read_text() for path in newest.path.glob("part*")} == {"part0": "3 of 0", "part1": "3 of 1"}
+    assert sorted(json.loads((newest.path / MARKER).read_text())["files"]) == ["part0", "part1"]
+
+
+def test_one_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with write_whole(path) as beside:
+        beside.write_text("old")
+
+    def fail() -> None:
+        with write_whole(path) as beside:
+            beside.write_text("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_text() == "old"
+    with write_whole(path) as beside:
+        beside.write_text("new")
+        assert path.read_text() == "old"
+    assert (path.read_text(), os.listdir(tmp_path)) == ("new", ["model.pt"])

@@ -1,0 +1,138 @@
+"""What a process knows of its job from its environment."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hpcdash.job.context import JobContext, current_job_context
+from hpcdash.job.nodelist import expand
+from hpcdash.job.rank_variables import processes_in_all, rank_among_all
+
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "8",
+    "SLURM_NNODES": "2",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_GPUS_PER_NODE": "a100:4",
+    "SLURM_STEP_NODELIST": "gpu[08-09]",
+    "SLURM_SRUN_COMM_PORT": "41234",
+    "SLURM_ARRAY_TASK_ID": "3",
+    "JOB_DIR": "/scratch/ada/4711",
+}
+
+
+def of(**variables: str) -> JobContext:
+    return JobContext.from_environment(variables)
+
+
+def test_a_task_of_slurm_knows_where_it_stands() -> None:
+    assert of(**SLURM) == JobContext(
+        job_id="4711",
+        step_id="0",
+        node_rank=1,
+        rank=5,
+        local_rank=1,
+        world_size=8,
+        num_nodes=2,
+        local_world_size=4,
+        gpus_per_node=4,
+        hostnames=("gpu08", "gpu09"),
+        master_addr="gpu08",
+        master_port=41234,
+        output_dir="/scratch/ada/4711",
+        array_index=3,
+    )
+
+
+def test_torch_gets_what_is_known_and_zeros_too() -> None:
+    assert of(**SLURM, MASTER_ADDR="10.0.0.1", MASTER_PORT="1234").torch_distributed_env() == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "1234",
+        "WORLD_SIZE": "8",
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "NODE_RANK": "1",
+    }
+    assert of(SLURM_PROCID="0").torch_distributed_env() == {"MASTER_PORT": "29500", "RANK": "0"}
+
+
+def test_each_fallback_is_taken_where_the_first_source_is_missing() -> None:
+    context = of(
+        SLURM_JOBID="1",
+        WORLD_SIZE="4",
+        SLURM_JOB_NUM_NODES="3",
+        SLURM_GPUS_ON_NODE="2",
+        SLURM_TASKS_PER_NODE="4(x2),3",
+        SLURM_LAUNCH_NODE_IPADDR="10.1.1.1",
+    )
+    assert (context.job_id, context.world_size, context.num_nodes, context.gpus_per_node) == ("1", 4, 3, 2)
+    assert (context.local_world_size, context.master_addr, context.master_port) == (4, "10.1.1.1", 29500)
+    assert of(SLURM_NODELIST="a[1-2]", SLURM_JOB_NODELIST="b1").hostnames == ("a1", "a2")
+    assert of(SLURM_JOB_NODELIST="b[1-3]").num_nodes == 3
+
+
+@pytest.mark.parametrize("bad", ["", "x", "-1", "4.0", "٣", "1e3", "9" * 40])
+def test_a_number_that_is_none_is_not_known(bad: str) -> None:
+    context = of(
+        SLURM_PROCID=bad,
+        SLURM_NTASKS=bad,
+        SLURM_NNODES=bad,
+        SLURM_GPUS_PER_NODE=bad,
+        SLURM_NTASKS_PER_NODE=bad,
+        MASTER_PORT=bad,
+    )
+    assert context == JobContext(master_port=29500)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("n1", ("n1",)),
+        ("n[1-3,07],g1", ("n1", "n2", "n3", "n07", "g1")),
+        ("n[008-011]", ("n008", "n009", "n010", "n011")),
+        ("n[1-9:2]", ("n1", "n3", "n5", "n7", "n9")),
+        ("r[1-2]n[01-02]-ib", ("r1n01-ib", "r1n02-ib", "r2n01-ib", "r2n02-ib")),
+        ("n[3-1]", ()),
+        ("n[1-", ()),
+        ("n[a-b]", ()),
+        ("n[1-999999999]", ()),
+        ("n[1-9:0]", ()),
+    ],
+)
+def test_a_list_of_hosts_is_its_names(written: str, names: tuple[str, ...]) -> None:
+    assert expand(written) == names
+
+
+def test_pbs_says_its_hosts_in_a_file_once_for_each_process(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes"
+    nodes.write_text("cn1\ncn1\ncn2\ncn2\n")
+    context = of(PBS_JOBID="12[3].server", PBS_NODEFILE=str(nodes), PBS_ARRAY_INDEX="3", PBS_TASKNUM="1")
+    assert (context.job_id, context.step_id, context.array_index) == ("12[3].server", "1", 3)
+    assert (context.hostnames, context.num_nodes, context.world_size) == (("cn1", "cn2"), 2, 4)
+    assert (context.local_world_size, context.master_addr) == (2, "cn1")
+    assert of(PBS_JOBID="1", PBS_NODEFILE=str(tmp_path / "gone"), PBS_ARRAYID="4").array_index == 4
+
+
+def test_a_rank_of_torchrun_or_mpirun_is_not_the_task_of_slurm_that_started_it() -> None:
+    assert rank_among_all({"SLURM_PROCID": "1", "RANK": "5"}) == 5
+    assert rank_among_all({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "3"}) == 3
+    assert of(SLURM_PROCID="0", SLURM_NTASKS="1", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4").rank == 3
+    assert (rank_among_all({}), processes_in_all({}), processes_in_all({"WORLD_SIZE": "8"})) == (0, 1, 8)
+
+
+def test_the_context_is_read_once_and_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    current_job_context.cache_clear()
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    context = current_job_context()
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert current_job_context() is context
+    assert (context.rank, context.is_main) == (2, False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        context.rank = 0  # type: ignore[misc]
+    current_job_context.cache_clear()

@@ -1,0 +1,111 @@
+"""The callbacks for frameworks, with stand-ins of the same interface: neither framework is installed here."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcdash.job import TrainingGuard
+
+
+@pytest.fixture
+def frameworks() -> Iterator[None]:
+    """Modules with the classes that the callbacks are made from."""
+    names = ("transformers", "lightning", "lightning.pytorch")
+    modules = {name: ModuleType(name) for name in names}
+    vars(modules["transformers"])["TrainerCallback"] = type("TrainerCallback", (), {})
+    vars(modules["lightning.pytorch"])["Callback"] = type("Callback", (), {})
+    ours = ("hpcdash.job.huggingface", "hpcdash.job.lightning")
+    sys.modules.update(modules)
+    yield
+    for name in (*names, *ours):
+        sys.modules.pop(name, None)
+
+
+def guard_of(folder: Path) -> TrainingGuard:
+    kill, save = str(folder / "KILL"), str(folder / "SAVE")
+    metrics = folder / "metrics.jsonl"
+    return TrainingGuard(kill=kill, save=save, look_every_seconds=0, metrics=metrics, memory=None, signals=())
+
+
+def test_the_trainer_of_hugging_face_saves_and_stops_when_told(frameworks: None, tmp_path: Path) -> None:
+    from hpcdash.job.huggingface import GuardCallback
+
+    callback: Any = GuardCallback(guard_of(tmp_path))
+    done = []
+    for step in range(1, 100):
+        if step == 3:
+            (tmp_path / "SAVE").touch()
+        if step == 6:
+            (tmp_path / "KILL").touch()
+        state, control = (
+            SimpleNamespace(global_step=step),
+            SimpleNamespace(should_save=False, should_training_stop=False),
+        )
+        callback.on_step_end(None, state, control)
+        callback.on_log(None, state, control, logs={"loss": 1 / step, "epoch": 0.1, "step": step})
+        if control.should_save:
+            done.append(f"saved {step}")
+            callback.on_save(None, state, control)
+        if control.should_training_stop:
+            done.append(f"ended {step}")
+            break
+    callback.on_train_end(None, state, control)
+    assert done == ["saved 3", "saved 6", "ended 6"]
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in written[:2]] == [(1, 1.0), (2, 0.5)]
+
+
+class Trainer:
+    """Of Lightning's Trainer what the callback uses."""
+
+    is_global_zero = True
+    log_every_n_steps = 2
+
+    def __init__(self, *, is_sharded: bool) -> None:
+        self.global_step = 0
+        self.should_stop = False
+        self.callback_metrics: dict[str, float] = {}
+        self.is_sharded = is_sharded
+        self.strategy = SimpleNamespace(barrier=lambda: None)
+
+    def save_checkpoint(self, path: str) -> None:
+        file = Path(path)
+        if self.is_sharded:
+            file.mkdir()
+            file = file / "shard0"
+        file.write_text(f"step {self.global_step}")
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_the_trainer_of_lightning_saves_and_stops_when_told(frameworks: None, tmp_path: Path, is_sharded: bool) -> None:
+    from hpcdash.job.lightning import GuardCallback
+
+    callback: Any = GuardCallback(tmp_path / "checkpoints", guard_of(tmp_path))
+    assert callback.resume_from() is None
+    trainer = Trainer(is_sharded=is_sharded)
+    saved = []
+    for batch in range(100):
+        trainer.global_step = batch // 2 + 1
+        trainer.callback_metrics = {"train_loss": 1 / trainer.global_step}
+        if batch in (6, 8):
+            (tmp_path / "SAVE").touch()
+        if batch == 20:
+            (tmp_path / "KILL").touch()
+        callback.on_train_batch_end(trainer, None, None, None, batch)
+        where = callback.resume_from()
+        if where:
+            file = Path(where) / "shard0" if is_sharded else Path(where)
+            saved.append(file.read_text())
+        if trainer.should_stop:
+            break
+    callback.on_train_end(trainer, None)
+    assert list(dict.fromkeys(saved)) == ["step 4", "step 5", "step 11"]
+    assert trainer.global_step == 11
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["guard.ckpt"]
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in written] == [2, 4, 6, 8, 10]

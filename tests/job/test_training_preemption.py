@@ -1,0 +1,199 @@
+"""Ending in time: real signals to real processes, and ends of jobs."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdash.job.end_time import end_time, process_start, walltime_seconds
+from hpcdash.job.preemption import Preemption
+
+LOOP = """
+import os, signal, sys, time
+{before}
+from hpcdash.job import Preemption
+preemption = Preemption()
+print("ready", flush=True)
+for step in range(100000):
+    time.sleep(0.002)
+    why = preemption.should_stop(step)
+    if why:
+        print("saved:", why.split(" at ")[0], flush=True)
+        break
+"""
+
+
+def started(code: str) -> "subprocess.Popen[str]":
+    training = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert training.stdout is not None
+    assert training.stdout.readline() == "ready\n"
+    return training
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
+def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
+    training = started(LOOP.format(before=""))
+    training.send_signal(signal.Signals[name])
+    out, _ = training.communicate(timeout=30)
+    assert (training.returncode, out) == (0, f"saved: received {name}\n")
+
+
+def test_a_handler_that_was_there_is_called_too() -> None:
+    before = "signal.signal(signal.SIGUSR1, lambda number, frame: print('mine', number, flush=True))"
+    training = started(LOOP.format(before=before))
+    training.send_signal(signal.SIGUSR1)
+    out, _ = training.communicate(timeout=30)
+    assert out == f"mine {int(signal.SIGUSR1)}\nsaved: received SIGUSR1\n"
+
+
+def test_a_worker_that_is_forked_is_ended_by_term_and_outlives_the_warning() -> None:
+    code = LOOP.format(before="").replace(
+        'print("ready", flush=True)',
+        """
+import multiprocessing
+workers = multiprocessing.get_context("fork")
+heard, tell = workers.Pipe(False)
+def work():
+    tell.send("up")
+    time.sleep(60)
+worker = workers.Process(target=work, daemon=True)
+worker.start()
+heard.recv()
+os.kill(worker.pid, signal.SIGUSR1)
+worker.join(0.3)
+print("ready" if worker.is_alive() else "lost", flush=True)
+worker.terminate()
+worker.join(10)
+print("worker", worker.exitcode, flush=True)
+""",
+    )
+    training = started(code)
+    training.send_signal(signal.SIGTERM)
+    out, _ = training.communicate(timeout=30)
+    assert out == f"worker {-signal.SIGTERM}\nsaved: received SIGTERM\n"
+
+
+def test_off_the_main_thread_it_refuses_in_plain_words() -> None:
+    refused: list[str] = []
+
+    def make() -> None:
+        try:
+            Preemption()
+        except RuntimeError as error:
+            refused.append(str(error))
+        Preemption(signals=())
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert len(refused) == 1
+    assert "make this in the main thread" in refused[0]
+
+
+def test_the_handlers_that_were_there_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    preemption = Preemption()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert preemption.should_stop(7) == "received SIGUSR1 at step 7"
+    assert preemption.should_stop(8) == "received SIGUSR1 at step 7"
+    preemption.close()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_it_stops_when_twice_an_iteration_and_a_save_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1_000_000.0]
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1001000")
+    preemption = Preemption(signals=(), now=lambda: clock[0])
+    assert preemption.grace_seconds() == 2 * 1000 / 20
+    preemption.iterated(100)
+    preemption.iterated(120)
+    preemption.saved(80)
+    assert preemption.grace_seconds() == 2 * (120 + 80)
+    clock[0] = 1_000_599
+    assert preemption.reason() == ""
+    clock[0] = 1_000_600
+    assert preemption.reason(5) == "400 s are left at step 5, less than the 400 s of 2 × (iteration + save)"
+
+
+def test_a_slow_first_iteration_is_forgotten_in_time() -> None:
+    preemption = Preemption(signals=(), save_seconds=0)
+    preemption.iterated(300)
+    for _ in range(50):
+        preemption.iterated(1)
+    assert preemption.grace_seconds() == 2
+
+
+def test_a_job_without_an_end_is_never_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    preemption = Preemption(signals=())
+    assert (preemption.seconds_left(), preemption.should_stop(1)) == (float("inf"), "")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (90, 90),
+        ("90", 90),
+        ("90:00", 5400),
+        ("24:00:00", 86400),
+        ("1-12", 129600),
+        ("1-12:30:05", 131405),
+    ],
+)
+def test_a_walltime_is_seconds(written: str, seconds: float) -> None:
+    assert walltime_seconds(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
+def test_a_walltime_that_is_none_is_refused_with_what_to_write(written: str) -> None:
+    with pytest.raises(ValueError, match="write seconds, HH:MM:SS or D-HH:MM:SS"):
+        walltime_seconds(written)
+
+
+def test_the_earliest_end_counts_and_minutes_are_from_the_start_of_the_program() -> None:
+    started_at = process_start()
+    assert 0 <= time.time() - started_at < 86400
+    assert end_time(environment={}) is None
+    assert end_time(environment={"SLURM_JOB_END_TIME": "2000000000"}) == 2_000_000_000
+    assert end_time(environment={"SLURM_JOB_END_TIME": "soon"}) is None
+    ends = end_time(exit_duration_in_mins=5990, walltime="1000:00:00", environment={})
+    assert ends == pytest.approx(started_at + 5990 * 60, abs=0.1)
+    assert end_time(environment={"PBS_WALLTIME": "3600"}) == pytest.approx(started_at + 3600, abs=0.1)
+
+
+def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    program = tmp_path / "scontrol"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$*" >> {calls}\n'
+        'echo "JobId=$4 JobName=x TimeLimit=1-00:00:00 StartTime=2033-05-17T03:33:20 EndTime=2033-05-18T03:33:20'
+        ' Deadline=N/A"\n'
+    )
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "1990000000"}
+    code = (
+        "from hpcdash.job import Preemption\n"
+        "import sys\n"
+        "preemption = Preemption(ask_slurm=sys.argv[1:] == ['ask'])\n"
+        "for step in range(1000): preemption.should_stop(step)\n"
+        "print(int(preemption.ends_at))\n"
+    )
+
+    def ends(*arguments: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
+        )
+        return ended.stdout.strip()
+
+    assert ends() == "1990000000"
+    assert not calls.exists()
+    assert ends("ask") == "2000000000"
+    assert calls.read_text() == "--oneliner show job 7\n"
+    program.write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2\nexit 1\n")
+    assert ends("ask") == "1990000000"

@@ -1,0 +1,122 @@
+"""The package as a zip that runs where nothing is installed, on the oldest Python it is for."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcdash.job
+from hpcdash.job.zip import job_zip, main
+
+PACKAGE = Path(hpcdash.job.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+# What only the callback of a framework imports.
+FRAMEWORKS = {"huggingface.py": {"transformers"}, "lightning.py": {"lightning", "pytorch_lightning"}}
+OLDEST = (3, 8)
+MOST_IMPORT_MS = 30
+
+EVERYTHING = """
+import sys, time
+begun = time.process_time()
+from hpcdash.job import TrainingGuard
+took = time.process_time() - begun
+import hpcdash, hpcdash.job, os, pkgutil, importlib
+assert hpcdash.__file__.startswith(sys.argv[1]), hpcdash.__file__
+for module in pkgutil.walk_packages(hpcdash.job.__path__, "hpcdash.job."):
+    if module.name.rpartition(".")[2] not in ("huggingface", "lightning"):
+        importlib.import_module(module.name)
+for name in hpcdash.job._MODULES:
+    getattr(hpcdash.job, name)
+from hpcdash.job import Checkpoints, current_job_context
+checkpoints = Checkpoints("checkpoints", keep=2)
+guard = TrainingGuard(save_every_steps=3, metrics="metrics.jsonl", kill="KILL", save="SAVE", look_every_seconds=0)
+for step in range(1, 100):
+    if step == 11: open("KILL", "w").close()
+    guard.step(step, loss=1 / step)
+    if guard.should_save():
+        with checkpoints.saving(step) as folder:
+            (folder / "model").write_text(str(step))
+    if guard.should_stop():
+        break
+guard.close()
+assert len(open("metrics.jsonl").readlines()) == 11
+assert [found.step for found in checkpoints.all()] == [11, 9], checkpoints.all()
+assert current_job_context().rank is None
+print(took * 1000)
+"""
+
+
+def oldest_python() -> str:
+    """A Python of the oldest version, from PATH or pyenv. Skips where there is none."""
+    found = [shutil.which("python3.8"), *map(str, Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))]
+    for python in filter(None, found):
+        said = subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
+        if said.stdout.startswith("Python 3.8."):
+            return python
+    pytest.skip("there is no Python 3.8 here")
+
+
+def run_everything(python: str, folder: Path) -> float:
+    """CPU milliseconds that the import of TrainingGuard takes from a zip: no site packages, a foreign folder."""
+    made, elsewhere = folder / "job.zip", folder / "elsewhere"
+    made.write_bytes(job_zip())
+    elsewhere.mkdir(exist_ok=True)
+    for path in elsewhere.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    ended = subprocess.run(
+        [python, "-S", "-s", "-W", "error", "-c", EVERYTHING, str(made)],
+        cwd=elsewhere,
+        env={"PYTHONPATH": str(made), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return float(ended.stdout)
+
+
+def test_all_of_it_runs_from_a_zip_on_the_oldest_python(tmp_path: Path) -> None:
+    run_everything(oldest_python(), tmp_path)
+
+
+def test_all_of_it_runs_from_a_zip_on_this_python_and_is_imported_at_once(tmp_path: Path) -> None:
+    assert min(run_everything(sys.executable, tmp_path) for _ in range(5)) < MOST_IMPORT_MS
+
+
+def test_the_program_writes_the_same_zip_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "job.zip"
+    command = [sys.executable, "-m", "hpcdash.job.zip", str(out)]
+    subprocess.run(command, cwd=PACKAGE.parents[1], check=True, capture_output=True, text=True)
+    assert out.read_bytes() == job_zip()
+    assert os.listdir(tmp_path) == ["job.zip"]
+    assert main([]) == 2
+    assert main([str(tmp_path / "gone" / "job.zip")]) == 1
+    assert "usage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_every_file_is_of_the_oldest_python_and_imports_the_standard_library_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(node.module or "")
+    own = {name for name in imported if name == "hpcdash.job" or name.startswith("hpcdash.job.")}
+    others = {name.partition(".")[0] for name in imported - own} - set(sys.stdlib_module_names)
+    assert others <= FRAMEWORKS.get(path.name, set())
+
+
+def test_a_file_that_is_too_new_is_seen() -> None:
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case 1: pass\n", feature_version=OLDEST)
