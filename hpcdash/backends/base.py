@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from hpcdash.launch.offers import AccountOffer, QosOffer
 _ALPHABET = string.ascii_letters + string.digits
 # How the comment of a job begins that was submitted from here.
 MARK_START = "hpcdash:"
+# How an outcome names a new job.
+_NEW_JOB = re.compile(r"job ([^\s;]+)")
 TOKEN_START = "\x1e"
 TOKEN_RANDOM_LETTERS = 10
 # What a recording writes where a poll's token stood.
@@ -63,6 +66,11 @@ class Verb(StrEnum):
     SIGNAL = "signal"
     ALTER = "alter"
     SUBMIT = "submit"
+    # Files that a training looks for; no scheduler knows of them.
+    KILL_SWITCH = "kill-switch"
+    SAVE_SWITCH = "save-switch"
+    CLEAR_KILL_SWITCH = "clear-kill-switch"
+    CLEAR_SAVE_SWITCH = "clear-save-switch"
 
 
 # What can be changed of a job, by the names of `hpcdash alter`.
@@ -179,6 +187,12 @@ class Outcome:
     job_id: str
     done: bool | None
     words: str = ""
+
+    @property
+    def new_job(self) -> str:
+        """The id of the job that a submission made, '' where there is none or it was not told: `7` of `job 7; …`."""
+        found = _NEW_JOB.match(self.words) if self.done else None
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def run_app(
     require_terminal()
     from hpcdash.ui.app import HpcdashApp
 
-    HpcdashApp(
+    app = HpcdashApp(
         sessions,
         actions=remapped(settings.keys, str(settings.file or "")),
         theme=settings.theme,
@@ -98,4 +98,7 @@ def run_app(
         notice=notice,
         tour=tour,
         tour_ended=tour_ended,
-    ).run()
+    )
+    app.run()
+    if app.crash is not None:
+        raise app.crash

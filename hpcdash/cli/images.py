@@ -33,7 +33,7 @@ set -e
 root=${1:-$HOME/$2}
 mkdir -p -- "$root"
 umask 077
-part=$root/.login.$$
+part=$(mktemp "$root/.login.XXXXXXXX")
 trap 'rm -f -- "$part"' EXIT
 cat >"$part"
 mv -f -- "$part" "$root/login"

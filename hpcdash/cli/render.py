@@ -10,6 +10,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
 from hpcdash.domain.text import visible
+from hpcdash.errors import UsageError
 from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name
 from hpcdash.launch.request import Request
 from hpcdash.launch.request_defaults import with_queue_defaults
@@ -28,7 +29,10 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
     asides = _unknown(wanted)
     place = Place(uid)
     if root:
-        place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
+        try:
+            place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
+        except UsageError as error:
+            raise source.placed(error) from None
         asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
     elif made_for is Scheduler.SLURM:
         asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
@@ -36,7 +40,10 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         staged = f"{place.folder}/{STAGED_FOLDER}/{source.script.name}" if root else str(source.script)
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}: that has to be there on the cluster")
-    script = batch_script(made_for, wanted, place)
+    try:
+        script = batch_script(made_for, wanted, place)
+    except UsageError as error:
+        raise source.placed(error) from None
     for words in (*script.warnings, *asides):
         print(f"hpcdash: {visible(words)}", file=sys.stderr)
     sys.stdout.flush()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.config.locate import key_lines, line_of
-from hpcdash.config.problems import Problem
+from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import decode, shown_path
-from hpcdash.errors import ConfigError
+from hpcdash.errors import ConfigError, HpcdashError, UsageError
 from hpcdash.launch.request import Request, Site
 from hpcdash.launch.request_file import RequestProblems, read_request
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
+# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is not for extra_args`.
+_KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
+_ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,16 @@ class RequestSource:
     request: Request
     text: str
     script: Path | None = None
+    file: str = ""
+
+    def placed(self, error: UsageError) -> HpcdashError:
+        """The same error at the file's line of the key that it names; as it is where the file does not have that."""
+        word = _KEY_IN_WORDS.match(error.message) or _ARGUMENTS_IN_WORDS.search(error.message)
+        key = word[1] if word else ""
+        line = key_lines(self.text).get((key,))
+        if line is None:
+            return error
+        return ConfigError(error.message.removeprefix(f"{key}: "), error.next_step, file=self.file, line=line, key=key)
 
 
 def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
@@ -35,17 +49,20 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     the root is the cluster's own.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
-    text = decode(_bytes(path, named), named)
+    try:
+        text = decode(_bytes(path, named), named)
+    except ConfigProblems as error:
+        raise RequestProblems(named, error.problems) from None
     request = read_request(text, named, site=site, user=user)
     if not request.script or request.script.startswith("/"):
-        return RequestSource(request, text)
+        return RequestSource(request, text, file=named)
     folder = Path.cwd() if path == _STDIN else Path(path).parent
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "is not there"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
-    return RequestSource(request, text, script)
+    return RequestSource(request, text, script, named)
 
 
 def _bytes(path: str, named: str) -> bytes:

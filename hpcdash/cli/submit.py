@@ -18,7 +18,7 @@ from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.job_ids import split_ids
+from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
@@ -66,7 +66,7 @@ def run_submit(
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
     options, own = _parted(arguments)
-    asked: dict[str, Any] = {"array": _array(array), "after": tuple(split_ids(after)) if after else (), "held": hold}
+    asked: dict[str, Any] = {"array": _array(array), "after": _ids(after), "held": hold}
     submitting: Submitting
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
@@ -84,6 +84,8 @@ def run_submit(
         if dry_run:
             planned = await submitting.plan(session, ())
             _say(*planned.asides)
+            if chain > 1:
+                _say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
             _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request)
             return (), session
         return await _Run(submitting, session, prints=form != "json").outcomes(chain), session
@@ -174,8 +176,7 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
     """(the new job's id or '', what else was said)."""
     if not outcome.done:
         return "", outcome.words
-    number, _, said = outcome.words.removeprefix("job ").partition("; ")
-    return number.partition(" ")[0], said
+    return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
 
 
 def _say(*sentences: str) -> None:
@@ -245,6 +246,13 @@ def _array(text: str | None) -> str:
         return str(parse_tasks(text))
     except ValueError as error:
         raise UsageError(f"--array: {error}") from error
+
+
+def _ids(text: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(str(parse_job_id(word)) for word in split_ids(text or ""))
+    except ValueError as error:
+        raise UsageError(f"--after: {error}") from error
 
 
 def read_script(path: str, *, is_program: bool = True) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdash.backends.base import Outcome
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.request_source import read_source
+from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
 from hpcdash.cli.submit import read_script
 from hpcdash.domain.array_tasks import parse_tasks
@@ -32,6 +32,8 @@ class RequestSubmitting:
 
     wanted: WantedLaunch
     asides: tuple[str, ...] = ()
+    # None where the command line says some of it.
+    source: RequestSource | None = None
     planned: PlannedLaunch | None = None
 
     @classmethod
@@ -68,7 +70,7 @@ class RequestSubmitting:
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())
             text = request_text(request, site=site.launch.site)
-        return cls(WantedLaunch(request, text, files), asides)
+        return cls(WantedLaunch(request, text, files), asides, None if options else source)
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
         # What is not planned after all is not to be taken for the one before it.
@@ -77,7 +79,10 @@ class RequestSubmitting:
         if after:
             request = replace(wanted.request, after=after)
             wanted = replace(wanted, request=request, text=request_text(request, site=_launches(session).settings.site))
-        self.planned = await _launches(session).plan(wanted)
+        try:
+            self.planned = await _launches(session).plan(wanted)
+        except UsageError as error:
+            raise error if self.source is None else self.source.placed(error) from None
         asides = (*self.asides, *self.planned.script.warnings, *self.planned.again.asides)
         return replace(self.planned.again, asides=asides)
 

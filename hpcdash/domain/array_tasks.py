@@ -75,11 +75,12 @@ def parse_tasks(text: str) -> ArrayTasks:
 
 def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
+    wrong = repr(item) if item == text else f"{item!r} in {text!r}"
     if match is None:
-        raise ValueError(f"{item!r} in {text!r} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
+        raise ValueError(f"{wrong} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if high < low or step == 0:
-        raise ValueError(f"{item!r} in {text!r} is an empty range")
+        raise ValueError(f"{wrong} is an empty range")
     tasks = range(low, high + 1, step)
     if len(tasks) > MAX_TASKS:
         raise ValueError(f"{text!r} has more than {MAX_TASKS} tasks")

@@ -121,7 +121,9 @@ _BY_STRENGTH = (
         r"|Lmod has detected the following error|Unable to locate a modulefile"
         r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
-        r"|nodes were asked for, \d+ were given: not started",
+        # What scripts made here say before they end.
+        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which accelerate cannot use: not started$"
+        r"|^hpcdash: (?!the container is up on )",
     ),
     (
         Strength.SIGNAL,

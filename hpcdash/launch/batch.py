@@ -14,7 +14,7 @@ from enum import StrEnum
 from hpcdash.errors import UsageError
 from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
-from hpcdash.launch.launchers import Start, start_of
+from hpcdash.launch.launchers import Start, lone_launcher, start_of
 from hpcdash.launch.names import job_name
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
 from hpcdash.launch.slots import slot_words, slots_of
@@ -26,6 +26,7 @@ _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nex
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
+_SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
@@ -118,6 +119,13 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         signal=request.signal,
         is_pbs=not is_slurm,
     )
+    if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
+        warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
+        start = replace(start, notes=(*start.notes, warning))
+    if secrets := _secrets(request.environment):
+        seen = "the script" if is_slurm else "the script, and in the job's node's list of processes"
+        warning = f"environment: {secrets} would be in {seen}: have the command read a file of mode 0600 instead"
+        start = replace(start, notes=(*start.notes, warning))
     environment = {**request.environment, **_switches(request)}
     said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
     command = _text("command", start.line, said)
@@ -148,6 +156,11 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         dict(made.environment),
         (*start.notes, *made.notes),
     )
+
+
+def _secrets(environment: Mapping[str, str]) -> str:
+    """The variables that have a value and a secret's name, with commas between."""
+    return ", ".join(name for name, value in environment.items() if value and _SECRET_NAME.search(name))
 
 
 def _text(name: str, text: str, said: str) -> str:

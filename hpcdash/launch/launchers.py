@@ -19,7 +19,14 @@ _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
 # PBS's fan-out sets these variables on each host, Slurm's srun those.
 _PBS_NODES, _PBS_RANK = '"$NUM_NODES"', '"$NODE_RANK"'
 _SLURM_NODES, _SLURM_RANK = '"$SLURM_JOB_NUM_NODES"', '"$SLURM_PROCID"'
-_PYTHON = re.compile(r"python3?\s+(?:-u\s+)?(?=\S)")
+# Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its own, after && or ;
+_PROGRAM = re.compile(
+    r"(?P<before>(?:^|&&|;)[ \t]*(?:[A-Za-z_]\w*=[^\s'\"]*[ \t]+)*)"
+    r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|accelerate[ \t]+launch))[ \t]+(?=\S)",
+    re.MULTILINE,
+)
+# The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or `-m`.
+_NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 
 _SLURM_ADDRESS = """\
 # Where the ranks meet: the first node, on a port of this job's own.
@@ -82,9 +89,8 @@ def start_of(
     notes = []
     if launcher is Launcher.ACCELERATE and per_node is None and ranks > 1:
         notes.append("accelerate needs as many GPUs on each node, which only slots_per_node asks for")
-    if python := _PYTHON.match(command):
-        command = command[python.end() :]
-        notes.append(f"{launcher} starts Python itself: {python.group().strip()} is left out of the command")
+    before, command, said = _program_of(launcher, command)
+    notes += said
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
         notes.append(f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and USR2 do not")
     nodes, rank = (_PBS_NODES, _PBS_RANK) if is_pbs else (_SLURM_NODES, _SLURM_RANK)
@@ -103,8 +109,33 @@ def start_of(
             '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
     ignored = f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
-    line = (ignored.format(signal_name(signal)) if signal else "") + f"{program}  {command}"
+    line = (ignored.format(signal_name(signal)) if signal else "") + f"{before}{program}  {command}"
     return Start(line, 1, SRUN_OPTIONS, tuple(notes))
+
+
+def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
+    """(bash for before the launcher, its arguments, what is to be said of that)."""
+    first = _NO_PYTHON.match(command)
+    found = list(_PROGRAM.finditer(command))
+    if found and (found[0].start("program") == 0 or (first and len(found) == 1)):
+        program, before = found[0]["program"], command[: found[0].start("program")]
+        is_python = program.startswith("python")
+        why = f"{launcher} starts Python itself" if is_python else f"hpcdash writes {program}'s options"
+        said = f"{launcher} stands in the place of {program}" if before else f"{program} is left out of the command"
+        return before, command[found[0].end() :], [f"{why}: {said}"]
+    if first and found:
+        words = f"command: {launcher} starts one program of Python's, and there are {len(found)} after {first.group()}"
+        raise UsageError(words, "Put what comes before it into a script of its own, or write the command out: plain.")
+    if first:
+        return "", command, [f"{launcher} takes {first.group()} for a program of Python's: it starts nothing else"]
+    return "", command, []
+
+
+def lone_launcher(command: str) -> Launcher | None:
+    """The launcher that a command starts by itself without telling it of other nodes."""
+    programs = {one["program"].split()[0] for one in _PROGRAM.finditer(command)}
+    tells = re.search(r"--(?:nnodes|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command)
+    return next((one for one in (Launcher.TORCHRUN, Launcher.ACCELERATE) if one in programs and not tells), None)
 
 
 def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:

@@ -30,6 +30,8 @@ def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     """
     kept: dict[str, None] = {}
     for text in extra_args:
+        if not text.isprintable():
+            raise UsageError(f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item.")
         for word in text.split():
             if word in ("--", "--version"):
                 raise UsageError(f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")

@@ -28,6 +28,8 @@ _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
+# What people call a slot that is a GPU.
+_GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
 
 
@@ -199,7 +201,16 @@ def _run_as(value: object) -> str:
     return text
 
 
+def _folder_there(value: object) -> str:
+    folder = line_of_text(value)
+    if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
+        raise Unfit(f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada")
+    return folder
+
+
 def _slot_type(value: object) -> SlotType:
+    if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
+        raise Unfit(f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean {quoted(meant)}?")
     return SlotType(one_of(*SlotType)(value))
 
 
@@ -230,7 +241,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "qos": line_of_text,
     "time": limit_seconds,
     "memory": memory_bytes,
-    "work_dir": line_of_text,
+    "work_dir": _folder_there,
     "array": _array,
     "after": _after,
     "hold": flag,

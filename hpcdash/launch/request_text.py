@@ -8,14 +8,13 @@ from dataclasses import fields
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.domain.units import KIB, format_clock
 from hpcdash.launch.request import SITE_SAID, Container, EarlySignal, Request, Runtime, Site
+from hpcdash.launch.request_fields import FIELD_OF_KEY
 
 _ORDER = (
     *("name", "kind", "command", "script", "slots", "slots_per_node", "slot_type", "gpu_type", "queue", "account"),
     *("qos", "time", "memory", "work_dir", "array", "after", "hold", "signal", "requeue", "kill_switch", "save_switch"),
     *("exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
 )
-# Keys whose field has its unit in its name.
-_FIELDS = {"time": "limit_seconds", "memory": "memory_bytes"}
 _USUAL = Request()
 
 
@@ -26,7 +25,7 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
     """
     lines = []
     for key in _ORDER:
-        field = _FIELDS.get(key, key)
+        field = FIELD_OF_KEY.get(key, key)
         value = getattr(request, field)
         if value != getattr(_USUAL, field) or (field in request.said and value not in (None, "", ())):
             lines.append(f"{key} = {_value(key, value)}")

@@ -12,7 +12,8 @@ from hpcdash.launch.slots import Slots, slots_of
 def resource_words(request: Request, offers: Offers) -> str:
     """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and queues are remote.
 
-    An array says what all of its tasks come to; without a time it is the queue's limit that counts.
+    An array says what all of its tasks come to; without a time the queue's default holds, of which its
+    limit is all that is known.
     """
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
     queue = offers.queue(request.queue)
@@ -29,7 +30,7 @@ def resource_words(request: Request, offers: Offers) -> str:
         parts.append(f"for {_time(request.limit_seconds)} = {_spent(total * request.limit_seconds, unit)}")
     elif queue is not None and queue.limit_seconds is not None:
         most = _spent(total * queue.limit_seconds, unit)
-        parts.append(f"until the queue's limit of {_time(queue.limit_seconds)} (up to {most})")
+        parts.append(f"for at most the queue's {_time(queue.limit_seconds)} (up to {most})")
     else:
         parts.append("without a time limit" if queue is not None else "for as long as its queue allows")
     notes = [" ".join(parts).replace(",,", ",")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.domain import sbatch
+from hpcdash.domain.units import format_clock
 from hpcdash.launch.batch import (
     BatchScript,
     Place,
@@ -101,7 +102,7 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
 
 def _files(request: Request, place: Place) -> list[str]:
     number = "%A_%a" if request.array else "%j"
-    folder = place.folder.replace("%", "%%") + "/" if place.folder else ""
+    folder = f"{place.folder}/" if place.folder else ""
     return [f"--output={folder}{number}.out", f"--error={folder}{number}.err"]
 
 
@@ -109,9 +110,7 @@ def _amounts(request: Request) -> list[str]:
     """Time to the second, memory of a node in GiB or MiB, rounded up."""
     words = []
     if request.limit_seconds is not None:
-        days, rest = divmod(request.limit_seconds, 86400)
-        clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-        words.append(f"--time={f'{days}-' if days else ''}{clock}")
+        words.append(f"--time={format_clock(request.limit_seconds)}")
     if request.memory_bytes is not None:
         words.append(f"--mem={_memory(request.memory_bytes)}")
     return words

@@ -20,6 +20,8 @@ RESERVED = (
     "requeue",
     "no-requeue",
 )
+# Those of no job: with them sbatch submits none, waits for its end, or takes another script.
+_OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
 def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
@@ -32,9 +34,22 @@ def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] 
         option = text.strip()
         if not option:
             continue
+        if not option.isprintable():
+            raise UsageError(
+                f"{option!r} in extra_args holds what cannot stand in one line", "Write one option an item."
+            )
         for name, written in _named(option):
             if name in RESERVED:
                 raise UsageError(f"{written} is not for extra_args: the request says it itself", _in_its_place(name))
+            if name in _OF_NO_JOB:
+                raise UsageError(
+                    f"{written} is not for extra_args: it asks for no job that runs by itself", "Leave it out."
+                )
+        if rest := sbatch.read_command_line(sbatch.split_words(option)).script:
+            # sbatch leaves out what follows the first word that is no option.
+            raise UsageError(
+                f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes."
+            )
         if any(_is_gpu(entry) for entry in _gres(option)):
             raise UsageError(
                 "--gres=gpu is not for extra_args: the request's slots ask for GPUs", "slots, slots_per_node, gpu_type"

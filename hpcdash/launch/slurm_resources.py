@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+from hpcdash.errors import UsageError
 from hpcdash.launch.directives import Directives
 from hpcdash.launch.request import INTERACTIVE_KINDS, Launcher, Request, SlotType
 from hpcdash.launch.slots import Slots, slot_words, slots_of
 
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
 
 
@@ -63,6 +67,10 @@ def _tasks(slots: Slots) -> tuple[str, ...]:
 
 
 def _typed(request: Request) -> str:
+    if request.gpu_type and not _GPU_TYPE.fullmatch(request.gpu_type):
+        raise UsageError(
+            f"gpu_type: {request.gpu_type!r} is no type of Slurm's", "Letters, digits and ._+- alone: a100"
+        )
     return f"{request.gpu_type}:" if request.gpu_type else ""
 
 

@@ -16,8 +16,9 @@ _FOLDER = re.compile(r"(/[A-Za-z0-9._@+-]+)+")
 def sudoers_text(account: str, *, bin_folder: str, commands: tuple[str, ...], storage_root: str) -> str:
     """A drop-in for /etc/sudoers.d: what `account` may run without a password.
 
-    The scheduler's commands as anyone but root, in the environment they are given; and as root chown -R of folders
-    below `storage_root`. Raises UsageError for a name or folder that sudo would read as something else.
+    The scheduler's commands as anyone but root, in the environment they are given; and as root chown -R of the folders
+    in `storage_root`, of none that is deeper: the account might put a link on the way there. Raises UsageError for a
+    name or folder that sudo would read as something else.
     """
     if not _ACCOUNT.fullmatch(account):
         raise UsageError(
@@ -32,12 +33,13 @@ def sudoers_text(account: str, *, bin_folder: str, commands: tuple[str, ...], st
     programs = ", \\\n    ".join(f"{bin_folder}/{name}" for name in commands)
     # A wildcard of sudo's stands for slashes and blanks too; a regular expression does not.
     below = re.escape(storage_root).replace("/", r"\/").replace(r"\-", "-")
-    handed_over = f"^-R [a-z_][a-z0-9_-]* {below}({_PART})+$"
+    handed_over = f"^-R [a-z_][a-z0-9_-]* {below}{_PART}$"
     chown = ", ".join(f"{folder}/chown {handed_over}" for folder in ("/usr/bin", "/bin"))
     return (
         f"# {account} submits jobs for its users. Install it with: visudo -f /etc/sudoers.d/{account}\n"
         f"Cmnd_Alias HPCDASH_SCHEDULER = {programs}\n"
         f"{account} ALL = (ALL, !root) NOPASSWD:SETENV: HPCDASH_SCHEDULER\n"
-        f"# Regular expressions: sudo 1.9.10 and later. No part of what is handed over begins with a dot.\n"
+        f"# Regular expressions: sudo 1.9.10 and later. A folder in the storage root is handed over, none\n"
+        f"# below one, which a link might lead elsewhere; its name does not begin with a dot.\n"
         f"{account} ALL = (root) NOPASSWD: {chown}\n"
     )

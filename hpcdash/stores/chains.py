@@ -13,7 +13,6 @@ from hpcdash.stores.resubmission import Again, settle
 
 # Each is a call of the scheduler's own submission command.
 MOST_LINKS = 100
-_NEW_JOB = "job "
 
 
 async def submit_chain(
@@ -45,10 +44,9 @@ async def submit_chain(
             outcome = await _submitted(again, actions, store)
         outcomes.append(outcome)
         told(link, outcome)
-        number = new_job(outcome)
-        if not number:
+        if not outcome.new_job:
             break
-        after = (number,)
+        after = (outcome.new_job,)
     return tuple(outcomes)
 
 
@@ -61,16 +59,9 @@ async def _submitted(again: Again, actions: Actions, store: ClusterStore) -> Out
     return outcome
 
 
-def new_job(outcome: Outcome) -> str:
-    """The id of the job that was submitted, '' where there is none or it was not told."""
-    if not outcome.done or not outcome.words.startswith(_NEW_JOB):
-        return ""
-    return outcome.words.removeprefix(_NEW_JOB).partition(";")[0].split(" ")[0]
-
-
 def chain_words(outcomes: Sequence[Outcome], count: int) -> str:
     """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why no more."""
-    standing = [number for outcome in outcomes if (number := new_job(outcome))]
+    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
     jobs = f"{len(standing)} job{'' if len(standing) == 1 else 's'}"
     if count == 1:
         return outcomes[0].words if outcomes else "nothing was sent"
@@ -79,7 +70,7 @@ def chain_words(outcomes: Sequence[Outcome], count: int) -> str:
     rest = count - len(outcomes)
     last = outcomes[-1] if outcomes else None
     parts = [f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")]
-    if last is not None and not new_job(last):
+    if last is not None and not last.new_job:
         parts.append(f"number {len(outcomes)}: {last.words or 'no word of why'}")
     if rest:
         parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")

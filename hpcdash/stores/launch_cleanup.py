@@ -53,7 +53,7 @@ async def tidied(store: ClusterStore, records: LaunchRecords, *, every_seconds: 
         if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
             await asyncio.to_thread(records.stays, record, "how it ended is not known")
         elif has_completed(rows, record.tasks):
-            left = await _removed(store, record.folder, record.sums, record.run_as)
+            left = await _removed(store, record.folder, record.sums, record.run_as, has_run=True)
             if left:
                 told.append(f"job {record.job_id} completed, but its files are left in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
@@ -109,7 +109,7 @@ def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
     return found
 
 
-async def _removed(store: ClusterStore, folder: str, sums: str, run_as: str) -> str:
+async def _removed(store: ClusterStore, folder: str, sums: str, run_as: str, *, has_run: bool = False) -> str:
     """'' once a folder is not there any more; else why it is."""
     root, _, name = folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
@@ -124,7 +124,9 @@ async def _removed(store: ClusterStore, folder: str, sums: str, run_as: str) -> 
         else:
             said_of_owner = ""
         gone = await store.act(
-            ActionCommand(discard_argv(root, name, sums), (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
+            ActionCommand(
+                discard_argv(root, name, sums, has_run=has_run), (), lambda answer: (), limit_seconds=_LIMIT_SECONDS
+            )
         )
     except HpcdashError as error:
         return error.message

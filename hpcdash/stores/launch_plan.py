@@ -20,7 +20,6 @@ from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
 from hpcdash.stores.staging import handover_command, staged_files, staging_command
 
 _SUBMITTING = ("sbatch", "qsub")
-_NEW_JOB = "job "
 
 
 def planned_launch(
@@ -56,7 +55,7 @@ def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRec
     return LaunchRecord(
         folder=planned.staged.folder,
         sums=planned.staged.sums_digest,
-        job_id=new_job_id(outcome),
+        job_id=outcome.new_job,
         name=planned.script.job_name,
         keep=request.site.keep,
         run_as=request.site.run_as,
@@ -64,13 +63,6 @@ def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRec
         at=now,
         request=planned.text,
     )
-
-
-def new_job_id(outcome: Outcome) -> str:
-    """The id of a new job, '' where it is not known."""
-    if not outcome.done or not outcome.words.startswith(_NEW_JOB):
-        return ""
-    return outcome.words.removeprefix(_NEW_JOB).partition(";")[0].partition(" ")[0]
 
 
 def _submitting_program(store: ClusterStore) -> str:

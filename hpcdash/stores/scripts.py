@@ -5,7 +5,6 @@ submitted, else the file it was submitted from. Knows no screen and no scheduler
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,8 +28,6 @@ _MOST_BYTES = 4 << 20
 # How `source` begins where the text is a file's, which may have changed since.
 READ_FROM = "read from "
 _READ_LIMIT_SECONDS = 15.0
-# How an outcome names a new job.
-_NEW_JOB = re.compile(r"job ([^\s;]+)")
 
 
 async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | None = None) -> Script:
@@ -97,10 +94,10 @@ async def keep_submitted(
         return tuple(outcomes)
     told = []
     for outcome in outcomes:
-        new = _NEW_JOB.match(outcome.words) if outcome.done else None
-        if new is not None:
+        if outcome.new_job:
             try:
-                await asyncio.to_thread(store.scripts.keep, store.name, new[1], command.stdin, store.clock.now())
+                now = store.clock.now()
+                await asyncio.to_thread(store.scripts.keep, store.name, outcome.new_job, command.stdin, now)
             except OSError as error:
                 words = f"{outcome.words}; its script could not be kept here: {error.strerror}"
                 outcome = replace(outcome, words=words)

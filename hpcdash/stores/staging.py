@@ -20,18 +20,26 @@ _LIMIT_SECONDS = 120.0
 _LONGEST_NAME_BYTES = 100
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 
-# root, name, umask. What is there already, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
-# be ours and where it was made.
+# root, name, umask. Where anybody may put another folder in the place of ours, nothing is staged. What is there, a link
+# too, is not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
 _STAGE = (
-    'umask "$3"; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) && mkdir -m 700 -- "./$2" || exit 17; '
+    'umask "$3"; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
+    'test -z "$(find . -prune -perm -2 ! "(" -perm -1000 "(" -user 0 -o -user "$(id -u)" ")" ")")" || '
+    '{ echo "anybody may swap what is in $1" >&2; exit 18; }; mkdir -m 700 -- "./$2" || exit 17; '
     'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
     "umask 077; tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
-# root, name, digest of the sums. Removes the folder that holds what was staged, and nothing a link leads to.
+# root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs. Removes the folder
+# that holds what was staged, and nothing a link leads to. What was staged is named twice or more, the rest once.
 _DISCARD = (
     'cd -P -- "$1" && test -e "./$2" || exit 3; '
-    'test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" && rm -rf -- "./$2"'
+    'test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" || exit 5; '
+    'test -z "$4" || { more=$(cd -P -- "./$2" && { cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d '
+    '! -name "*.out" ! -name "*.err" ! -path "./SHA256SUMS" ! -path "*/__pycache__/*" | cut -c 3-; } | '
+    'sort | uniq -u | head -n 1); test -z "$more" || '
+    '{ printf "it holds more than was staged: %s\\n" "$more" >&2; exit 4; }; }; '
+    'rm -rf -- "./$2"'
 )
 NOTHING_THERE = 3
 
@@ -130,6 +138,9 @@ def chown_argv(account: str, folder: str) -> tuple[str, ...]:
     return ("sudo", "-n", "chown", "-R", account, folder)
 
 
-def discard_argv(root: str, name: str, sums_digest: str) -> tuple[str, ...]:
-    """Removes a launch's folder; ends with NOTHING_THERE where there is none."""
-    return ("sh", "-c", _DISCARD, "sh", root, name, sums_digest)
+def discard_argv(root: str, name: str, sums_digest: str, *, has_run: bool = False) -> tuple[str, ...]:
+    """Removes a launch's folder; ends with NOTHING_THERE where there is none.
+
+    One that `has_run` stays where it holds what was neither staged nor is a log: results that were written there.
+    """
+    return ("sh", "-c", _DISCARD, "sh", root, name, sums_digest, "staged" if has_run else "")

@@ -107,6 +107,15 @@ class HpcdashApp(App[None]):
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
 
+    @property
+    def crash(self) -> Exception | None:
+        """What ended the app, where that was an error of its own."""
+        return self._exception
+
+    def _fatal_error(self) -> None:
+        # Textual would print a traceback with the values of all variables; whoever runs the app tells of the crash.
+        self._close_messages_no_wait()
+
     def get_default_screen(self) -> Screen[None]:
         return self.main
 

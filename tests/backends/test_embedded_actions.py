@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.backends.base import ActionRequest, Outcome, Submission, Verb
 from hpcdash.backends.embedded.actions import read_outcomes
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.submit import submission
 from hpcdash.errors import UsageError
 from tests.backends.test_embedded_tables import Answered
 from tests.local.queue_lab import QueueLab
@@ -98,3 +99,21 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
         Outcome("1", True, ""),
         Outcome("2", False, "the disk is full"),
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "done", "words"),
+    [
+        # timeout(1), KILL, TERM.
+        (124, b"", None, "the queue ended with status 124"),
+        (137, b"", None, "the queue ended with status 137"),
+        (143, b"", None, "the queue ended with status 143"),
+        (0, b"", None, "the queue ended with status 0"),
+        (1, b"no such partition", False, "no such partition"),
+    ],
+)
+def test_a_submission_that_was_cut_off_may_have_been_made(
+    status: int, stderr: bytes, done: bool | None, words: str
+) -> None:
+    command = submission(("queue",), Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1")).command
+    assert command.read(Answered(command.argv, status, b"", stderr)) == (Outcome("one", done, words),)

@@ -234,6 +234,13 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
         (0, b"a site's greeting\nSubmitted batch job 93\n", b"", True, "job 93"),
         (0, b"", b"", True, "submitted, but its number was not told"),
         (
+            0,
+            b"",
+            b"sbatch: Job 93 to start at 2026-01-01T00:00:00 using 1 processors on nodes n1 in partition x\n",
+            False,
+            "nothing was submitted: --test-only asks when it would start",
+        ),
+        (
             1,
             b"",
             b"sbatch: error: Batch job submission failed: Invalid job array specification\n",

@@ -6,12 +6,12 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from hpcdash.backends.base import Submission
+from hpcdash.backends.base import Outcome, Submission
 from hpcdash.domain.stakes import choose
 from hpcdash.domain.train_words import class_counts, wait_words
 from hpcdash.domain.trains import Train, living_targets
 from hpcdash.launch.stub import stub_script
-from hpcdash.stores.chains import new_job, submit_chain
+from hpcdash.stores.chains import submit_chain
 from hpcdash.stores.resubmission import Again
 from hpcdash.stores.stubs import fetch_stubbed, replace_stubbed
 from hpcdash.stores.submission import plan_submission
@@ -26,7 +26,7 @@ async def chain_of(cluster: Cluster, count: int, body: str, *options: str) -> li
         return plan_submission(cluster.store, Submission(bash(body), "link.sh", options, after=after))
 
     outcomes = await submit_chain(plan, cluster.actions, cluster.store, count)
-    ids = [new_job(outcome) for outcome in outcomes]
+    ids = [outcome.new_job for outcome in outcomes]
     assert all(ids), outcomes
     return ids
 
@@ -112,20 +112,20 @@ async def test_the_same_again_is_appended_to_a_chain_and_to_an_array(cluster: Cl
         return plan_append(cluster.store, appendix, after or (first,))
 
     outcomes = await submit_chain(plan, cluster.actions, cluster.store, 2)
-    ids = [first, *map(new_job, outcomes)]
-    array = new_job((await append(cluster, ids[2], "1-2%1"))[0])
+    ids = [first, *(outcome.new_job for outcome in outcomes)]
+    array = (await append(cluster, ids[2], "1-2%1"))[0].new_job
     train = await train_when(cluster, first, lambda train: len(train.units) == 4)
     assert order(train) == [*ids, array]
     assert waits(train)[1:] == [f"after {leader}" for leader in ids]
     assert {(row["name"], row["limit_seconds"]) for row in train.rows} == {("grows", 420)}
-    again = new_job((await append(cluster, array))[0])
+    again = (await append(cluster, array))[0].new_job
     gate.touch()
     ended = await train_when(cluster, again, lambda train: not train.living)
     assert order(ended) == [*ids, array, *([again] if again else [])]
     assert class_counts(ended.rows)["done"] >= 6
 
 
-async def append(cluster: Cluster, job_id: str, array: str = "") -> tuple[object, ...]:
+async def append(cluster: Cluster, job_id: str, array: str = "") -> tuple[Outcome, ...]:
     """The same script as a job's after it."""
     await cluster.wait_for_history(job_id)
     appendix = await same_again(cluster.store, job_id)
@@ -143,7 +143,7 @@ async def test_what_the_next_task_runs_is_edited_while_the_array_waits(cluster: 
     stub = stub_script(real.read_text(), str(real))
     wanted = Submission(stub.encode(), "stub.sh", ("-o", "stub-%a.out"), array="1-2%1")
     report = await cluster.actions.run(plan_submission(cluster.store, wanted).plan)
-    array = new_job(report.outcomes[0])
+    array = report.outcomes[0].new_job
     await cluster.wait(f"{array}_1", "running")
     before = await fetch_stubbed(cluster.store, array)
     assert (before.path, before.content) == (str(real), real.read_bytes())

@@ -125,14 +125,14 @@ def test_what_the_command_line_says_beats_the_request_and_is_kept_with_it(progra
     file = request(program, 'command = "true"\narray = "1-2"\nafter = ["99"]', "b.toml")
     answer = program(
         *("submit", file, "--array", "3-5%1", "--after", first, "--hold", "--dry-run", "--format", "json"),
-        *("--", "--nice", "3", "--comment=my own"),
+        *("--", "--nice=3", "--comment=my own"),
     ).json
     lines = answer["script"].splitlines()
     assert {
         "#SBATCH --array=3-5%1",
         f"#SBATCH --dependency=afterany:{first}",
         "#SBATCH --hold",
-        "#SBATCH --nice 3",
+        "#SBATCH --nice=3",
     } <= set(lines)
     assert not {"#SBATCH --array=1-2", "#SBATCH --dependency=afterany:99"} & set(lines)
     assert [line for line in lines if "my own" in line]
@@ -287,3 +287,22 @@ def test_for_root_a_storage_root_has_to_be_set(on_pbs: Program, stand_ins: Stand
     (stand_ins.path / "id").write_text('#!/bin/sh\n[ "$1" = -u ] && echo 1000 || echo alice\n')
     folder = on_pbs("submit", request(on_pbs), "--dry-run", "--format", "json")
     assert json.loads(folder.stdout)["folder"].startswith(f"{on_pbs.home}/hpcdash/launches/try-")
+
+
+def test_what_the_scheduler_does_not_take_is_told_with_file_line_and_key(program: Program) -> None:
+    done = program("submit", request(program, 'command = "true"\nextra_args = ["--nodes=3"]'), "--dry-run")
+    assert done.status == 2
+    assert "a.toml:2: extra_args: --nodes is not for extra_args" in done.stderr
+    done = program("submit", request(program), "--dry-run", "--", "--nodes=3")
+    assert done.stderr.startswith("hpcdash: --nodes is not for extra_args")
+
+
+def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program: Program) -> None:
+    done = program("submit", request(program), "--after", "12,abc")
+    assert done.status == 2
+    assert "--after: 'abc' is no job id" in done.stderr
+    assert "submit on" not in done.stderr
+
+
+def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
+    assert "the first of a chain of 3" in program("submit", request(program), "--chain", "3", "--dry-run").stderr

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.launch.batch import CONTAINER_UP
+from hpcdash.launch.containers.login import source_login
 from hpcdash.launch.excerpt import MOST_LINES, failure_excerpt, hosts_up
+from hpcdash.launch.launchers import pbs_preamble, slurm_preamble
+from hpcdash.launch.request import Launcher
 from hpcdash.logs.lines import shown_line
 
 FRAME = '  File "/home/alice/train.py", line 12, in main\n    main()'
@@ -374,3 +379,26 @@ def test_no_bytes_break_it(raw: bytes) -> None:
 )
 def test_long_lines_are_judged_at_once(line: str) -> None:
     assert root_cause([line] * MOST_LINES) is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (slurm_preamble(Launcher.PLAIN, 2), "nodes given: 3, asked for: 2. Not started."),
+        (
+            f"slots=(4 2)\n{pbs_preamble(Launcher.ACCELERATE)}",
+            "the hosts have slots in different numbers (4 2), which accelerate cannot use: not started",
+        ),
+        (
+            "\n".join(source_login("/no such/login")),
+            "hpcdash: /no such/login must be a file of one's own of mode 0600; nothing was started",
+        ),
+    ],
+)
+def test_what_a_script_made_here_says_before_it_ends_is_why(script: str, why: str) -> None:
+    environment = {"SLURM_JOB_NUM_NODES": "3", "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    noise = ["warning: something is deprecated", *ended.stderr.splitlines(), "srun: error: n1: task 0: Exited with 1"]
+    found = failure_excerpt(noise)
+    assert (found.words, found.says_why) == (why, True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcdash.errors import UsageError
+from hpcdash.launch.batch import Place, Scheduler, batch_script
 from hpcdash.launch.fanout import START, pbs_fanout, slurm_fanout
 from hpcdash.launch.launchers import SRUN_OPTIONS, pbs_preamble, slurm_preamble, start_of
-from hpcdash.launch.request import EarlySignal, Launcher
+from hpcdash.launch.request import EarlySignal, Launcher, Request
 
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
 _SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'
@@ -126,6 +128,49 @@ def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> No
     assert start.line.endswith("\n  train.py --lr 1")
     assert "python3 -u is left out" in " ".join(start.notes)
     assert start_of(launcher, "train.py", 4).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("torchrun train.py --lr 1", "  train.py --lr 1"),
+        ("python3.11 -u -m pkg.train", "  -m pkg.train"),
+        ("FOO=1 python train.py", "  train.py"),
+        ("source venv/bin/activate && python train.py", "  train.py"),
+        ("module load cuda\nsource venv/bin/activate\npython train.py --lr 1", "  train.py --lr 1"),
+        ("python train.py && python eval.py", "  train.py && python eval.py"),
+    ],
+)
+def test_a_launcher_stands_where_the_command_starts_python(command: str, line: str) -> None:
+    start = start_of(Launcher.TORCHRUN, command, 4)
+    before = command[: command.find("python" if "python" in command else "torchrun")]
+    assert start.line.startswith(f"{before}torchrun \\\n")
+    assert start.line.endswith(f"\n{line}")
+    assert len(start.notes) == 1
+
+
+def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> None:
+    (no_python,) = start_of(Launcher.TORCHRUN, "bash run.sh", 4).notes
+    assert "torchrun takes bash for a program of Python's" in no_python
+    with pytest.raises(UsageError, match="starts one program"):
+        start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("torchrun train.py", True),
+        ("cd x && accelerate launch train.py", True),
+        ("torchrun --nnodes=2 --node-rank=$SLURM_PROCID train.py", False),
+        ("python train.py", False),
+    ],
+)
+def test_a_launcher_alone_on_each_node_is_told_of(command: str, told: bool) -> None:
+    request = Request(command=command, slots=4, slots_per_node=2)
+    words = "of its own, a training each"
+    place = Place("1a2b3c4d")
+    assert (words in " ".join(batch_script(Scheduler.SLURM, request, place).warnings)) == told
+    assert words not in " ".join(batch_script(Scheduler.SLURM, replace(request, slots=2), place).warnings)
 
 
 def test_what_cannot_work_with_a_launcher_is_told() -> None:

@@ -133,7 +133,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
         (ask(slots=1, queue="gpu", limit_seconds=60), "1 GPU for 1 min = 1 GPU-minute; 12 idle now"),
         (
             ask(slots=16, slots_per_node=8, slot_type=SlotType.CPU),
-            "2 nodes × 8 CPUs until the queue's limit of 48 h (up to 768 CPU-hours); 20 CPUs idle now",
+            "2 nodes × 8 CPUs for at most the queue's 48 h (up to 768 CPU-hours); 20 CPUs idle now",
         ),
         (
             ask(slots=8, slots_per_node=8, queue="gpu", limit_seconds=HOUR, array=parse_tasks("1-10%2")),
@@ -144,8 +144,11 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
             "2 nodes × 8 GPUs for 3 d = 1,152 GPU-hours; 6 more than the 10 asked for; 12 idle now",
         ),
         (ask(slots=0, queue="long"), "1 CPU without a time limit; 16 CPUs idle now"),
-        (ask(slots=2, queue="closed"), "2 nodes × 1 CPU until the queue's limit of 24 h (up to 48 CPU-hours);"
-         " queue closed starts no jobs now"),
+        (
+            ask(slots=2, queue="closed"),
+            "2 nodes × 1 CPU for at most the queue's 24 h (up to 48 CPU-hours);"
+            " queue closed starts no jobs now",
+        ),
     ],
 )  # fmt: skip
 def test_what_a_request_comes_to_is_one_line(request_: Request, words: str) -> None:

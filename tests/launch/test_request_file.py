@@ -211,6 +211,8 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('script = "train.sh"', 2, "script", "one of command and script"),
         ("environment = 3", 2, "environment", "expected a table"),
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
+        ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
+        ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
         ('[environment]\n"1A" = "x"', 3, "environment.1A", "no name of a variable"),
         ('[environment]\n"A B" = "x"', 3, 'environment."A B"', "no name of a variable"),
         ("[environment]\nVERSION = 3.10", 3, "environment.VERSION", "in quotes"),

@@ -41,6 +41,25 @@ def test_their_abbreviations_are_refused(abbreviated: str) -> None:
         slurm_extra_options([abbreviated])
 
 
+@pytest.mark.parametrize("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
+def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=option.partition("=")[0]):
+        slurm_extra_options([option])
+
+
+@pytest.mark.parametrize("text", ["--comment='a\ntouch /tmp/x'", "-A 'a\ntouch /tmp/x'", "-A x\r#PBS -h"])
+def test_what_would_be_a_line_of_its_own_in_the_script_is_refused(text: str) -> None:
+    for check in (slurm_extra_options, pbs_extra_options):
+        with pytest.raises(UsageError, match="one line"):
+            check([text])
+
+
+def test_a_word_that_is_no_option_is_refused_as_sbatch_would_leave_out_what_follows() -> None:
+    with pytest.raises(UsageError, match="'two'"):
+        slurm_extra_options(["--comment=one two --nice=3"])
+    assert slurm_extra_options(['--comment="one two"', "--mem 3G"]) == ('--comment="one two"', "--mem 3G")
+
+
 @pytest.mark.parametrize("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
 def test_gpus_as_a_resource_of_one_s_own_are_refused(gres: str) -> None:
     with pytest.raises(UsageError, match="gpu"):

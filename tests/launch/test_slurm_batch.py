@@ -245,3 +245,14 @@ def test_an_option_that_the_script_should_know_of_is_told_to_be_a_field() -> Non
 def test_a_folder_that_no_directive_can_hold_is_refused() -> None:
     with pytest.raises(UsageError, match="storage_root"):
         Place("u", "/with space")
+
+
+@pytest.mark.parametrize("scheduler", list(Scheduler))
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [("WANDB_API_KEY", True), ("HF_TOKEN", True), ("db_password", True), ("TOKENIZER", False), ("SORT_KEY", False)],
+)
+def test_a_secret_among_the_variables_is_warned_of(scheduler: Scheduler, name: str, is_secret: bool) -> None:
+    said = "\n".join(batch_script(scheduler, Request(command="true", environment={name: "x"}), PLACE).warnings)
+    assert (f"environment: {name} would be in the script" in said) is is_secret
+    assert ("list of processes" in said) is (is_secret and scheduler is Scheduler.PBS)

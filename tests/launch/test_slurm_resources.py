@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.errors import UsageError
 from hpcdash.launch.request import Launcher, Request, Site, SlotType
 from hpcdash.launch.slurm_resources import slurm_resources
 
@@ -40,6 +41,12 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
 )
 def test_slots_become_options(slot_type: SlotType, site: Site, slots: int, per_node: int | None, wanted: str) -> None:
     assert options(slot_type, site, slots, per_node) == wanted
+
+
+@pytest.mark.parametrize("gpu_type", ["a100 --partition=other", "a100#", "a100:2", '"a100"', "-x", "a,b"])
+def test_a_type_that_would_say_more_than_a_type_is_refused(gpu_type: str) -> None:
+    with pytest.raises(UsageError, match="gpu_type"):
+        options(CUDA, BOTH, 8, gpu_type=gpu_type)
 
 
 @pytest.mark.parametrize(

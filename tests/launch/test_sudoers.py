@@ -107,3 +107,15 @@ def test_it_hands_over_what_is_below_its_storage_and_nothing_else(launcher: Laun
     for elsewhere in ("/etc", f"{launcher.root}/../etc", str(launcher.root), f"{folder}/.."):
         assert launcher.sudo("chown", "-R", "nobody", elsewhere).returncode != 0, elsewhere
     assert launcher.sudo("chown", "-R", "nobody", str(folder), "/etc").returncode != 0
+
+
+def test_no_link_on_the_way_leads_a_hand_over_out_of_the_storage(launcher: Launcher, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "deeper").mkdir(parents=True)
+    (elsewhere / "secret").touch()
+    (launcher.root / "job-2").symlink_to(elsewhere)
+    for below in ("secret", "deeper"):
+        assert launcher.sudo("chown", "-R", "nobody", f"{launcher.root}/job-2/{below}").returncode != 0, below
+    # The link itself changes hands, as chown -R follows none.
+    launcher.sudo("chown", "-R", "nobody", f"{launcher.root}/job-2")
+    assert [path.owner() for path in (elsewhere, *elsewhere.iterdir())] == ["root", "root", "root"]

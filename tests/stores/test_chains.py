@@ -12,7 +12,7 @@ from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.chains import chain_words, new_job, submit_chain
+from hpcdash.stores.chains import chain_words, submit_chain
 from hpcdash.stores.clock import FrozenClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
@@ -83,7 +83,7 @@ LOST = CommandTimedOut("no answer", argv=("sbatch",))
 
 async def test_each_waits_for_the_one_before_however_it_ends(chain: Chain) -> None:
     outcomes = await chain.submit(3)
-    assert [new_job(outcome) for outcome in outcomes] == ["91", "92", "93"]
+    assert [outcome.new_job for outcome in outcomes] == ["91", "92", "93"]
     assert chain.waited_for == ["", "--dependency=afterany:91", "--dependency=afterany:92"]
     assert chain.told == list(enumerate(outcomes))
     assert chain_words(outcomes, 3) == "3 jobs, one after the other: 91 92 93"
@@ -108,7 +108,7 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
 
     chain.transport.on_run = arrives
     outcomes = await chain.submit(3)
-    assert [new_job(outcome) for outcome in outcomes] == ["91", "192", "93"]
+    assert [outcome.new_job for outcome in outcomes] == ["91", "192", "93"]
     assert chain.waited_for[2] == "--dependency=afterany:192"
     assert len(chain.transport.submitted) == 3
 
@@ -157,5 +157,5 @@ async def test_a_chain_of_none_or_of_far_too_many_is_refused(chain: Chain, count
 async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
     [outcome] = await chain.submit(1)
-    assert new_job(outcome) == "91"
+    assert outcome.new_job == "91"
     assert "not in the journal" in outcome.words

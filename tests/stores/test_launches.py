@@ -255,7 +255,7 @@ async def test_one_question_tells_how_all_ended(cluster: Cluster, launches: Laun
     transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
     assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
     assert transport.count(HISTORY) == 1
-    assert [words[-3:] for words in transport.done] == [("/jobs", "one-1", "sums")]
+    assert [words[-4:] for words in transport.done] == [("/jobs", "one-1", "sums", "staged")]
     assert launches.records.to_look_after() == ()
     assert await launches.tidy() == ()
     assert transport.count(HISTORY) == 1

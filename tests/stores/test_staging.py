@@ -148,6 +148,50 @@ def test_the_folder_is_removed_with_all_that_came_into_it_and_nothing_beside_it(
     assert discard(folder, staged.sums_digest) == NOTHING_THERE
 
 
+def test_results_that_a_job_wrote_beside_its_script_are_not_removed_with_it(tmp_path: Path) -> None:
+    staged = staged_files(str(tmp_path / "one-1"), OWN, {"two words.py": b"1"})
+    assert stage(staged).done
+    folder = tmp_path / "one-1"
+    (folder / "files" / "__pycache__").mkdir()
+    (folder / "files" / "__pycache__" / "more.pyc").write_bytes(b"")
+    (folder / "7.out").write_bytes(b"")
+    (folder / "7.err").write_bytes(b"")
+    (folder / "files" / "results of it.csv").write_bytes(b"1")
+    argv = discard_argv(str(tmp_path), "one-1", staged.sums_digest, has_run=True)
+    left = run(argv)
+    assert left.status not in (0, NOTHING_THERE)
+    assert left.stderr == b"it holds more than was staged: files/results of it.csv\n"
+    assert (folder / "batch.sh").exists()
+    (folder / "files" / "results of it.csv").unlink()
+    (folder / "model").symlink_to(tmp_path)
+    assert run(argv).status not in (0, NOTHING_THERE)
+    (folder / "model").unlink()
+    assert run(argv).status == 0
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("mode_there", "is_staged"), [(0o777, False), (0o1777, True), (0o775, True), (0o2770, True)])
+def test_nothing_is_staged_where_anybody_may_swap_it(tmp_path: Path, mode_there: int, is_staged: bool) -> None:
+    root = tmp_path / "jobs"
+    root.mkdir()
+    root.chmod(mode_there)
+    outcome = stage(staged_files(str(root / "one-1"), OWN, {}))
+    assert outcome.done is is_staged
+    assert (root / "one-1").exists() is is_staged
+    if not is_staged:
+        assert f"anybody may swap what is in {root}" in outcome.words
+
+
+def test_a_folder_of_another_s_that_all_may_write_to_is_one_that_they_may_swap_things_in(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    root = tmp_path / "jobs"
+    root.mkdir()
+    os.chown(root, 65534, 65534)
+    root.chmod(0o1777)
+    assert stage(staged_files(str(root / "one-1"), OWN, {})).done is False
+
+
 def test_a_link_in_its_place_and_a_folder_of_something_else_are_left(tmp_path: Path) -> None:
     staged = staged_files(str(tmp_path / "one-1"), OWN, {})
     other = staged_files(str(tmp_path / "one-2"), OWN, {"more": b"1"})

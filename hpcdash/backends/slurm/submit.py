@@ -68,6 +68,7 @@ _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 _NUMBER = re.compile(r"[0-9]+")
 _SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?", re.MULTILINE)
 _PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
+_TESTED = re.compile(rb"^sbatch: Job [0-9]+ to start at ", re.MULTILINE)
 _PREFIX = re.compile(r"^sbatch: (?:error: )?(?:Batch job submission failed: )?")
 # The request may have arrived.
 _MAY_BE_DONE = (
@@ -351,6 +352,8 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
     if answer.status == 0:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
         if found is None:
+            if _TESTED.search(answer.stderr):
+                return (Outcome(job_id, False, "nothing was submitted: --test-only asks when it would start"),)
             return (Outcome(job_id, True, "submitted, but its number was not told"),)
         cluster = f" on {found[2].decode('utf-8', 'replace')}" if found[2] else ""
         return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)

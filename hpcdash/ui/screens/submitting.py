@@ -20,6 +20,7 @@ from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.submit import SubmitView
 
 if TYPE_CHECKING:
+    from hpcdash.launch.form import Draft
     from hpcdash.stores.launches import PlannedLaunch
     from hpcdash.stores.resubmission import Again
     from hpcdash.ui.session import ClusterSession
@@ -77,6 +78,7 @@ class Submitting(JobActions):
 
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
         """Looks once more, plans, asks, submits; and finds out what became of it where the answer was lost."""
+        draft = view.draft()
         looked = await view.look_now()
         if not looked.is_whole:
             view.tried()
@@ -100,7 +102,7 @@ class Submitting(JobActions):
             return
         said = [await self._concluded(view, first, outcomes[0])]
         if outcomes[0].done:
-            await self._was_submitted(view, first, looked, outcomes, said)
+            await self._was_submitted(view, draft, first, looked, outcomes, said)
         elif said[0]:
             self.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
         session.poller.ask_now()
@@ -161,24 +163,29 @@ class Submitting(JobActions):
     async def _was_submitted(
         self,
         view: SubmitView,
+        draft: Draft,
         planned: _Planned,
         looked: Look,
         outcomes: Sequence[Outcome],
         said: Sequence[str],
     ) -> None:
         """Says where its logs are, keeps what was submitted among the recent ones, and goes back to the list."""
-        from hpcdash.stores.chains import new_job
         from hpcdash.ui.views.submit_start import remember
 
-        number = new_job(outcomes[0])
+        number = outcomes[0].new_job
         await remember(view, looked)
-        view.forget()
+        # What was typed while it was being submitted is another one.
+        is_the_same = view.draft() == draft
+        if is_the_same:
+            view.forget()
+        else:
+            said = [*said, "what you typed since is kept"]
         words = [f"job {number} submitted" if number else "submitted"]
         if planned.launch is not None:
             words.append(f"its logs will be in {planned.launch.place.folder}")
         words += [more for more in said if more]
         self.notice("; ".join(words))
-        if self.view is view:
+        if self.view is view and is_the_same:
             await self.pop()
         if isinstance(self.view, JobsView) and number:
             self._point_at(number, self.view, self.view.pointed_job())
@@ -210,9 +217,10 @@ def _planner(
         from hpcdash.stores.submission import plan_submission
         from hpcdash.ui.views.submit_look import script_submission
 
-        content = view.batch_file.content
-        if looked.as_it_is is None or not isinstance(content, bytes):
+        if looked.as_it_is is None or not looked.script:
             raise UsageError("there is no script yet to submit")
+        # As it was looked at: the form may name another file by now.
+        content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
         wanted = script_submission(looked.as_it_is, content, after)
         if wanted.after and not session.store.backend.has_whole_ids:

@@ -14,7 +14,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import AppendWish, read_append
 from hpcdash.domain.trains import Unit
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.stores.chains import MOST_LINKS, chain_words, new_job, submit_chain
+from hpcdash.stores.chains import MOST_LINKS, chain_words, submit_chain
 from hpcdash.stores.resubmission import Again
 from hpcdash.stores.trains import Appendix, plan_append, same_again
 from hpcdash.ui.screens.action_words import error_words
@@ -82,7 +82,7 @@ class TrainActions(JobActions):
         if dialog is None or not await dialog.answer:
             return
         outcomes = await submit_chain(plan, session.actions, store, wish.count)
-        submitted = [number for outcome in outcomes if (number := new_job(outcome))]
+        submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
         words = f"after {end.job_id}: {chain_words(outcomes, wish.count)}"
         self.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
@@ -109,7 +109,7 @@ class TrainActions(JobActions):
         try:
             before = await fetch_stubbed(session.store, job_id)
         except HpcdashError as error:
-            words = " ".join(part for part in (error.message, error.next_step) if part)
+            words = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
             self.notify(visible(words), severity="warning", timeout=12, markup=False)
             return
         file = _copy_of(before.content, before.path)

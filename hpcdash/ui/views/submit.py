@@ -6,6 +6,7 @@ Plans nothing and submits nothing itself: screens.submitting does, with what sta
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -45,8 +46,11 @@ _TYPING_SECONDS = 0.15
 _PATH_SECONDS = 0.8
 # The cluster is asked once typing rests so long.
 _REST_SECONDS = 1.5
+# What the cluster offers is asked for again no sooner, however often the form is left and opened.
+_OFFERED_SECONDS = 60.0
 # Terminals take no more over OSC 52.
 _MOST_COPIED_LETTERS = 70_000
+_PARTS = "FormPage, ScriptPage, #about, #verdict"
 FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
 
 
@@ -89,6 +93,8 @@ class SubmitView(View):
         self.batch_file = BatchFile(session.store)
         self._rest: dict[str, object] = {}
         self.put_away: Draft | None = None
+        # The template that a person was told would be replaced.
+        self.replaces = ""
         self._is_tried = False
         self._root = ""
         self._offered_after: tuple[str, str] | None = None
@@ -96,6 +102,7 @@ class SubmitView(View):
         self._resting: Timer | None = None
         self.answer = ClusterAnswer(session.store)
         self._unreachable: HpcdashError | None = None
+        self._learned_at = float("-inf")
         self._coloured = ""
         self._scripts_here: tuple[str, ...] = ()
 
@@ -110,6 +117,11 @@ class SubmitView(View):
                 yield Static("", id="about", markup=False)
                 yield ScriptPage()
         yield Static("", id="verdict", markup=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether all of its parts are there: when the app ends they go one after the other."""
+        return super().is_live and len(self.query(_PARTS)) == len(_PARTS.split(","))
 
     @property
     def form(self) -> FormPage:
@@ -137,7 +149,8 @@ class SubmitView(View):
 
     def shown(self) -> None:
         self.form.resume()
-        self.run_worker(self._learn(), exclusive=True, group="learn")
+        if time.monotonic() - self._learned_at > _OFFERED_SECONDS:
+            self.run_worker(self._learn(), exclusive=True, group="learn")
 
     # -- what the cluster has
 
@@ -155,6 +168,7 @@ class SubmitView(View):
             self._unreachable = error
         else:
             self._unreachable = None
+            self._learned_at = time.monotonic()
         self.look_soon()
         self.post_message(self.CrumbsChanged())
 
@@ -268,6 +282,8 @@ class SubmitView(View):
         from hpcdash.ui.widgets.script_colours import coloured_parts
 
         looked = self.seen
+        if not self.is_live:
+            return
         self._arrange()
         if self.page_shown == DIFFERENCE:
             self.page.show(looked.difference, stay=True)
@@ -276,7 +292,7 @@ class SubmitView(View):
         self._coloured = looked.script
         texts = [line.text for line in looked.lines]
         parts = await asyncio.to_thread(coloured_parts, texts, "bash")
-        if looked is self.seen and self.page_shown != DIFFERENCE:
+        if looked is self.seen and self.page_shown != DIFFERENCE and self.is_live:
             self.page.colour(parts)
 
     # -- what the cluster says of it
@@ -424,12 +440,13 @@ class SubmitView(View):
         self.app.push_screen(ChoiceDialog(self._label(name), choices, take, present))
         return True
 
-    def do_start_from(self) -> None:
+    async def do_start_from(self) -> None:
         """A list of what to start from: an empty form, templates, what was submitted lately."""
         from hpcdash.ui.views.submit_start import starting_points
         from hpcdash.ui.widgets.form_choice import ChoiceDialog
 
-        points = starting_points(self)
+        # Hundreds of files, in a home that may be far away.
+        points = await asyncio.to_thread(starting_points, self)
         self.app.push_screen(
             ChoiceDialog("start from", [point.choice for point in points], lambda value: points[int(value)].take())
         )
@@ -442,6 +459,7 @@ class SubmitView(View):
         if self.templates is None:
             self.notify("templates are not kept here", severity="warning", timeout=3)
             return
+        self.replaces = ""
         name = self.draft().texts.get("name", "").strip()
         self.screen.query_one(CommandBar).ask(
             "template", name, sign="keep as a template called: ", take=partial(keep_as, self), proposed=True
@@ -497,7 +515,6 @@ class SubmitView(View):
 
     def forget(self) -> None:
         """It was submitted: the next one begins with an empty form."""
-        self.put_away = None
         self._rest = {}
         self._is_tried = False
         self._offered_after = None

@@ -86,8 +86,12 @@ def keep_as(view: SubmitView, name: str) -> str:
         text = content.decode("utf-8", "surrogateescape")
     else:
         return "there is no script yet to keep"
+    name = name.strip()
     try:
-        file = view.templates.save(name.strip(), text)
+        if name != view.replaces and name in view.templates.names() and view.templates.read(name) != text:
+            view.replaces = name
+            return f"there is another template {name}: enter once more puts this in its place"
+        file = view.templates.save(name, text)
     except HpcdashError as error:
         return error.message
     except OSError as error:

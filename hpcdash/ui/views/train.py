@@ -77,6 +77,7 @@ class TrainView(TableView):
         self._reading = False
         self._again_wanted = False
         self._states: object = None
+        self._made: tuple[Train, pa.Table] | None = None
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
@@ -113,13 +114,18 @@ class TrainView(TableView):
         train = self.train
         if train is None:
             return None
+        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than once.
+        if self._made is not None and self._made[0] is train:
+            return self._made[1]
         ending = self._ending(train) or "\0"
         rows = [
             {**row, "_row_id": row["id"], "_waits": self._waits(unit, train).replace(ending, "")}
             for unit in train.units
             for row in unit.rows
         ]
-        return pa.Table.from_pylist(rows, ROWS)
+        table = pa.Table.from_pylist(rows, ROWS)
+        self._made = (train, table)
+        return table
 
     def _waits(self, unit: Unit, train: Train) -> str:
         return train_words.lost_words(unit, train).partition(":")[0] or train_words.wait_words(unit, train)

@@ -1,0 +1,197 @@
+"""The switches of a training: files that stop it or have it save; which path a script or an environment names.
+
+Knows no cluster and no disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hpcdash.domain.text import visible
+
+_MOST_PATH_LETTERS = 4096
+# What stands further down is a program's own text.
+_MOST_LINES = 5000
+_ASSIGNED = re.compile(r"(?:^|[;&({]|\s)(?:setenv\s+([A-Za-z_]\w*)\s+|([A-Za-z_]\w*)=)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}$`]*))?\})")
+_WORD_ENDS = frozenset(" \t;&|()<>")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class SwitchKind(StrEnum):
+    """KILL: the training saves and ends, for as long as the file is there. SAVE: it saves and removes the file."""
+
+    KILL = "kill"
+    SAVE = "save"
+
+    @property
+    def words(self) -> str:
+        return f"{self} switch"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSwitch:
+    """A path as it is named, and in words where. `unknown` are variables in it whose values are not known."""
+
+    path: str
+    whence: str
+    unknown: tuple[str, ...] = ()
+
+
+def variable_names(kind: SwitchKind) -> tuple[str, ...]:
+    """The environment variables that name a switch, the first to count first."""
+    word = kind.upper()
+    return (f"HPCDASH_{word}_SWITCH", f"{word}_SWITCH", f"{word}_SWITCH_PATH", f"{word}SWITCH", f"{word}SWITCH_PATH")
+
+
+def path_problem(path: str) -> str:
+    """Why a path can be no switch's, in words; '' where it can."""
+    if not path:
+        return "no file is named"
+    if _CONTROL.search(path):
+        return "it holds a newline or another control character"
+    if not path.startswith("/"):
+        return "it does not begin with /"
+    if any(part in ("..", ".") for part in path.split("/")):
+        return "it holds . or .. : write where it really is"
+    if path.endswith("/"):
+        return "it names a folder: name a file in it"
+    return "it is too long" if len(path) > _MOST_PATH_LETTERS else ""
+
+
+def absolute_path(path: str, work_dir: str | None) -> str:
+    """A path as the job would open it: a relative one from its working directory, where that is known."""
+    whole = path if path.startswith("/") or not work_dir else f"{work_dir.rstrip('/')}/{path.removeprefix('./')}"
+    return re.sub(r"/{2,}", "/", whole)
+
+
+def switch_in_environment(kind: SwitchKind, environment: Mapping[str, str], whence: str) -> NamedSwitch | None:
+    """The switch that variables name."""
+    for name in variable_names(kind):
+        if path := environment.get(name, "").strip():
+            return NamedSwitch(path, f"{name} in {whence}")
+    return None
+
+
+def variables_in_list(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
+    """Of `A=1,B=2` or `--export=ALL,A=1 job.sh` the wanted variables; a value ends at a comma that is not escaped."""
+    found = {}
+    for name in wanted:
+        if told := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
+            found[name] = re.sub(r"\\(.)", r"\1", told[2])
+    return found
+
+
+def switch_in_script(kind: SwitchKind, script: str, known: Mapping[str, str]) -> NamedSwitch | None:
+    """The switch that a batch script names: HPCDASH_…, else an option that its program is given, else another variable.
+
+    `known` are values of variables that the script does not set itself. Nothing is run: of what a script computes the
+    names stay in the path.
+    """
+    values = dict(known)
+    options = re.compile(rf"--{kind}[-_]switch(?:[-_](?:path|file))?(?:=|\s+)(?=[^\s-])")
+    own, others = variable_names(kind)[0], variable_names(kind)[1:]
+    by_rank: dict[int, NamedSwitch] = {}
+    for number, line in enumerate(script.splitlines()[:_MOST_LINES], start=1):
+        where = f"line {number} of its script"
+        text = line.strip()
+        if text.startswith("#"):
+            if text.startswith(("#SBATCH", "#PBS")):
+                for name, value in variables_in_list(text, variable_names(kind)).items():
+                    by_rank[0 if name == own else 2] = NamedSwitch(*_expanded_path(value, values, f"{name} in {where}"))
+            continue
+        for name, raw in _assignments(text):
+            values[name], unknown = _expanded(raw, values)
+            if name == own or name in others:
+                by_rank[0 if name == own else 2] = NamedSwitch(values[name], f"{name} in {where}", unknown)
+        if (option := options.search(text)) is not None:
+            path, unknown = _expanded(_word(text, option.end()), values)
+            name = option[0].rstrip("= \t")
+            by_rank[1] = NamedSwitch(path, f"{name} in {where}", unknown)
+    named = [by_rank[rank] for rank in sorted(by_rank) if by_rank[rank].path]
+    return named[0] if named else None
+
+
+def _expanded_path(value: str, values: Mapping[str, str], whence: str) -> tuple[str, str, tuple[str, ...]]:
+    path, unknown = _expanded(value, values)
+    return path, whence, unknown
+
+
+def _assignments(line: str) -> Iterator[tuple[str, str]]:
+    """(name, the word it is set to as it is written) of each assignment in a line of a shell script."""
+    for found in _ASSIGNED.finditer(line):
+        yield found[1] or found[2], _word(line, found.end())
+
+
+def _word(line: str, start: int) -> str:
+    """The shell word that begins at `start`, as it is written, with its quotes."""
+    quote = ""
+    position = start
+    while position < len(line):
+        letter = line[position]
+        if quote:
+            if letter == "\\" and quote == '"':
+                position += 1
+            elif letter == quote:
+                quote = ""
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "\\":
+            position += 1
+        elif letter in _WORD_ENDS:
+            break
+        position += 1
+    return line[start:position]
+
+
+def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """A shell word without its quotes and with variables' values, and what is in it that is not known."""
+    parts: list[str] = []
+    unknown: list[str] = []
+    for quote, text in _pieces(raw):
+        if quote == "'":
+            parts.append(text)
+            continue
+        if "$(" in text or "`" in text:
+            unknown.append("what a command prints")
+        parts.append(_VARIABLE.sub(_replacement(values, unknown), text))
+    path = "".join(parts)
+    if path.startswith("~/") and not raw.startswith(("'", '"')):
+        home = values.get("HOME", "")
+        path = home + path[1:] if home else f"$HOME{path[1:]}"
+        unknown += [] if home else ["HOME"]
+    return path, tuple(dict.fromkeys(unknown))
+
+
+def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.Match[str]], str]:
+    def value_of(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if value := values.get(name, ""):
+            # What it was set to may itself hold a variable that is not known.
+            unknown.extend(one[1] or one[2] for one in _VARIABLE.finditer(value))
+            return value
+        if found[3] is not None:
+            return found[3]
+        unknown.append(name)
+        return found[0]
+
+    return value_of
+
+
+def _pieces(raw: str) -> Iterator[tuple[str, str]]:
+    """(quote or '', text) of the parts of a shell word; backslashes are taken away."""
+    for found in re.finditer(r"'([^']*)'?|\"((?:\\.|[^\"\\])*)\"?|((?:\\.|[^'\"\\])+)|\\", raw):
+        if found[1] is not None:
+            yield "'", found[1]
+        elif found[2] is not None:
+            yield '"', re.sub(r"\\([\"\\])", r"\1", found[2])
+        elif found[3] is not None:
+            yield "", re.sub(r"\\(.)", r"\1", found[3])
+
+
+def unknown_words(named: NamedSwitch) -> str:
+    """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
+    return f"{visible(named.whence)} names {visible(named.path)}; {', '.join(named.unknown)}: not known here"
