@@ -15,15 +15,17 @@ from hpcdash.config.settings import (
     ClusterSettings,
     EmbeddedSettings,
     LaunchSettings,
+    MetricsSettings,
     PollSettings,
     Settings,
     UiSettings,
 )
 from hpcdash.config.values import Reader, Unfit
 from hpcdash.launch.request import Site
+from hpcdash.watch.configured import WatchSettings
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded", "launch")
+_TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded", "launch", "metrics", "watch")
 _TOP: Mapping[str, Reader] = {
     "default_cluster": values.line_of_text,
     "theme": values.line_of_text,
@@ -78,8 +80,10 @@ def check_document(
         aliases=checking.aliases(document),
         clusters=clusters,
         ui=checking.ui(document),
+        metrics=checking.metrics(document),
         embedded=embedded,
         launch=_of_user(launch, None),
+        watch=checking.watch(document, clusters),
         **top,
     )
     checking.default_cluster(document, settings.default_cluster)
@@ -132,6 +136,14 @@ class _Checking:
         from hpcdash.config.launch import launch_settings
 
         return launch_settings(self, parent, path, inherited)
+
+    def watch(self, document: Mapping[str, object], clusters: Collection[str]) -> WatchSettings:
+        """`watch` of the document, whose readers are loaded for it alone."""
+        if "watch" not in document:
+            return WatchSettings()
+        from hpcdash.config.watch import watch_settings
+
+        return watch_settings(self, document, clusters)
 
     def cluster(
         self, document: Mapping[str, object], name: str, poll: PollSettings, launch: LaunchSettings
@@ -203,6 +215,16 @@ class _Checking:
         columns: dict[str, tuple[str, ...]] = self._by_view(table, "columns", values.column_list)
         sort: dict[str, str] = self._by_view(table, "sort", values.sort_column)
         return UiSettings(columns=columns, sort=sort, **self.fields(table, ("ui",), _UI, inner=("columns", "sort")))
+
+    def metrics(self, document: Mapping[str, object]) -> MetricsSettings:
+        table = self.table(document, (), "metrics")
+        self.fields(table, ("metrics",), {}, inner=("patterns",))
+        listed = table.get("patterns", [])
+        if not isinstance(listed, list):
+            self.problem(("metrics", "patterns"), f"expected an array of regular expressions, not {shown(listed)}")
+            return MetricsSettings()
+        read = [self.value(("metrics", "patterns", at), values.metric_pattern, one) for at, one in enumerate(listed)]
+        return MetricsSettings(tuple(pattern for pattern in read if pattern is not None))
 
     def _by_view(self, ui: Mapping[str, object], key: str, reader: Callable[..., Any]) -> dict[str, Any]:
         path = ("ui", key)

@@ -64,7 +64,7 @@ _EXAMPLE = """\
 # "always" keeps that folder; "failed" removes it once its job has completed.
 #keep = "always"
 # How the names of jobs begin that have none of their own.
-#name_prefix = "det-ai"
+#name_prefix = "hpcdash"
 # Where images of apptainer are that a request names as NAME:TAG. Also known as apptainer_image_root or
 # singularity_image_root; one of the three.
 #image_root = "/work/images"
@@ -91,6 +91,136 @@ _EXAMPLE = """\
 #cpus = 8
 #gpus = 2
 #grace_seconds = 10
+
+# Your own regular expressions for lines of training logs, tried before the formats that are known. The named groups
+# step, epoch and tokens say where in the training a line stands, each other name is a metric's.
+#[metrics]
+#patterns = ['it (?P<step>[0-9]+): total=(?P<loss>[-+.0-9e]+)']
+
+# The watchdogs (`hpcdash watch`, and the view of alerts). Times are seconds, or text such as "30m" and "2d";
+# amounts bytes, or text such as "500G". Each [[watch.…]] may stand more than once. Of jobs: `name` is exact, any
+# when left out; `users` are whose, one's own when left out, ["*"] anyone's; `clusters` where, everywhere when left
+# out.
+#[watch]
+# From one round to the next, and the file of this machine that PULSE lines are appended to (stdout when left out).
+#every_seconds = "10m"
+#pulse_file = "~/main_log.txt"
+# A cluster that did not answer for so many rounds is an alert.
+#unreachable_rounds = 3
+# One's own jobs that will never start.
+#never_starts = true
+# What is less grave ("info", "warning", "critical") is not told; what lasts is told again ("never": it is not);
+# what is gone so long is over; whether that is told.
+#least = "warning"
+#remind_seconds = "1d"
+#settle_seconds = 0
+#tells_recovery = true
+# How long `z` silences an alert.
+#snooze_seconds = "4h"
+
+# When only grave alerts are told; in a zone such as "Europe/Paris", this machine's when left out.
+#[watch.quiet]
+#start = "22:00"
+#end = "07:00"
+#zone = "Europe/Paris"
+#lets_through = "critical"
+
+# An alert's key, or a rule and '/', and until when it is silent.
+#[watch.snoozed]
+#"storage/" = 2026-12-01T08:00:00Z
+
+# A job that must run or wait.
+#[[watch.running]]
+#name = "train-7b"
+#users = ["ada", "bob"]
+#clusters = ["juno"]
+#severity = "critical"
+
+# Running jobs whose output must grow: their own, or a file there ({id}: the job's).
+#[[watch.hanging]]
+#name = "train-7b"
+#limit_seconds = "30m"
+#severity = "critical"
+#log = "/work/ada/train-7b/{id}.log"
+
+# Bytes and inodes of a path: told from a share on (0.75 of scratch), below a floor, and as soon as it would be full
+# within the forecast ("never" for none). full_at: the share at which writes fail already. quota: "auto", "none",
+# "lfs", "beegfs-ctl", "mmlsquota", "quota"; quota_of: "user", "user:NAME", "group:NAME", "project:ID". With limits
+# of your own du counts the folder.
+#[[watch.storage]]
+#path = "/scratch/ada"
+#clusters = ["juno"]
+#share = 0.85
+#is_scratch = true
+#full_at = 0.8
+#floor_bytes = "500G"
+#floor_inodes = 10000
+#forecast_seconds = "2d"
+#critical_seconds = "12h"
+#limit_bytes = "20T"
+#limit_inodes = 1000000
+#planned_bytes_a_day = "18T"
+#quota = "auto"
+#quota_of = "user"
+
+# Nodes that are drained or down, and idle ones as a share of those in use.
+#[watch.nodes]
+#queues = ["gpu"]
+#least_spare_share = 0.05
+
+# A train that runs must have so much lined up behind it.
+#[[watch.trains]]
+#name = "train-7b"
+#fewest_waiting = 1
+
+# Jobs that end, or may be preempted, before they have saved. The last save is the newest file of a pattern (saved),
+# or the newest whole checkpoint of hpcdash.job in a folder (checkpoints); {id} is the job's.
+#[[watch.saves]]
+#name = "train-7b"
+#interval_seconds = "3h"
+#save_seconds = 40
+#spare_seconds = 60
+#checkpoints = "/scratch/ada/train-7b"
+
+# A node that fails a job again and again.
+#[watch.failures]
+#in_a_row = 3
+#most_nodes = 2
+
+# Who is told. Secrets are in files (mode 0600) or environment variables of this machine.
+#[[watch.mail]]
+#recipients = ["ada@example.org"]
+#sender = "hpcdash@example.org"
+#host = "smtp.example.org"
+#port = 587
+# "starttls", "tls" or "none"; ca_file names certificates to trust instead of the system's.
+#security = "starttls"
+#user = "ada"
+#password_file = "~/.config/hpcdash/smtp-password"
+#timeout_seconds = 20
+
+# form: "json", all there is, or "slack" (Mattermost and Rocket.Chat too); url_env and headers_env name variables;
+# `url` and `headers` may stand here where they are no secret.
+#[[watch.webhook]]
+#form = "slack"
+#url_file = "~/.config/hpcdash/slack-url"
+#headers_file.Authorization = "~/.config/hpcdash/hook-token"
+#timeout_seconds = 20
+
+# A program that gets the alert as JSON on stdin, and in HPCDASH_SUBJECT, HPCDASH_TEXT, HPCDASH_SEVERITY.
+#[[watch.command]]
+#argv = ["/home/ada/bin/tell"]
+#limit_seconds = 30
+
+# Whatever apprise knows, where it is installed: an address a line.
+#[[watch.apprise]]
+#urls_file = "~/.config/hpcdash/apprise"
+#limit_seconds = 60
+
+# The dashboard rings, and sends a desktop notification where the terminal knows these (OSC 9).
+#[watch.terminal]
+#bell = true
+#notification = true
 
 #[ui]
 # Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`; jobs also have

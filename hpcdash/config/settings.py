@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcdash.config.destination import SshDestination
 from hpcdash.launch.request import Site
+from hpcdash.watch.configured import WatchSettings
 
 DEFAULT_THEME = "hpcdash-dark"
 
@@ -99,6 +100,17 @@ class UiSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """[metrics].
+
+    patterns: a person's own regular expressions for lines of logs, tried before what is known; their named groups are
+    metrics, and `step`, `epoch` and `tokens`.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All of a configuration.
 
@@ -117,5 +129,7 @@ class Settings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
     ui: UiSettings = field(default_factory=UiSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
+    watch: WatchSettings = field(default_factory=WatchSettings)

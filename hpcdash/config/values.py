@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from hpcdash.config.destination import USER_NAME, SshDestination, parse_ssh_destination
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
+from hpcdash.errors import ConfigError
 
 Reader = Callable[[object], object]
 # Sites ask users to poll no more often than every 3 to 5 seconds.
@@ -146,6 +147,19 @@ def key_presses(value: object) -> str:
         if not _KEY_PRESS.fullmatch(key):
             raise Unfit(f"{shown(key)} is no key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}")
     return ",".join(keys)
+
+
+def metric_pattern(value: object) -> str:
+    """A regular expression whose named groups are metrics."""
+    # numpy comes with it, and a configuration without patterns need not wait for it.
+    from hpcdash.logs.metric_patterns import compile_patterns
+
+    text = line_of_text(value)
+    try:
+        compile_patterns((text,))
+    except ConfigError as error:
+        raise Unfit(f"{error.message}; {error.next_step}") from None
+    return text
 
 
 def column_list(value: object, known: Iterable[str]) -> tuple[str, ...]:

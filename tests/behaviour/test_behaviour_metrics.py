@@ -66,7 +66,7 @@ async def test_a_requeued_job_that_adds_to_its_log_has_two_attempts(cluster: Clu
 
     async def look() -> bool | None:
         await run.open()
-        return len(run.run.attempts) == 2 and len(run.run.overlap("loss")) == 1 or None
+        return (len(run.run.attempts) == 2 and len(run.run.overlap("loss")) == 1) or None
 
     await cluster.wait(job, "running")
     await cluster.until(look, lambda: f"two attempts; there are {run.run.attempts}")

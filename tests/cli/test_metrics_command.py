@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import subprocess
-from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -77,18 +75,19 @@ def test_csv_is_a_row_a_step_and_empty_where_a_metric_has_no_value(program: Prog
     assert lines[1] == "1,250,9.001,"
     assert lines[600].split(",")[2] == "nan"
     assert lines[700].split(",")[2] == "inf"
-    assert lines[1000].startswith("1000,250,") and not lines[1000].endswith(",")
+    assert lines[1000] == "1000,250,0.2906,2.1"
     assert len(lines) == 1001
 
 
 def test_parquet_has_the_same_table(program: Program, trained: str) -> None:
-    table = pyarrow.parquet.read_table(io.BytesIO(program("metrics", trained, "--format", "parquet").stdout))
+    written = program("metrics", trained, "--format", "parquet").stdout
+    table = pyarrow.parquet.read_table(io.BytesIO(written))
     assert table.column_names == ["step", "time per step (ms)", "train loss", "val_loss"]
     assert table["step"].to_pylist() == [*range(1, 1001)]
     assert table["val_loss"].null_count == 900
     out = program.home / "curve.parquet"
     assert program("metrics", trained, "--format", "parquet", "--out", str(out)).stdout == b""
-    assert pyarrow.parquet.read_table(out).equals(table)
+    assert out.read_bytes() == written
 
 
 def test_the_chart_fits_its_width_has_no_colours_in_a_pipe_and_says_what_it_means(
@@ -169,13 +168,3 @@ def test_in_a_terminal_the_chart_has_colours_and_parquet_is_refused(program: Pro
     assert b"\x1b[" not in seen(NO_COLOR="1")[1]
     status, shown = seen("--format", "parquet")
     assert (status, b"--out FILE" in shown) == (2, True)
-
-
-def test_a_name_from_a_log_harms_no_terminal(program: Program, trained: str) -> None:
-    (program.home / "hostile.jsonl").write_bytes(
-        b"".join(b'{"step": %d, "lo\\u001b[2Jss": 1.5}\n' % step for step in range(9))
-    )
-    run = program("metrics", trained, "--file", "hostile.jsonl")
-    assert run.status == 0
-    assert "\x1b" not in run.text
-    assert json.loads(program("metrics", trained, "--file", "hostile.jsonl", "--format", "json").stdout)["series"]

@@ -1,0 +1,222 @@
+"""`hpcdash metrics`: a job's loss and other metrics, drawn once or written for machines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcdash.cli.log_output import colours_of
+from hpcdash.cli.log_tail import say
+from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
+from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config import did_you_mean, load_settings
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.logs.series import EXACT_POINTS
+from hpcdash.stores.metrics import WatchedRun
+from hpcdash.ui.session import ClusterSession
+
+# So many points are written as they stand in the log; of more the oldest are folded.
+EXPORTED_POINTS = 5_000_000
+# A chart is drawn of what can be read in this time.
+CHART_SECONDS = 15.0
+_REDRAW_SECONDS = 1.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def run_metrics(
+    common: CommonOptions, *, job: str, form: str, wanted: tuple[str, ...], file: str, follow: bool, out: Path | None
+) -> None:
+    """Read a job's metrics, with `follow` until it ends, and print or write them to `out`."""
+    if form == "parquet" and out is None and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", "Give --out FILE, or redirect stdout.")
+    patterns = load_settings(common.config).metrics.patterns
+
+    async def work(session: ClusterSession) -> None:
+        is_chart = form == "chart"
+        points = EXACT_POINTS if is_chart else EXPORTED_POINTS
+        run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
+        output = _Output(session, run, form, wanted, out)
+        await run.open()
+        with _told() as progressed:
+            if follow:
+                await _until_over(run, output)
+            is_whole = await run.read_whole(lambda: progressed(run), CHART_SECONDS if is_chart and not follow else None)
+        read = run.progress
+        if not is_whole and run.run.names:
+            say(f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; --format csv reads all")
+        await asyncio.to_thread(output.write)
+
+    with_session(common, work)
+
+
+class _Output:
+    """Where the metrics go, and in which form."""
+
+    def __init__(
+        self, session: ClusterSession, run: WatchedRun, form: str, wanted: tuple[str, ...], out: Path | None
+    ) -> None:
+        self._session = session
+        self._run = run
+        self._form = form
+        self._wanted = wanted
+        self._out = out
+        self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
+
+    def write(self) -> None:
+        """Raises HpcdashError where there is no metric, or not the one that was asked for."""
+        run = self._run
+        if not run.run.names:
+            raise HpcdashError(_nothing(run), _next_step(run))
+        if run.problem:
+            say(run.problem)
+        content = self._content(self._names())
+        if self._out is None:
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+            return
+        try:
+            self._out.write_bytes(content)
+        except OSError as error:
+            raise HpcdashError(f"{self._out}: {error.strerror or error}", "Give --out another file.") from None
+
+    def redraw(self) -> None:
+        """The chart as it is now, in place of the one before."""
+        if self._run.run.names:
+            with contextlib.suppress(HpcdashError):
+                content = self._content(self._names())
+                sys.stdout.buffer.write(_CLEAR.encode() + content)
+                sys.stdout.buffer.flush()
+
+    def _content(self, names: list[str]) -> bytes:
+        run, store = self._run, self._session.store
+        if self._form == "json":
+            origin = {"cluster": self._session.name, "backend": store.backend.name}
+            return as_json(run.run, names, run.source_of, taken_at=store.clock.now(), **origin)
+        if self._form == "csv":
+            return as_csv(run.run, names)
+        if self._form == "parquet":
+            return as_parquet(run.run, names)
+        return self._chart(names)
+
+    def _chart(self, names: list[str]) -> bytes:
+        # plotext is of no use to the other forms.
+        from hpcdash.cli.metric_chart import chart_text, meaning
+
+        run = self._run
+        encoding = sys.stdout.encoding or "utf-8"
+        text = chart_text(
+            run.run,
+            names,
+            width=shutil.get_terminal_size().columns,
+            colours=self.is_screen and colours_of(os.environ) is not None,
+            unicode=encoding.lower().replace("-", "").startswith("utf"),
+        )
+        words = meaning(run.run, names, run.row or {}, is_array=run.is_array)
+        return "\n".join((visible(run.title), text, *words, "")).encode(encoding, "replace")
+
+    def _names(self) -> list[str]:
+        """The metrics that were asked for, else all, and of a chart those that tell most."""
+        run = self._run.run
+        if not self._wanted:
+            if self._form != "chart":
+                return list(run.names)
+            from hpcdash.cli.metric_chart import shown_by_default
+
+            return shown_by_default(run)
+        return [_named(word, run.names) for word in dict.fromkeys(self._wanted)]
+
+
+def _named(word: str, names: tuple[str, ...]) -> str:
+    """The metric of that name, else the only one that has the word in it; raises HpcdashError."""
+    if word in names:
+        return word
+    folded = word.casefold()
+    alike = [name for name in names if name.casefold() == folded]
+    alike = alike or [name for name in names if folded in name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    known = ", ".join(visible(name) for name in names)
+    raise HpcdashError(f"there is no metric {word!r}{did_you_mean(word, names)}", f"It has: {known}.")
+
+
+async def _until_over(run: WatchedRun, output: _Output) -> None:
+    """Follow until the job has ended; on a screen the chart is drawn as it grows."""
+    woken = asyncio.Event()
+    following = asyncio.create_task(run.follow(woken.set))
+    told = ""
+    try:
+        if output.is_screen:
+            await asyncio.to_thread(output.redraw)
+        while not run.is_over:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REDRAW_SECONDS):
+                    await woken.wait()
+            if following.done():
+                following.result()
+            if run.problem != told:
+                told = run.problem
+                if told:
+                    say(told)
+            if woken.is_set() and output.is_screen:
+                await asyncio.to_thread(output.redraw)
+                await asyncio.sleep(_REDRAW_SECONDS)
+            woken.clear()
+    finally:
+        await run.close()
+        following.cancel()
+        await asyncio.wait({following})
+    if output.is_screen:
+        sys.stdout.write(_CLEAR)
+
+
+class _Progress:
+    """How far it is, on a stderr that is a terminal, once it takes long."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 1.0
+        self.is_shown = False
+
+    def __call__(self, run: WatchedRun) -> None:
+        now = time.monotonic()
+        if now < self._next or not sys.stderr.isatty():
+            return
+        self._next, self.is_shown = now + 0.5, True
+        read = run.progress
+        sys.stderr.write(f"\rreading {_size(read.read_bytes)} of {_size(read.total_bytes)}\x1b[K")
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[_Progress]:
+    progress = _Progress()
+    try:
+        yield progress
+    finally:
+        if progress.is_shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+def _nothing(run: WatchedRun) -> str:
+    return f"Job {run.job_id} shows no metric: {visible(run.problem) or 'its log is empty'}."
+
+
+def _next_step(run: WatchedRun) -> str:
+    state = None if run.row is None else run.row["state"]
+    if state in WAITING:
+        return f"The job is {state}: it writes once it runs. -f waits for it."
+    if state not in ENDED:
+        return "It may not have come so far yet: -f waits for it. --file names a metrics file of its own."
+    return "--file names a metrics file; [metrics] of the configuration has expressions for formats of one's own."
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,465 @@
+"""Turns [watch] into settings. Pure; reads no file, no secret and knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, time
+from typing import Any, Protocol, TypeVar
+
+from hpcdash.config import values
+from hpcdash.config.problems import KeyPath, dotted, quoted, shown
+from hpcdash.config.values import Reader, Unfit
+from hpcdash.domain.units import DAY, parse_duration, parse_memory
+from hpcdash.errors import ConfigError
+from hpcdash.watch.configured import (
+    ANYONE,
+    QUOTA_TOOLS,
+    FailuresRule,
+    HangingRule,
+    Meant,
+    NodesRule,
+    Notice,
+    RunningRule,
+    SavesRule,
+    Secret,
+    StorageRule,
+    TrainRule,
+    WatchSettings,
+)
+from hpcdash.watch.findings import Severity
+from hpcdash.watch.quiet import zone_of
+from hpcdash.watch.settings import (
+    AlertSettings,
+    AppriseSettings,
+    CheckpointWatch,
+    CommandSettings,
+    FailuresWatch,
+    HangingWatch,
+    MailSettings,
+    NodesWatch,
+    QuietHours,
+    StorageWatch,
+    TerminalSettings,
+    TrainWatch,
+    WebhookSettings,
+)
+
+T = TypeVar("T")
+_LONGEST_SECONDS = 3650.0 * DAY
+_LARGEST = 10**18
+
+
+class Checking(Protocol):
+    """Collects problems while it reads tables."""
+
+    def problem(self, path: KeyPath, message: str) -> None: ...
+
+    def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]: ...
+
+    def fields(
+        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], inner: Iterable[str] = ()
+    ) -> dict[str, Any]: ...
+
+
+def seconds(value: object) -> float:
+    """A number of seconds, or text with a unit: 30m, 2h, 1d12h."""
+    if isinstance(value, str):
+        try:
+            found = parse_duration(value)
+        except ValueError:
+            found = None
+        if found is None:
+            raise Unfit(f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}")
+        value = found
+    return values.number(value, 0, _LONGEST_SECONDS, "seconds")
+
+
+def some_seconds(value: object) -> float:
+    """More than none."""
+    found = seconds(value)
+    if found <= 0:
+        raise Unfit("expected more than 0 seconds")
+    return found
+
+
+def round_seconds(value: object) -> float:
+    """From one round to the next: a minute to a day."""
+    return values.number(seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)")
+
+
+def seconds_or_never(value: object) -> float | str:
+    """Seconds; "never" as that word."""
+    return "never" if value == "never" else some_seconds(value)
+
+
+def amount_bytes(value: object) -> int:
+    """A number of bytes, or text with a unit: 500G, 2T."""
+    if isinstance(value, str):
+        try:
+            return parse_memory(value)
+        except ValueError:
+            raise Unfit(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
+    return _count(value, 0)
+
+
+def count(value: object) -> int:
+    return _count(value, 0)
+
+
+def counted(value: object) -> int:
+    """One at least."""
+    return _count(value, 1)
+
+
+def share(value: object) -> float:
+    """A part of a whole: above 0, at most 1."""
+    return values.number(value, 0.001, 1, why=" (a share: 0.85 is 85 %)")
+
+
+def severity(value: object) -> Severity:
+    return Severity[values.one_of("info", "warning", "critical")(value).upper()]
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """An array of texts, one at least."""
+    if not isinstance(value, list) or not value:
+        raise Unfit(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
+    return tuple(map(values.line_of_text, value))
+
+
+def absolute_path(value: object) -> str:
+    text = values.line_of_text(value)
+    if not text.startswith("/"):
+        raise Unfit(f"expected a path from the root, not {shown(text)}")
+    return text
+
+
+def path_here(value: object) -> str:
+    """A file of this machine, from the root or from the home folder."""
+    text = values.line_of_text(value)
+    if not text.startswith(("/", "~/")):
+        raise Unfit(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
+    return text
+
+
+def clock(value: object) -> time:
+    """A time of day, as TOML's own or as text: 22:00."""
+    if isinstance(value, time):
+        return value
+    try:
+        return time.fromisoformat(values.line_of_text(value))
+    except ValueError:
+        raise Unfit(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
+
+
+def zone(value: object) -> str:
+    text = values.line_of_text(value)
+    try:
+        zone_of(text)
+    except ConfigError as error:
+        raise Unfit(error.message) from None
+    return text
+
+
+def moment(value: object) -> float:
+    """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
+    if not isinstance(value, datetime):
+        raise Unfit(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
+    return value.timestamp()
+
+
+def quota_owner(value: object) -> str:
+    text = values.line_of_text(value)
+    kind, colon, name = text.partition(":")
+    if kind not in ("user", "group", "project") or (kind != "user" and not name) or (colon and not name):
+        raise Unfit(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
+    if name.startswith("-"):
+        raise Unfit("a name does not begin with '-'")
+    return text
+
+
+def secret_text(value: object) -> str:
+    """Text that no message repeats."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise Unfit("expected text in quotes, on one line")
+    return value
+
+
+def secret_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise Unfit("expected an array of texts")
+    return tuple(map(secret_text, value))
+
+
+def variable_name(value: object) -> str:
+    text = values.line_of_text(value)
+    if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
+        raise Unfit("expected the name of an environment variable, not its value")
+    return text
+
+
+def _count(value: object, smallest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _LARGEST:
+        raise Unfit(f"expected a whole number of at least {smallest}, not {shown(value)}")
+    return value
+
+
+_TOP: Mapping[str, Reader] = {
+    "every_seconds": round_seconds,
+    "pulse_file": path_here,
+    "unreachable_rounds": counted,
+    "never_starts": values.flag,
+    "snooze_seconds": some_seconds,
+}
+_ALERTS: Mapping[str, Reader] = {
+    "least": severity,
+    "remind_seconds": seconds_or_never,
+    "settle_seconds": seconds,
+    "tells_recovery": values.flag,
+}
+_QUIET: Mapping[str, Reader] = {"start": clock, "end": clock, "zone": zone, "lets_through": severity}
+_MEANT: Mapping[str, Reader] = {"name": values.line_of_text, "users": texts, "clusters": texts}
+_WHERE: Mapping[str, Reader] = {"clusters": texts}
+_STORAGE: Mapping[str, Reader] = {
+    "path": absolute_path,
+    "share": share,
+    "is_scratch": values.flag,
+    "full_at": share,
+    "floor_bytes": amount_bytes,
+    "floor_inodes": count,
+    "forecast_seconds": seconds_or_never,
+    "critical_seconds": seconds,
+    "limit_bytes": amount_bytes,
+    "limit_inodes": counted,
+    "planned_bytes_a_day": amount_bytes,
+}
+_QUOTA: Mapping[str, Reader] = {"quota": values.one_of(*QUOTA_TOOLS), "quota_of": quota_owner}
+_CHECKPOINT: Mapping[str, Reader] = {
+    "interval_seconds": some_seconds,
+    "save_seconds": some_seconds,
+    "spare_seconds": seconds,
+}
+_SAVED: Mapping[str, Reader] = {"checkpoints": absolute_path, "saved": absolute_path}
+_MAIL: Mapping[str, Reader] = {
+    "recipients": texts,
+    "sender": values.line_of_text,
+    "host": values.line_of_text,
+    "port": values.port,
+    "security": values.one_of("starttls", "tls", "none"),
+    "user": values.line_of_text,
+    "ca_file": absolute_path,
+    "timeout_seconds": some_seconds,
+}
+_WEBHOOK: Mapping[str, Reader] = {
+    "form": values.one_of("json", "slack"),
+    "ca_file": absolute_path,
+    "timeout_seconds": some_seconds,
+}
+_TABLES = (
+    *("quiet", "snoozed", "running", "hanging", "storage", "nodes", "trains", "saves", "failures"),
+    *("mail", "webhook", "command", "apprise", "terminal"),
+)
+
+
+def watch_settings(checking: Checking, document: Mapping[str, object], clusters: Collection[str]) -> WatchSettings:
+    """What `watch` of a document says; `clusters` are those that it configures."""
+    return _Watch(checking, checking.table(document, (), "watch"), clusters).settings()
+
+
+class _Watch:
+    def __init__(self, checking: Checking, table: Mapping[str, Any], clusters: Collection[str]) -> None:
+        self._checking = checking
+        self._table = table
+        self._clusters = clusters
+
+    def settings(self) -> WatchSettings:
+        checking, table = self._checking, self._table
+        given = checking.fields(table, ("watch",), {**_TOP, **_ALERTS}, inner=_TABLES)
+        alerts = {name: _never(given.pop(name)) for name in _ALERTS if name in given}
+        quiet = checking.fields(checking.table(table, ("watch",), "quiet"), ("watch", "quiet"), _QUIET)
+        kept = checking.table(table, ("watch",), "snoozed")
+        snoozed = checking.fields(kept, ("watch", "snoozed"), dict.fromkeys(kept, moment))
+        terminal = {"bell": values.flag, "notification": values.flag}
+        rings = checking.fields(checking.table(table, ("watch",), "terminal"), ("watch", "terminal"), terminal)
+        notices = (*self._mail(), *self._webhooks(), *self._commands(), *self._apprise())
+        return WatchSettings(
+            alerts=AlertSettings(**alerts, quiet=QuietHours(**quiet)),
+            snoozed=snoozed,
+            running=tuple(self._each("running", self._running)),
+            hanging=tuple(self._each("hanging", self._hanging)),
+            storage=tuple(self._each("storage", self._storage)),
+            nodes=tuple(self._each("nodes", self._nodes)),
+            trains=tuple(self._each("trains", self._trains)),
+            saves=tuple(self._each("saves", self._saves)),
+            failures=tuple(self._each("failures", self._failures)),
+            notices=notices,
+            terminal=TerminalSettings(**rings) if "terminal" in table else None,
+            is_configured=True,
+            **given,
+        )
+
+    def _each(self, key: str, read: Callable[[Mapping[str, object], KeyPath], T | None]) -> Iterable[T]:
+        """Of each table under a key, which may be one or an array of them; what cannot be used is left out."""
+        given = self._table.get(key, [])
+        found: list[tuple[KeyPath, Mapping[str, object]]]
+        if isinstance(given, dict):
+            found = [(("watch", key), given)]
+        elif isinstance(given, list) and all(isinstance(one, dict) for one in given):
+            found = [(("watch", key, at), one) for at, one in enumerate(given)]
+        else:
+            self._checking.problem(("watch", key), f"expected tables: [[watch.{key}]]")
+            return
+        for path, table in found:
+            if (record := read(table, path)) is not None:
+                yield record
+
+    def _split(
+        self, table: Mapping[str, object], path: KeyPath, meant: Mapping[str, Reader], own: Mapping[str, Reader]
+    ) -> tuple[Meant, dict[str, Any]]:
+        fit = self._checking.fields(table, path, {**meant, **own})
+        found = Meant(**{name: fit.pop(name) for name in meant if name in fit})
+        for at, name in enumerate(found.clusters):
+            if self._clusters and name not in self._clusters:
+                self._checking.problem((*path, "clusters", at), f"there is no [clusters.{name}]")
+        if ANYONE in found.users and len(found.users) > 1:
+            self._checking.problem((*path, "users"), f"{quoted(ANYONE)} is anyone: no other name belongs beside it")
+        return found, fit
+
+    def _needs(self, table: Mapping[str, object], path: KeyPath, *keys: str) -> bool:
+        missing = [key for key in keys if key not in table]
+        for key in missing:
+            self._checking.problem(path, f"{key} = … is missing")
+        return not missing
+
+    def _is_placed(self, meant: Meant, path: KeyPath) -> None:
+        if len(self._clusters) > 1 and not meant.clusters:
+            named = quoted(next(iter(self._clusters)))
+            self._checking.problem(path, f"there are several clusters: say which it is on, as in clusters = [{named}]")
+
+    def _running(self, table: Mapping[str, object], path: KeyPath) -> RunningRule | None:
+        meant, fit = self._split(table, path, _MEANT, {"severity": severity})
+        self._is_placed(meant, path)
+        return RunningRule(meant, **fit) if self._needs(table, path, "name") else None
+
+    def _hanging(self, table: Mapping[str, object], path: KeyPath) -> HangingRule | None:
+        own = {"limit_seconds": some_seconds, "severity": severity, "log": absolute_path}
+        meant, fit = self._split(table, path, _MEANT, own)
+        return HangingRule(meant, log=fit.pop("log", ""), watch=HangingWatch(**fit))
+
+    def _storage(self, table: Mapping[str, object], path: KeyPath) -> StorageRule | None:
+        meant, fit = self._split(table, path, _WHERE, {**_STORAGE, **_QUOTA})
+        self._is_placed(meant, path)
+        quota = {name: fit.pop(name) for name in _QUOTA if name in fit}
+        fit = {name: _never(value) for name, value in fit.items()}
+        if not self._needs(table, path, "path") or "path" not in fit:
+            return None
+        return StorageRule(StorageWatch(**fit), meant, **quota)
+
+    def _nodes(self, table: Mapping[str, object], path: KeyPath) -> NodesRule | None:
+        meant, fit = self._split(table, path, _WHERE, {"queues": texts, "least_spare_share": share})
+        return NodesRule(meant, NodesWatch(**fit))
+
+    def _trains(self, table: Mapping[str, object], path: KeyPath) -> TrainRule | None:
+        meant, fit = self._split(table, path, _MEANT, {"fewest_waiting": counted})
+        return TrainRule(meant, TrainWatch(**fit))
+
+    def _saves(self, table: Mapping[str, object], path: KeyPath) -> SavesRule | None:
+        meant, fit = self._split(table, path, _MEANT, {**_CHECKPOINT, **_SAVED})
+        told = {name: fit.pop(name) for name in _SAVED if name in fit}
+        if len(told) == 2:
+            self._checking.problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
+        is_whole = self._needs(table, path, "interval_seconds", "save_seconds")
+        if not is_whole or not {"interval_seconds", "save_seconds"} <= fit.keys():
+            return None
+        return SavesRule(meant, CheckpointWatch(**fit), **told)
+
+    def _failures(self, table: Mapping[str, object], path: KeyPath) -> FailuresRule | None:
+        meant, fit = self._split(table, path, _WHERE, {"in_a_row": counted, "most_nodes": counted})
+        return FailuresRule(meant, FailuresWatch(**fit))
+
+    # -- who is told
+
+    def _mail(self) -> Iterable[Notice]:
+        def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
+            if "password" in table:
+                words = "a password does not stand here: password_file or password_env says where it is"
+                self._checking.problem((*path, "password"), words)
+                table = {key: value for key, value in table.items() if key != "password"}
+            fit, secret = self._with_secret(table, path, _MAIL, "password", None)
+            if not self._needs(table, path, "recipients", "sender") or not {"recipients", "sender"} <= fit.keys():
+                return None
+            return Notice(MailSettings(**fit), {"password": secret} if secret else {}, dotted(path))
+
+        return self._each("mail", read)
+
+    def _webhooks(self) -> Iterable[Notice]:
+        def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
+            own = {key: value for key, value in table.items() if key not in _HEADERS}
+            fit, secret = self._with_secret(own, path, _WEBHOOK, "url", secret_text)
+            headers = self._headers(table, path)
+            if secret is None:
+                self._checking.problem(path, "url_file, url_env or url is missing: where to post")
+                return None
+            secrets = {"url": secret, **{f"headers.{name}": one for name, one in headers.items()}}
+            return Notice(WebhookSettings(url="", **fit), secrets, dotted(path))
+
+        return self._each("webhook", read)
+
+    def _headers(self, table: Mapping[str, object], path: KeyPath) -> dict[str, Secret]:
+        found: dict[str, Secret] = {}
+        for key, field, reader in (
+            ("headers", "text", secret_text),
+            ("headers_file", "file", path_here),
+            ("headers_env", "variable", variable_name),
+        ):
+            named = self._checking.table(table, path, key)
+            fit = self._checking.fields(named, (*path, key), dict.fromkeys(named, reader))
+            found |= {name: Secret(**{field: value}) for name, value in fit.items()}
+        return found
+
+    def _commands(self) -> Iterable[Notice]:
+        def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
+            fit = self._checking.fields(table, path, {"argv": texts, "limit_seconds": some_seconds})
+            if not self._needs(table, path, "argv") or "argv" not in fit:
+                return None
+            return Notice(CommandSettings(**fit), key=dotted(path))
+
+        return self._each("command", read)
+
+    def _apprise(self) -> Iterable[Notice]:
+        def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
+            fit, secret = self._with_secret(table, path, {"limit_seconds": some_seconds}, "urls", None)
+            if secret is None:
+                self._checking.problem(path, "urls_file or urls_env is missing: where apprise's addresses are")
+                return None
+            return Notice(AppriseSettings(urls=(), **fit), {"urls": secret}, dotted(path))
+
+        return self._each("apprise", read)
+
+    def _with_secret(
+        self,
+        table: Mapping[str, object],
+        path: KeyPath,
+        readers: Mapping[str, Reader],
+        name: str,
+        in_the_file: Reader | None,
+    ) -> tuple[dict[str, Any], Secret | None]:
+        ways: dict[str, tuple[str, Reader]] = {
+            f"{name}_file": ("file", path_here),
+            f"{name}_env": ("variable", variable_name),
+        }
+        if in_the_file is not None:
+            ways[name] = ("text", in_the_file)
+        fit = self._checking.fields(table, path, {**readers, **{key: reader for key, (_, reader) in ways.items()}})
+        told = [key for key in table if key in ways]
+        for key in told[1:]:
+            self._checking.problem((*path, key), f"{told[0]} says it already")
+        found = {ways[key][0]: fit.pop(key) for key in ways if key in fit}
+        return fit, Secret(**found) if found else None
+
+
+_HEADERS = ("headers", "headers_file", "headers_env")
+
+
+def _never(value: Any) -> Any:
+    return None if value == "never" else value

@@ -1,0 +1,153 @@
+"""Finds the files that a job's metrics may stand in: its streams, those of an array's tasks, or one it names.
+
+Knows no metric and no screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.backends.base import LogFiles
+from hpcdash.domain.job_ids import holds_many, in_full, task_of
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.errors import NoSuchJob
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.logs import locate_logs
+from hpcdash.stores.triage import Tasks, fetch_tasks, path_template
+
+Row = Mapping[str, Any]
+# Of an array with more tasks the logs of the newest are read.
+MOST_TASKS = 50
+# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
+MOST_LOCATED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlace:
+    """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written."""
+
+    job_id: str
+    files: LogFiles
+    is_over: bool
+    has_begun: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlaces:
+    """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the newest task.
+
+    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where nothing is.
+    """
+
+    job_id: str
+    row: Row
+    places: tuple[MetricPlace, ...]
+    is_array: bool = False
+    is_over: bool = False
+    problem: str = ""
+
+
+async def locate_metrics(store: ClusterStore, job_id: str, *, file: str = "", task: str = "") -> MetricPlaces:
+    """Where to read; raises NoSuchJob and what keeps the cluster from answering.
+
+    `file` is a path of a metrics file, from the job's working folder unless it is absolute. `task` is the number of an
+    array's task.
+    """
+    if task:
+        job_id = await _task_id(store, job_id, task)
+    place = await locate_logs(store, job_id)
+    row = place.row
+    is_over = row["state"] in ENDED
+    array_id = row["array_id"]
+    if file:
+        own = MetricPlace(str(row["id"]), LogFiles(_from_work_dir(file, row), None), is_over)
+        return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over)
+    is_whole = not task_of(job_id) and in_full(job_id, row["id"], array_id) == array_id
+    if array_id is not None and (is_whole or holds_many(job_id)):
+        return await _of_tasks(store, await fetch_tasks(store, array_id), row)
+    own = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING)
+    return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over, problem=_without_path(place.files))
+
+
+async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
+    tasks = await fetch_tasks(store, array_id)
+    found = [row["id"] for row in (*tasks.living, *tasks.ended) if row["array_task"] == task and row["_tasks"] == 1]
+    if not found:
+        raise NoSuchJob(f"no task {task} of array {tasks.array_id} has begun", "It may still wait.")
+    return str(found[0])
+
+
+async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row) -> MetricPlaces:
+    begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
+    begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
+    # Schedulers start an array's tasks in the order of their numbers.
+    begun.sort(key=lambda one: int(one["_task"] or 0))
+    problem = tasks.problem
+    if len(begun) > MOST_TASKS:
+        problem = f"the newest {MOST_TASKS} of {len(begun)} tasks are read"
+        begun = begun[-MOST_TASKS:]
+    found = await _files_of_tasks(store, begun)
+    if len(found) < len(begun):
+        problem = f"{len(begun) - len(found)} tasks' logs are not read: each one's path would have to be asked for"
+    places = [
+        MetricPlace(str(one["id"]), found[one["id"]], one["state"] in ENDED) for one in begun if one["id"] in found
+    ]
+    if not begun:
+        problem = problem or "no task has begun"
+    newest = begun[-1] if begun else row
+    return MetricPlaces(tasks.array_id, newest, tuple(places), True, not tasks.living, problem)
+
+
+async def _files_of_tasks(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
+    """Where tasks write, by their ids: two are asked for, and the others told from these where they can be."""
+    found: dict[str, LogFiles] = {}
+    for row in rows:
+        if row["stdout_path"]:
+            stdout, stderr = row["stdout_path"], row["stderr_path"]
+            found[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
+    unknown = [row for row in rows if row["id"] not in found]
+    asked = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
+    for row in asked:
+        await _locate(store, row, found)
+    unknown = [row for row in unknown if row["id"] not in found]
+    if unknown and len(asked) == 2 and all(row["id"] in found for row in asked):
+        one, other = asked
+        first, second = found[one["id"]], found[other["id"]]
+        numbers = (str(one["array_task"]), str(other["array_task"]))
+        stdout = path_template((first.stdout, second.stdout), numbers)
+        stderr = path_template((first.stderr, second.stderr), numbers)
+        is_one_stream = first.stderr is None and second.stderr is None
+        if stdout is not None and (stderr is not None or is_one_stream) and not (first.host or second.host):
+            for row in unknown:
+                task = str(row["array_task"])
+                found[row["id"]] = LogFiles(stdout.path(task), stderr.path(task) if stderr is not None else None)
+            return found
+    for row in unknown[::-1][:MOST_LOCATED]:
+        await _locate(store, row, found)
+    return found
+
+
+async def _locate(store: ClusterStore, row: Row, found: dict[str, LogFiles]) -> None:
+    try:
+        found[row["id"]] = (await locate_logs(store, str(row["id"]))).files
+    except NoSuchJob:
+        return
+
+
+def _has_run(row: Row) -> bool:
+    return bool(row["started_at"] or row["node_list"] or row["stdout_path"])
+
+
+def _from_work_dir(file: str, row: Row) -> str:
+    """A path from the home folder there stays one: it is relative to where commands begin."""
+    if file.startswith("~/"):
+        return file[2:]
+    folder = row["work_dir"]
+    return file if file.startswith("/") or not folder else f"{folder.rstrip('/')}/{file}"
+
+
+def _without_path(files: LogFiles) -> str:
+    is_known = files.stdout is not None or files.stderr is not None
+    return "" if is_known else files.note or "it is not known where it writes"

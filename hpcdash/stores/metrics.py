@@ -1,0 +1,386 @@
+"""The metrics of a job from its logs: the newest part at once, what is new as it comes, the rest backwards.
+
+Knows no screen and no scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.logs.joined import JoinedRun
+from hpcdash.logs.metric_patterns import compile_patterns
+from hpcdash.logs.series import CELLS, EXACT_POINTS, MetricLog
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS, LogFile, next_look_seconds
+from hpcdash.stores.metric_places import MetricPlaces, Row, locate_metrics
+from hpcdash.stores.metric_source import MetricSource
+from hpcdash.stores.metric_streams import run_of_streams
+
+READS_AT_ONCE = 2
+# Between two changes that are told; while the past is read in, more.
+TOLD_SECONDS = 0.25
+TOLD_FILLING_SECONDS = 0.5
+# A log that waits for the line to come back, or is of a job that ended, is looked at so seldom.
+SELDOM_SECONDS = 30.0
+# Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the slowest.
+_FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
+_QUIET_SECONDS = 2.0
+# Of many logs each may keep no less than this.
+_LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are there."""
+
+    read_bytes: int = 0
+    total_bytes: int = 0
+    is_whole: bool = False
+
+
+@dataclass(slots=True)
+class _Place:
+    """A job's or task's sources: its stdout, and its stderr where that is apart."""
+
+    job_id: str
+    is_over: bool
+    sources: tuple[MetricSource, ...]
+    moved_at: float = field(default_factory=time.monotonic)
+    looked_at: float = 0.0
+    is_finished: bool = False
+
+
+class WatchedRun:
+    """The metrics of one job, or of an array's tasks joined by step, as far as they are read.
+
+    `patterns` are a person's own regular expressions, as of logs.metric_reader. `file` is a metrics file that is
+    read in place of the job's logs (JSON lines, CSV), '' for stdout and stderr. `task` is the number of one task of the
+    array.
+    `exact_points` are kept as they were written, older ones folded. Raises ConfigError naming a bad pattern.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        job_id: str,
+        *,
+        patterns: Sequence[str] = (),
+        file: str = "",
+        task: str = "",
+        exact_points: int = EXACT_POINTS,
+    ) -> None:
+        compile_patterns(patterns)
+        self.store = store
+        self.job_id = job_id
+        self._patterns = tuple(patterns)
+        self._file = file
+        self._task = task
+        self._exact_points = exact_points
+        self._located: MetricPlaces | None = None
+        self._places: dict[str, _Place] = {}
+        self._run = run_of_streams((), ())
+        self._turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._line_problem = ""
+        self._dirty = asyncio.Event()
+        self._is_filling = False
+        self._following: set[asyncio.Task[None]] = set()
+
+    # -- what is known
+
+    @property
+    def title(self) -> str:
+        """`4711 llama-7b`, for a legend."""
+        if self._located is None:
+            return self.job_id
+        return f"{self._located.job_id} {self._located.row['name'] or ''}".rstrip()
+
+    @property
+    def run(self) -> JoinedRun:
+        """What is known now; new after each change that is told, and safe to read in any thread."""
+        return self._run
+
+    @property
+    def row(self) -> Row | None:
+        """The job's row of domain.schema.JOBS, of an array that of its newest task; None before `open`."""
+        return None if self._located is None else self._located.row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, and all its tasks."""
+        return self._located is not None and self._located.is_over
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where it is read from, for a person."""
+        return tuple(source.file.place for source in self._sources())
+
+    def source_of(self, name: str) -> str:
+        """The files that have a metric, for a person; several are joined with ', '."""
+        return ", ".join(source.file.place for source in self._sources() if name in source.names)
+
+    @property
+    def progress(self) -> Progress:
+        sources = self._sources()
+        there = [source for source in sources if source.is_open or not source.problem]
+        read = sum(source.read_bytes for source in there)
+        total = sum(source.total_bytes for source in there)
+        return Progress(read, total, all(source.is_whole for source in there))
+
+    @property
+    def problem(self) -> str:
+        """In words why there is nothing, or not all; '' where all is well."""
+        if self._line_problem:
+            return self._line_problem
+        located = "" if self._located is None else self._located.problem
+        sources = self._sources()
+        unread = [source for source in sources if source.problem]
+        if self._run.names:
+            lost = next((source for source in unread if source.is_open), None)
+            return f"{lost.file.place}: {lost.problem}" if lost is not None else located
+        if unread and len(unread) == len(sources):
+            return f"{unread[0].file.place}: {unread[0].problem}"
+        if sources and self.progress.is_whole:
+            return located or f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
+        return located
+
+    def _sources(self) -> list[MetricSource]:
+        return [source for place in self._places.values() for source in place.sources]
+
+    # -- reading
+
+    async def open(self) -> None:
+        """Find the logs and read their newest part; raises NoSuchJob and what keeps the cluster from answering."""
+        await self._locate()
+        for place in reversed(self._places.values()):
+            await asyncio.gather(*(source.open() for source in place.sources))
+            if any(source.is_open for source in place.sources):
+                break
+        await self._publish()
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Read what is new, at the log's pace, and the rest backwards meanwhile, until cancelled.
+
+        `changed` is called on the event loop, at most a few times a second.
+        """
+        works = (self._tell(changed), self._keep_filled(), self._read_on())
+        tasks = {asyncio.create_task(work) for work in works}
+        self._following |= tasks
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+        finally:
+            await _end(tasks)
+            self._following -= tasks
+
+    async def read_whole(
+        self, progressed: Callable[[], None] = lambda: None, limit_seconds: float | None = None
+    ) -> bool:
+        """Read all there is now, without rest, where nothing is followed; whether it was read within the limit.
+
+        Raises what keeps the cluster from answering.
+        """
+        over = None if limit_seconds is None else time.monotonic() + limit_seconds
+        for source in self._sources():
+            while await source.read_new() and source.has_more and not _is_past(over):
+                progressed()
+        await self._fill(is_patient=False, progressed=progressed, over=over)
+        for place in self._places.values():
+            for source in place.sources:
+                await source.finish(is_over=place.is_over)
+        await self._publish()
+        return self.progress.is_whole
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await _end(self._following)
+
+    # -- where it is
+
+    async def _locate(self) -> None:
+        """Find what there is to read; what is read already is kept, in a file that was moved too."""
+        located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task)
+        count = max(1, sum(1 + (place.files.stderr is not None) for place in located.places))
+        found: dict[str, _Place] = {}
+        for place in located.places:
+            files = place.files
+            paths = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None]
+            before = self._places.get(place.job_id)
+            if before is None:
+                sources = tuple(self._source(LogFile(self.store.transport, path, files.host), count) for path in paths)
+                found[place.job_id] = _Place(place.job_id, place.is_over, sources)
+                continue
+            for source, path in zip(before.sources, paths, strict=False):
+                # Where history tells of a job its paths may be guesses: what is there is gone on with.
+                if (source.file.path, source.file.host) != (path, files.host) and source.problem:
+                    source.file = LogFile(self.store.transport, path, files.host)
+            if len(before.sources) < len(paths):
+                missing = paths[len(before.sources) :]
+                more = [self._source(LogFile(self.store.transport, path, files.host), count) for path in missing]
+                before.sources = (*before.sources, *more)
+            before.is_over = place.is_over
+            found[place.job_id] = before
+        gone = {job_id: place for job_id, place in self._places.items() if job_id not in found}
+        self._places = {**gone, **found}
+        self._located = located
+
+    def _source(self, file: LogFile, count: int) -> MetricSource:
+        points, cells = max(self._exact_points // count, _LEAST_POINTS), max(CELLS // count, _LEAST_CELLS)
+        return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
+
+    # -- following
+
+    async def _publish(self) -> None:
+        places = list(self._places.values())
+        self._run = await asyncio.to_thread(_run_of, places)
+
+    async def _tell(self, changed: Callable[[], None]) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self._publish()
+            changed()
+            await asyncio.sleep(TOLD_FILLING_SECONDS if self._is_filling else TOLD_SECONDS)
+
+    async def _fill(
+        self, *, is_patient: bool, progressed: Callable[[], None] = lambda: None, over: float | None = None
+    ) -> None:
+        """Read backwards, the newest place first; patiently: as much rest as reading, and on when the line is back."""
+        self._is_filling = not self.progress.is_whole
+        try:
+            for place in reversed(list(self._places.values())):
+                for source in place.sources:
+                    while not _is_past(over):
+                        began = time.monotonic()
+                        try:
+                            await source.open()
+                            if source.is_whole or not await source.read_before():
+                                break
+                        except (UnreachableError, CommandTimedOut) as error:
+                            if not is_patient:
+                                raise
+                            self._say(error.message)
+                            await asyncio.sleep(SELDOM_SECONDS)
+                            continue
+                        self._dirty.set()
+                        progressed()
+                        if is_patient:
+                            await asyncio.sleep(min(time.monotonic() - began, LONGEST_PAUSE_SECONDS))
+        finally:
+            self._is_filling = False
+
+    async def _keep_filled(self) -> None:
+        """A task that began, and a file that was replaced, have a past of their own."""
+        while True:
+            await self._fill(is_patient=True)
+            await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+
+    async def _read_on(self) -> None:
+        """Look at what may grow, the sooner the sooner it grew; ask for the job's state where it is quiet."""
+        asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
+        while True:
+            now = time.monotonic()
+            living = [place for place in reversed(self._places.values()) if _may_grow(place)]
+            # Many logs share the looks that one would have.
+            share = max(1.0, len(living) / 4)
+            for place in living:
+                quiet = now - place.moved_at
+                pause = max([next_look_seconds(quiet), *(source.file.pause_seconds for source in place.sources)])
+                if now - place.looked_at >= pause * share:
+                    await self._look_at(place)
+            quiet = now - max((place.moved_at for place in living), default=0.0)
+            is_elsewhere = any(source.problem for place in living for source in place.sources)
+            if (
+                (not self.is_over or is_elsewhere)
+                and now - asked_at >= state_pause
+                and (quiet >= _QUIET_SECONDS or self.is_array)
+            ):
+                asked_at, state_pause = time.monotonic(), min(2 * state_pause, _LONGEST_STATE_SECONDS)
+                await self._ask_again()
+            soonest = min((next_look_seconds(now - place.moved_at) for place in living), default=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(soonest)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array's tasks, joined."""
+        return self._located is not None and self._located.is_array
+
+    async def _look_at(self, place: _Place) -> None:
+        # Before the look: of a job that was known to have ended, it brings the last lines.
+        was_over = place.is_over
+        has_moved = False
+        try:
+            for source in place.sources:
+                problem = source.problem
+                while await source.read_new():
+                    has_moved = True
+                    self._dirty.set()
+                    if not source.has_more:
+                        break
+                if source.problem != problem:
+                    self._dirty.set()
+        except (UnreachableError, CommandTimedOut) as error:
+            self._say(error.message)
+            place.looked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
+            return
+        self._say("")
+        place.looked_at = time.monotonic()
+        if has_moved:
+            place.moved_at = place.looked_at
+        elif place.looked_at - place.moved_at >= _QUIET_SECONDS:
+            for source in place.sources:
+                if await source.finish(is_over=was_over):
+                    self._dirty.set()
+            # A file that is copied from its node may come a little later.
+            place.is_finished = was_over and place.looked_at - place.moved_at >= SELDOM_SECONDS / 2
+
+    async def _ask_again(self) -> None:
+        try:
+            await self._locate()
+        except NoSuchJob:
+            for place in self._places.values():
+                place.is_over = True
+            if self._located is not None:
+                self._located = replace(self._located, is_over=True)
+        except HpcdashError as error:
+            # The logs are still read, and the scheduler asked again.
+            self._say(error.message if isinstance(error, UnreachableError | CommandTimedOut) else "")
+            return
+        self._dirty.set()
+
+    def _say(self, problem: str) -> None:
+        if problem != self._line_problem:
+            self._line_problem = problem
+            self._dirty.set()
+
+
+async def _end(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel until they have ended: a wait that ends at the same moment may swallow it (asyncio.wait_for of Python
+    3.11)."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.2)
+
+
+def _is_past(moment: float | None) -> bool:
+    return moment is not None and time.monotonic() >= moment
+
+
+def _may_grow(place: _Place) -> bool:
+    """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
+    return not place.is_finished and (not place.is_over or any(source.is_open for source in place.sources))
+
+
+def _run_of(places: Sequence[_Place]) -> JoinedRun:
+    streams: tuple[list[MetricLog], list[MetricLog]] = ([], [])
+    for place in places:
+        for logs, source in zip(streams, place.sources, strict=False):
+            logs += source.snapshot()
+    return run_of_streams(*streams)

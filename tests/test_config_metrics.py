@@ -1,0 +1,50 @@
+"""[metrics] of the configuration: one's own expressions, and where one of them is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcdash.config import ConfigProblems, MetricsSettings, Settings, default_config_text, settings_from_text
+
+FILE = Path("config.toml")
+
+
+def problems(text: str) -> list[tuple[int | None, str, str]]:
+    with pytest.raises(ConfigProblems) as caught:
+        settings_from_text(text, FILE)
+    return [(problem.line, problem.key, problem.message) for problem in caught.value.problems]
+
+
+def test_patterns_are_kept_in_their_order() -> None:
+    assert Settings().metrics == MetricsSettings(())
+    text = "[metrics]\npatterns = ['it (?P<step>[0-9]+) (?P<loss>[0-9.]+)', 'e=(?P<error>[0-9]+)']\n"
+    found = settings_from_text(text, FILE).metrics.patterns
+    assert found == ("it (?P<step>[0-9]+) (?P<loss>[0-9.]+)", "e=(?P<error>[0-9]+)")
+
+
+def test_each_bad_pattern_is_named_with_its_place() -> None:
+    text = (
+        "[metrics]\npatterns = [\n  'loss=(?P<loss>[0-9.]+)',\n  'loss=(?P<loss>[0-9',\n  'loss=([0-9.]+)',\n  7,\n]\n"
+    )
+    found = problems(text)
+    assert [key for _, key, _ in found] == ["metrics.patterns[1]", "metrics.patterns[2]", "metrics.patterns[3]"]
+    assert "is no regular expression" in found[0][2]
+    assert "names no metric; Give it a named group" in found[1][2]
+    assert found[2][2] == "expected text in quotes, not 7"
+    assert all(line is not None and line >= 2 for line, _, _ in found)
+
+
+def test_what_is_no_list_or_no_key_is_said() -> None:
+    assert problems('[metrics]\npatterns = "loss"\n') == [
+        (2, "metrics.patterns", 'expected an array of regular expressions, not "loss"')
+    ]
+    assert problems("[metrics]\npattern = []\n") == [(2, "metrics.pattern", 'unknown key; did you mean "patterns"?')]
+
+
+def test_the_example_of_a_pattern_is_a_good_one() -> None:
+    lines = default_config_text().splitlines()
+    at = lines.index("#[metrics]")
+    text = "\n".join(line.removeprefix("#") for line in lines[at : at + 2])
+    assert len(settings_from_text(text, FILE).metrics.patterns) == 1
