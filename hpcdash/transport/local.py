@@ -245,7 +245,8 @@ async def stream_process(
 async def _within(waiting: Awaitable[object], seconds: float) -> None:
     """Wait, but not longer than this."""
     try:
-        await asyncio.wait_for(waiting, seconds)
+        async with asyncio.timeout(seconds):
+            await waiting
     except TimeoutError:
         pass
 

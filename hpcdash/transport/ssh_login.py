@@ -183,7 +183,8 @@ class Line:
             _forget_unsent(connection, on=False)
             connection.close()
             try:
-                await asyncio.wait_for(connection.wait_closed(), _CLOSE_SECONDS)
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await connection.wait_closed()
             except TimeoutError:
                 connection.abort()
         self._end_proxy()

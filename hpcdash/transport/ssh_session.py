@@ -122,7 +122,9 @@ class RunSession(_Session):
                 self.abort()
                 return
             try:
-                await asyncio.wait_for(self.closed.wait(), _DRAIN_SECONDS - silent + 0.01)
+                # Not wait_for: of Python 3.11 it loses a cancellation that comes as the channel closes.
+                async with asyncio.timeout(_DRAIN_SECONDS - silent + 0.01):
+                    await self.closed.wait()
             except TimeoutError:
                 continue
 

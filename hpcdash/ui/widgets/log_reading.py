@@ -147,7 +147,8 @@ class LogReading(Vertical):
         poller = self.session.poller
         while rested < seconds * (1.0 if poller.focused else poller.pace.unfocused_factor):
             try:
-                await asyncio.wait_for(self._wake.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
             except TimeoutError:
                 rested += seconds
             else:
