@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.errors import program_words
 from hpcdash.launch.offers import AccountOffer, QosOffer
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -199,7 +201,8 @@ class Outcome:
 class ActionCommand:
     """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing.
 
-    `pause_seconds` are let go by before it runs, to spare the scheduler.
+    `pause_seconds` are let go by before it runs, to spare the scheduler. `shown` is what it does in a person's words,
+    where `argv` is a script that nobody would read: `stage 3 files (12K) in /home/ada/x-1`.
     """
 
     argv: tuple[str, ...]
@@ -208,6 +211,12 @@ class ActionCommand:
     stdin: bytes | None = None
     limit_seconds: float = 60.0
     pause_seconds: float = 0.0
+    shown: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """As a person reads it: what is shown, else the command as it is typed, whole, without its `env` settings."""
+        return " ".join(self.shown) or shlex.join(program_words(self.argv))
 
 
 @dataclass(frozen=True, slots=True)

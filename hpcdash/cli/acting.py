@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.stores.actions import Plan, Report, Row
 from hpcdash.stores.job_rows import ids_in_full
 from hpcdash.ui.screens.action_words import pause_words
@@ -83,7 +82,7 @@ def run_action(
         rows = await session.actions.rows_of(wanted)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)
-        if must_ask and not await _is_agreed():
+        if must_ask and not await is_agreed():
             raise _Declined
         return await session.actions.run(plan), session
 
@@ -126,7 +125,7 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
     if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):
         print("  what runs goes on; held, it does not start again after a requeue", file=sys.stderr)
     for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
-        print(f"  {clip(visible(shlex.join(program_words(command.argv))), _COMMAND_LETTERS)}", file=sys.stderr)
+        print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
     if len(plan.commands) > _MOST_COMMANDS_SHOWN:
         print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
     if plan.pause_seconds:
@@ -150,7 +149,7 @@ def jobs_words(rows: Sequence[Row]) -> str:
     return f"{', '.join(whose)} ({how})"
 
 
-async def _is_agreed() -> bool:
+async def is_agreed() -> bool:
     """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
     print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from hpcdash.stores.journal import JournalEntry
 
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
 # The last column is as wide as it is.
-_WIDEST = (19, 20, 10, 40)
+_WIDEST = (19, 20, 17, 40)
 
 
 def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:

@@ -172,8 +172,7 @@ def folder_words(look: SwitchLook) -> str:
         return look.problem
     folder = look.folder
     whose = f"of {visible(folder.owner)}, group {visible(folder.group)}"
-    may = "which may write there" if folder.group_may_write else "which may not write there"
-    return f"{visible(look.there)} {whose}, {may}"
+    return f"{visible(look.there)} {whose}{', which may write there' if folder.group_may_write else ''}"
 
 
 def refusal(look: SwitchLook) -> str:
@@ -186,8 +185,8 @@ def refusal(look: SwitchLook) -> str:
         return thing_words(look)
     if not look.is_trusted:
         return (
-            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, nor the job owner's, nor "
-            "a folder that your group writes"
+            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, nor the job owner's, "
+            "nor a folder that your group writes"
         )
     return ""
 
@@ -228,7 +227,7 @@ def clear_refusal(look: SwitchLook) -> str:
 def log_words(age_seconds: float | None, problem: str = "") -> str:
     """Whether the log tells that the job still looks for its switches."""
     if age_seconds is None:
-        return problem or "where its log is is not known"
+        return problem or "it is not known where its log is"
     if age_seconds < STALE_LOG_SECONDS:
         return f"its log grew {span_words(age_seconds)} ago"
     return f"its log has not grown for {span_words(age_seconds)}: a hung job cannot see a switch (x cancels it)"
@@ -247,19 +246,39 @@ class Progress:
         return self.living + self.ended
 
 
-def progress_words(kind: SwitchKind, look: SwitchLook, progress: Progress, removed_at: str = "") -> str:
+def progress_words(
+    kind: SwitchKind,
+    look: SwitchLook,
+    progress: Progress,
+    removed_at: str = "",
+    dropped_here_seconds_ago: float | None = None,
+) -> str:
     """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
 
-    `removed_at` is the time of day when it was first seen to be gone, '' where it is there or was never seen.
+    `removed_at` is the time of day when it was first seen to be gone, '' where it is there or was never seen;
+    `dropped_here_seconds_ago` where it was dropped from here and not cleared since.
     """
     if kind is SwitchKind.SAVE:
         if look.is_dropped:
             return f"{dropped_words(look)}; not seen yet"
-        gone = f"seen: removed by the program at {removed_at}; its log tells whether the checkpoint is saved"
-        return gone if removed_at and look.thing is Thing.NOTHING else thing_words(look)
+        if look.thing is not Thing.NOTHING or look.problem:
+            return thing_words(look)
+        if removed_at:
+            return f"seen: removed by the program at {removed_at}; its log tells whether the checkpoint is saved"
+        if dropped_here_seconds_ago is not None:
+            when = span_words(max(0.0, dropped_here_seconds_ago))
+            return f"seen: dropped from here {when} ago, and removed by the program since"
+        return thing_words(look)
     if not look.is_dropped:
         return thing_words(look)
     return f"{dropped_words(look)}; {_ends_words(progress)}"
+
+
+def shared_words(kind: SwitchKind, running: int) -> str:
+    """What to know where several jobs that run name one save switch; '' for none."""
+    if kind is SwitchKind.KILL or running < 2:
+        return ""
+    return f"{running} that run name it: the first that looks removes it, and saves alone"
 
 
 def _ends_words(progress: Progress) -> str:

@@ -141,6 +141,10 @@ def _word(line: str, start: int) -> str:
             quote = letter
         elif letter == "\\":
             position += 1
+        elif line.startswith("$(", position) or letter == "`":
+            # Up to the end of what the command prints, as far as one line tells.
+            end = line.find(")" if letter == "$" else "`", position + 1)
+            position = len(line) if end < 0 else end
         elif letter in _WORD_ENDS:
             break
         position += 1

@@ -58,6 +58,11 @@ class AnswerButton(Button):
         super().watch_has_focus(value)
         self.label = f"{signs().states['running'] if value else ' '} {self._words}"
 
+    def rename(self, words: str) -> None:
+        """Other words on it."""
+        self._words = words
+        self.watch_has_focus(self.has_focus)
+
 
 class ScrollingDialog(ModalScreen[None]):
     """A dialog whose part of class `.scrolls` takes the height that is left between the title and the last lines."""
@@ -85,7 +90,8 @@ class ScrollingDialog(ModalScreen[None]):
 class ConfirmDialog(ScrollingDialog):
     """What would be done, to whose jobs, and what is lost by it. The plan is the one that runs: nothing refreshes it.
 
-    `answer` is set once; `form`, a dialog below that led here, ends with a yes.
+    `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes the place of the one
+    that the plan makes; where it `is_doubtful` whether it is wanted, `enter` says no.
     """
 
     DEFAULT_CSS = FRAME.format(name="ConfirmDialog")
@@ -109,9 +115,13 @@ class ConfirmDialog(ScrollingDialog):
         asides: Sequence[str] = (),
         form: ModalScreen[None] | None = None,
         has_recipients: bool = True,
+        question: str = "",
+        is_doubtful: bool = False,
     ) -> None:
         super().__init__()
         self.plan = plan
+        self._question = visible(question) or action_words.title(plan)
+        self._is_doubtful = is_doubtful
         self.user = user
         self.asides = tuple(asides)
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -121,11 +131,11 @@ class ConfirmDialog(ScrollingDialog):
 
     @property
     def is_dangerous(self) -> bool:
-        return self._is_others or action_words.is_dangerous(self.plan.request)
+        return self._is_others or self._is_doubtful or action_words.is_dangerous(self.plan.request)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
-            yield Static(action_words.title(self.plan), classes="title", markup=False)
+            yield Static(self._question, classes="title", markup=False)
             with VerticalScroll(classes="scrolls", can_focus=False):
                 yield from self._parts()
             with Horizontal(classes="buttons"):
@@ -255,7 +265,7 @@ def _commands(plan: Plan) -> list[str]:
     lines: list[str] = []
     letters = 0
     for at, command in enumerate(plan.commands):
-        words = action_words.shown_command(command.argv)
+        words = action_words.shown_command(command)
         letters += len(words)
         if letters > _COMMAND_LETTERS:
             cut = clip(words, max(0, len(words) - (letters - _COMMAND_LETTERS)))

@@ -120,7 +120,7 @@ class JournalView(TableView):
             "when": Column("at", "WHEN", 10, "right", 0, instant),
             "cluster": Column("cluster", "CLUSTER", 7, "left", 3, cells.text_cell, longest=20),
             "user": Column("user", "USER", 5, "left", 4, cells.text_cell, longest=12),
-            "verb": Column("verb", "WHAT", 7, "left", 0, cells.text_cell, longest=12),
+            "verb": Column("verb", "WHAT", 7, "left", 0, cells.text_cell, longest=17),
             "jobs": Column("id", "JOBS", 12, "left", 1, cells.text_cell, flexible=True, longest=60),
             "count": Column("jobs", "N", 5, "right", 5, cells.count_cell),
             "outcome": Column("outcome", "OUTCOME", 13, "left", 0, outcome_cell),

@@ -1,0 +1,93 @@
+"""What rows and requests tell of jobs that have switches: which live, how they ended, what their environment holds.
+
+Asks nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.switch_looks import Progress
+from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, switch_in_environment
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+
+Row = Mapping[str, Any]
+_COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
+# Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
+_CLOCKS_APART_SECONDS = 2.0
+
+
+def living_table(store: ClusterStore) -> pa.Table:
+    """What lives of one's own jobs and of everyone's, each once, with its job or array as `_unit`."""
+    parts: list[pa.Table] = []
+    for kind in (Kind.MINE, Kind.EVERYONE):
+        table = store.table(kind)
+        if table is None:
+            continue
+        plain = pa.table(
+            {
+                name: as_array(table[name]).cast(JOBS.field(name).type if name == "_tasks" else pa.string())
+                for name in _COLUMNS
+            }
+        )
+        plain = plain.append_column("_unit", pc.coalesce(plain["array_id"], plain["id"]))
+        plain = plain.filter(pc.invert(pc.is_in(plain["state"], pa.array([str(state) for state in ENDED]))))
+        parts.append(plain.filter(pc.invert(pc.is_in(plain["id"], as_array(parts[0]["id"])))) if parts else plain)
+    if not parts:
+        columns = {name: pa.array([], pa.int64() if name == "_tasks" else pa.string()) for name in _COLUMNS}
+        return pa.table({**columns, "_unit": pa.array([], pa.string())})
+    return pa.concat_tables(parts)
+
+
+def progress_of(rows: Iterable[Row], dropped_at: float) -> Progress:
+    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0."""
+    living = ended = clean = 0
+    for row in rows:
+        count = row.get("_tasks") or 1
+        if row["state"] not in ENDED:
+            living += count
+            continue
+        ends_at = row["ends_at"]
+        if ends_at is None or ends_at.timestamp() < dropped_at - _CLOCKS_APART_SECONDS:
+            continue
+        ended += count
+        is_clean = row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
+        clean += count if is_clean else 0
+    return Progress(living, ended, clean)
+
+
+def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
+    """The switch of a launch's request."""
+    try:
+        request = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
+    environment = request.get("environment")
+    given = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, dict) else {}
+    named = switch_in_environment(kind, given, "its request")
+    if named is None and (path := str(request.get(f"{kind}_switch", ""))):
+        named = NamedSwitch(path, f"{kind}_switch in its request")
+    work_dir = str(request.get("work_dir", ""))
+    return None if named is None else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
+
+
+def known_values(row: Row) -> dict[str, str]:
+    """What of a job's environment its row tells."""
+    known = {"USER": row["user"], "LOGNAME": row["user"]}
+    known |= dict.fromkeys(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"), row["work_dir"])
+    known |= {"SLURM_JOB_NAME": row["name"], "PBS_JOBNAME": row["name"], "SLURM_ARRAY_JOB_ID": row["array_id"]}
+    if row["array_id"] is None:
+        known |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"), row["id"])
+    elif (task := task_of(str(row["id"]))).isdigit():
+        known |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX"), task)
+    return {name: str(value) for name, value in known.items() if value}

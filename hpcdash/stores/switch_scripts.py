@@ -1,0 +1,180 @@
+"""What looks at a switch, drops it and clears it on a login node: POSIX sh. Knows no job and no scheduler."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+
+from hpcdash.backends.base import ActionCommand, Answer, Outcome, Query
+from hpcdash.domain.switch_looks import MOST_SWITCH_BYTES, SwitchLook, look_of
+from hpcdash.errors import UnreadableOutput, excerpt
+
+LOOK_SECONDS = 15.0
+LOG_SECONDS = 10.0
+_ACT_SECONDS = 20.0
+
+# $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's owner or ''.
+# Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is in POSIX's commands
+# by the second: both kinds of stat are tried.
+_LOOK = r"""
+LC_ALL=C TZ=UTC0; export LC_ALL TZ
+token=$1 folder=$2 file=./$3 owner=$4
+tell() { printf '%s%s %s\n' "$token" "$1" "$2"; }
+changed() { stat -c %Y -- "$1" 2>/dev/null || stat -f %m -- "$1" 2>/dev/null; }
+entry() {
+  tell "$1-n" "$(ls -ldn -- "$2" 2>/dev/null)"; tell "$1-o" "$(ls -ldo -- "$2" 2>/dev/null)"
+  tell "$1-g" "$(ls -ldg -- "$2" 2>/dev/null)"; tell "$1-at" "$(changed "$2")"
+}
+tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
+[ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
+if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
+elif [ ! -e "$folder" ]; then tell problem 'its folder is not there, or one above it may not be entered'
+elif [ ! -d "$folder" ]; then tell problem 'what should be its folder is none'
+elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder may not be entered'
+else
+  tell there "$(pwd -P)"; entry folder .
+  if [ -w . ]; then tell writable yes; fi
+  if [ -h "$file" ]; then tell thing link
+  elif [ -f "$file" ]; then tell thing file
+  elif [ -d "$file" ]; then tell thing folder
+  elif [ -e "$file" ]; then tell thing special
+  else tell thing nothing
+  fi
+  if [ -h "$file" ] || [ -e "$file" ]; then entry file "$file"; fi
+fi
+printf '%s' "$token"
+"""
+# $1 the folder, $2 where it really is, $3 the file's name, $4 the job's owner or ''. With noclobber the file is opened
+# with O_EXCL, which follows no link, not one to nowhere either.
+_DROP = r"""
+LC_ALL=C; export LC_ALL
+there=$2 file=./$3
+cd -P "$1" && [ "$(pwd -P)" = "$there" ] || exit 66
+trusted=" 0 $(id -u) $(id -u -- "$4" 2>/dev/null) "
+set -f; set -- $(ls -ldn .)
+case $trusted in *" $3 "*) ;; *)
+  case $1 in ?????w*) case " $(id -G) " in *" $4 "*) ;; *) exit 68;; esac;; *) exit 68;; esac
+esac
+if [ -h "$file" ]; then exit 69; fi
+if [ -e "$file" ]; then exit 70; fi
+if ! (umask 0002; set -C; : > "$file"); then
+  if [ -h "$file" ]; then exit 69; fi
+  if [ -e "$file" ]; then exit 70; fi
+  exit 73
+fi
+if [ -h "$file" ] || [ ! -f "$file" ]; then exit 69; fi
+chgrp -h "$4" "$file" || exit 0
+"""
+# $1 to $3 as above.
+_CLEAR = r"""
+LC_ALL=C; export LC_ALL
+there=$2 file=./$3
+cd -P "$1" && [ "$(pwd -P)" = "$there" ] || exit 66
+if [ -h "$file" ]; then exit 69; fi
+if [ ! -e "$file" ]; then exit 71; fi
+if [ ! -f "$file" ]; then exit 69; fi
+set -f; set -- $(ls -ldn -- "$file")
+if [ "$5" -gt MOST_BYTES ]; then exit 72; fi
+rm -f -- "$file" || exit 73
+""".replace("MOST_BYTES", str(MOST_SWITCH_BYTES))
+# $1 a token, then files: the first that is there counts. Prints `TOKEN NOW CHANGED\n`.
+_LOG_AGE = r"""
+LC_ALL=C; export LC_ALL
+token=$1 at=; shift
+for file do
+  if [ -e "$file" ]; then at=$(stat -L -c %Y -- "$file" 2>/dev/null || stat -L -f %m -- "$file" 2>/dev/null); break; fi
+done
+printf '%s %s %s\n' "$token" "$(date +%s)" "$at"
+"""
+_SAID = {
+    66: "the folder is gone, or is another now: nothing was done",
+    68: "the folder is somebody else's now: nothing was done",
+    69: "a link, or no plain file, has its name: nothing was done",
+    70: "somebody was quicker: it is dropped already",
+    71: "it is gone already",
+    72: f"it holds more than {MOST_SWITCH_BYTES} bytes: it is no switch, and stays",
+}
+
+
+def _parts(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder or "/", name
+
+
+def look_query(path: str, owner: str) -> Query[SwitchLook]:
+    """What is at an absolute path without `..`; parse raises UnreadableOutput where the answer was cut."""
+    token = f"\x1e{secrets.token_hex(8)}"
+    argv = ("sh", "-c", _LOOK, "sh", token, *_parts(path), owner)
+    command = ("ls", "-ld", path)
+    return Query(argv, partial(_read_look, path=path, token=token), limit_seconds=LOOK_SECONDS, command=command)
+
+
+def _read_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
+    pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
+    if len(pieces) < 2 or pieces[-1]:
+        raise UnreadableOutput(
+            f"what is at {path} was not told whole",
+            "Look again.",
+            argv=("ls", "-ld", path),
+            status=answer.status,
+            words=excerpt(answer.stderr),
+        )
+    told = dict(piece.removesuffix("\n").partition(" ")[::2] for piece in pieces[1:-1])
+    return look_of(path, told)
+
+
+def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> ActionCommand:
+    """Make the file, where what was looked at is still so."""
+    folder, name = _parts(look.path)
+    argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
+    return ActionCommand(argv, tuple(job_ids), partial(_outcomes, job_ids=tuple(job_ids), done=f"dropped {look.path}"))
+
+
+def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
+    """Remove the file, if it is a plain and small one."""
+    folder, name = _parts(look.path)
+    argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name)
+    done = f"removed {look.path}, which {look.file.owner or 'somebody'} made"
+    return ActionCommand(argv, tuple(job_ids), partial(_outcomes, job_ids=tuple(job_ids), done=done))
+
+
+def dropped_path(argv: Sequence[str]) -> str:
+    """The path that a command as those above drops or clears, '' for any other."""
+    # sh, -c, the script, $0, the folder, where it is, the name.
+    return f"{argv[4].rstrip('/')}/{argv[6]}" if len(argv) in (7, 8) and argv[0] == "sh" else ""
+
+
+def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[Outcome, ...]:
+    words = excerpt(answer.stderr).rpartition("\n")[2]
+    if answer.status == 0:
+        # Only that the group stays one's own is said by what went well.
+        said = f"{done}; its group stays one's own: {words.rpartition(': ')[2]}" if words else done
+        return tuple(Outcome(job_id, True, said) for job_id in job_ids)
+    said = _SAID.get(answer.status) or words.rpartition(": ")[2] or f"status {answer.status}"
+    return tuple(Outcome(job_id, False, said) for job_id in job_ids)
+
+
+def log_age_query(paths: Sequence[str]) -> Query[float | None]:
+    """Seconds by the login node's clock since the first of some files that is there grew; None where none is."""
+    token = f"\x1e{secrets.token_hex(8)}"
+    argv = ("sh", "-c", _LOG_AGE, "sh", token, *paths)
+    return Query(argv, partial(_read_age, token=token), limit_seconds=LOG_SECONDS, command=("ls", "-l", *paths[:1]))
+
+
+def _read_age(answer: Answer, *, token: str) -> float | None:
+    words = answer.stdout.decode("ascii", "replace").rpartition(token)[2].split()
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        return None
+    return max(0.0, float(words[0]) - float(words[1]))
+
+
+def values_query(names: Sequence[str]) -> Query[dict[str, str]]:
+    """What some variables are on the login node; those that are not set are left out."""
+    script = 'for name do printf "%s\\036" "$(printenv "$name")"; done'
+    return Query(("sh", "-c", script, "sh", *names), partial(_read_values, names=tuple(names)), LOOK_SECONDS)
+
+
+def _read_values(answer: Answer, *, names: tuple[str, ...]) -> dict[str, str]:
+    values = answer.stdout.decode("utf-8", "surrogateescape").split("\x1e")
+    return {name: value for name, value in zip(names, values, strict=False) if value}

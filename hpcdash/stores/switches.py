@@ -1,0 +1,353 @@
+"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of it. Knows no screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import ActionRequest, Capability, JobDetail, Verb
+from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.domain.switch_looks import Progress, SwitchLook, clear_refusal, log_words, refusal
+from hpcdash.domain.switches import (
+    NamedSwitch,
+    SwitchKind,
+    absolute_path,
+    path_problem,
+    switch_in_environment,
+    switch_in_script,
+    unknown_words,
+    variable_names,
+    variables_in_list,
+)
+from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
+from hpcdash.stores.actions import Actions, Plan
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.launch_records import LaunchRecords
+from hpcdash.stores.logs import files_of
+from hpcdash.stores.scripts import fetch_script
+from hpcdash.stores.switch_jobs import known_values, living_table, progress_of, requested_switch
+from hpcdash.stores.switch_memory import SwitchMemory
+from hpcdash.stores.switch_scripts import (
+    clear_command,
+    drop_command,
+    dropped_path,
+    log_age_query,
+    look_query,
+    values_query,
+)
+
+Row = Mapping[str, Any]
+# The scripts of so many other jobs are read at the most, to see whether they name the same switch.
+MOST_READ = 8
+RECORDS_NAME = "launches.jsonl"
+# Where a scheduler tells what a job was given of its environment, or how it was submitted.
+_TOLD = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
+_DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
+_CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
+_NEWEST_ENTRIES = 200
+# What is remembered here is looked up for so many other jobs at the most.
+_MOST_LOOKED_UP = 200
+
+
+class SwitchRefused(HpcdashError):
+    """What is at a switch's path keeps it from being dropped or cleared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch of a job: `path` is '' where nobody knows it, then `problem` says what was looked at.
+
+    `rows` are those of the job, or of its array, as the queue has them; `named_by_person` where the path was typed.
+    """
+
+    kind: SwitchKind
+    job_id: str
+    name: str
+    owner: str
+    path: str
+    whence: str
+    rows: tuple[Row, ...]
+    detail: JobDetail
+    problem: str = ""
+    named_by_person: bool = False
+
+    @property
+    def living(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row["state"] not in ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Namesakes:
+    """The living jobs that name a switch, those of its own job first; `note` says in words which could not be read."""
+
+    rows: tuple[Row, ...]
+    note: str = ""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_unit(row) for row in self.rows))
+
+
+class Switches:
+    """The switches of one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
+
+    def __init__(self, actions: Actions, folder: Path | None) -> None:
+        self.actions = actions
+        self.store: ClusterStore = actions.store
+        self.memory = SwitchMemory(folder, self.store.name)
+        self._records = LaunchRecords(folder / RECORDS_NAME if folder else None, self.store.name)
+
+    # -- where it is
+
+    async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
+        """The switch of a job: `path` where a person named it, else what was remembered, launched, told or scripted.
+
+        Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from answering.
+        """
+        store = self.store
+        await store.open()
+        detail, rows = await asyncio.gather(store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),)))
+        row = detail.job.to_pylist()[0]
+        named = NamedSwitch(path, "as it was named") if path else await self._named(kind, job_id, row, detail)
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        problem = ""
+        whole = "" if named is None else absolute_path(named.path, row["work_dir"])
+        if named is None:
+            problem = f"neither the launch nor the script of {job_id} names its {kind.words}"
+        elif named.unknown:
+            problem = unknown_words(named)
+        elif wrong := path_problem(whole):
+            problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
+        if problem and path:
+            raise UsageError(problem, "Write the path of one file.")
+        found_rows = rows or (row,)
+        whence = named.whence if named is not None else ""
+        place = "" if problem else whole
+        return Switch(kind, job_id, name, owner, place, whence, tuple(found_rows), detail, problem, bool(path))
+
+    async def _named(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        remembered = await asyncio.to_thread(self._remembered, kind, job_id, name, owner)
+        return remembered or await self._told(kind, job_id, row, detail)
+
+    def _remembered(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
+        if path := self.memory.of_job(kind, job_id, name):
+            return NamedSwitch(path, "named here for this job before")
+        # What this very job was launched with is surer than what was named for another of its name.
+        if launched := self._launched(kind, job_id, name):
+            return launched
+        if path := self.memory.of_name(kind, name, owner):
+            return NamedSwitch(path, "named here for a job of this name before")
+        return None
+
+    def _launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
+        number = number_of(job_id)
+        try:
+            records = self._records.all()
+        except OSError:
+            return None
+        for record in reversed(records):
+            if number and number_of(record.job_id) == number and record.name in ("", name):
+                return requested_switch(kind, record.request)
+        return None
+
+    async def _told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
+        """What the scheduler tells of the job's environment, else its script."""
+        for field in _TOLD:
+            variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
+            if named := switch_in_environment(kind, variables, f"the job's {field}"):
+                return named
+        try:
+            script = await fetch_script(self.store, job_id, detail=detail)
+        except UnreachableError:
+            raise
+        except HpcdashError:
+            return None
+        return await self._in_script(kind, script.text, row)
+
+    async def _in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
+        known = known_values(row)
+        named = switch_in_script(kind, text, known)
+        names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
+        if named is None or not names or row["user"] != self.store.user:
+            return named
+        # One's own login environment is what sbatch hands to a job.
+        values = await self.store.ask(values_query(names))
+        return switch_in_script(kind, text, {**values, **known})
+
+    def remember(self, switch: Switch) -> str:
+        """Keep a path that a person named; in words why it could not be, '' where it was."""
+        if not switch.named_by_person:
+            return ""
+        try:
+            self.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
+        except OSError as error:
+            return f"the path could not be remembered: {error.strerror or error}"
+        return ""
+
+    # -- what is there
+
+    async def look(self, switch: Switch) -> SwitchLook:
+        """What is at its path now; raises CommandTimedOut where its disk does not answer."""
+        try:
+            return await self.store.ask(look_query(switch.path, switch.owner))
+        except CommandTimedOut as error:
+            error.message = f"the disk of {switch.path} does not answer"
+            raise
+
+    async def log_words(self, switch: Switch) -> str:
+        """Whether its log says that the job still looks for its switches; raises nothing."""
+        active = [row for row in switch.living if row["state"] in ACTIVE]
+        if not active:
+            return "it waits: it looks for the switch once it starts" if switch.living else "it has ended"
+        task = active[0]
+        try:
+            detail = switch.detail
+            if task["id"] != detail.job["id"][0].as_py():
+                detail = await self.store.fetch_detail(task["id"])
+            files = await files_of(self.store, task["id"], detail)
+            if files.host:
+                return f"its log is on {files.host}'s own disk: whether it grows is not known"
+            paths = [path for path in (files.stdout, files.stderr) if path and "\0" not in path]
+            if not paths:
+                return log_words(None, files.note)
+            age = await self.store.ask(log_age_query(paths))
+        except CommandTimedOut:
+            return "the disk of its log does not answer: whether the job still looks is not known"
+        except HpcdashError as error:
+            return f"whether its log grows is not known: {error.message}"
+        return log_words(age, "its log is not there yet")
+
+    async def namesakes(self, switch: Switch) -> Namesakes:
+        """The living jobs that name the same file: of the lists there are, one's own and those that look alike."""
+        units, others = await asyncio.to_thread(self._candidates, switch)
+        found = [*switch.living]
+        unread = []
+        for unit, rows, known in units:
+            if known is None:
+                unread.append((unit, rows))
+            elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
+                found += rows
+        answers = await asyncio.gather(*(self._names(switch, unit, rows[0]) for unit, rows in unread[:MOST_READ]))
+        for (_, rows), is_same in zip(unread, answers, strict=False):
+            if is_same is None:
+                others += count_jobs(rows)
+            elif is_same:
+                found += rows
+        others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
+        note = f"of {others} other jobs seen it is not known what they name" if others > 1 else ""
+        return Namesakes(tuple(found), note or ("of 1 other job seen it is not known what it names" if others else ""))
+
+    def _candidates(self, switch: Switch) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
+        """(job or array, its living rows, what is remembered of it) of those that may name the same file, those of the
+        same name first; and how many jobs are not looked into."""
+        own = _unit(switch.rows[0]) if switch.rows else array_of(switch.job_id)
+        living = living_table(self.store)
+        is_other = pc.not_equal(living["_unit"], own)
+        work_dir = switch.rows[0]["work_dir"] if switch.rows else None
+        is_like = pc.or_(pc.equal(living["user"], self.store.user), pc.equal(living["name"], switch.name))
+        if work_dir:
+            is_like = pc.or_(is_like, pc.fill_null(pc.equal(living["work_dir"], work_dir), False))
+        is_like = pc.fill_null(is_like, False)
+        units: dict[str, list[Row]] = {}
+        for row in living.filter(pc.and_(is_other, is_like)).to_pylist():
+            units.setdefault(_unit(row), []).append(row)
+        unlike = living.filter(pc.and_(is_other, pc.invert(is_like)))
+        ranked = sorted(units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0])))
+        others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:])
+        return [
+            (unit, rows, self._remembered(switch.kind, unit, str(rows[0]["name"] or ""), str(rows[0]["user"] or "")))
+            for unit, rows in ranked[:_MOST_LOOKED_UP]
+        ], others
+
+    async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
+        """Whether another job names this switch; None where that cannot be read."""
+        try:
+            if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
+                script = await fetch_script(self.store, unit)
+                named = await self._in_script(switch.kind, script.text, row)
+            else:
+                named = await self._told(switch.kind, unit, row, await self.store.fetch_detail(unit))
+        except HpcdashError:
+            return None
+        return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
+
+    def living_jobs(self, job_ids: Sequence[str]) -> int:
+        """How many of some jobs and arrays live, as the lists there are tell; asks nothing."""
+        living = living_table(self.store)
+        wanted = pa.array(sorted(set(map(array_of, job_ids))), pa.string())
+        return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
+
+    def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
+        """How long ago it was dropped from here, as the journal has it; None where not, or where it was cleared."""
+        drop, clear = _DROPS[switch.kind], _CLEARS[switch.kind]
+        try:
+            entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
+        except HpcdashError:
+            return None
+        for entry in entries:
+            if entry.cluster != self.store.name or entry.verb not in (drop, clear) or entry.state != "done":
+                continue
+            if any(dropped_path(argv) == switch.path for argv in entry.commands):
+                return self.store.clock.now() - entry.at if entry.verb == drop else None
+        return None
+
+    # -- what is done
+
+    def plan_drop(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+        """What drops it; raises SwitchRefused where something is in the way."""
+        if why := refusal(look):
+            raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, look))
+        return self._plan(_DROPS[switch.kind], switch, drop_command(look, switch.owner, job_ids or (switch.job_id,)))
+
+    def plan_clear(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+        """What removes the file; raises SwitchRefused where it is not there, or no switch."""
+        if why := clear_refusal(look):
+            raise SwitchRefused(f"{switch.path}: {why}")
+        return self._plan(_CLEARS[switch.kind], switch, clear_command(look, job_ids or (switch.job_id,)))
+
+    def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
+        return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
+
+    async def progress(self, look: SwitchLook, job_ids: Sequence[str]) -> Progress:
+        """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError."""
+        backend, store = self.store.backend, self.store
+        ids = tuple(dict.fromkeys(map(array_of, job_ids)))
+        if not ids or look.file.changed_at is None:
+            return Progress()
+        rows = list(await self.actions.rows_of(ids))
+        past: Sequence[Row] = ()
+        if store.probe is None or store.probe.has_accounting is not False:
+            try:
+                past = (await store.ask(backend.history_query(None, 0, ids))).table.to_pylist()
+            except UnreachableError:
+                raise
+            except HpcdashError:
+                past = ()
+        queued = {row["id"] for row in rows}
+        return progress_of([*rows, *(row for row in past if row["id"] not in queued)], look.file.changed_at)
+
+
+def _unit(row: Row) -> str:
+    """The job, or the array a row is of."""
+    return str(row["array_id"] or row["id"])
+
+
+def _number(job_id: str) -> int:
+    return int(number_of(job_id) or 0)
+
+
+def _next_step(switch: Switch, look: SwitchLook) -> str:
+    if look.is_dropped:
+        return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
+    if look.problem:
+        return "Does the job make this folder? --path names another file."
+    return ""

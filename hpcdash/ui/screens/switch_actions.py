@@ -1,0 +1,43 @@
+"""What keys do to the switches of trainings: the kill switch and the save switch of the job one points at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.ui.screens.acting import Acting
+
+if TYPE_CHECKING:
+    from hpcdash.domain.switches import SwitchKind
+
+
+class SwitchActions(Acting):
+    """The handlers of the registry's actions on switches, for MainScreen."""
+
+    def do_kill_switch(self) -> None:
+        from hpcdash.domain.switches import SwitchKind
+
+        self._open_switch(SwitchKind.KILL)
+
+    def do_save_switch(self) -> None:
+        from hpcdash.domain.switches import SwitchKind
+
+        self._open_switch(SwitchKind.SAVE)
+
+    def _open_switch(self, kind: SwitchKind) -> None:
+        # Few ask for it, and the first screen does not wait for it.
+        from hpcdash.stores.switches import Switches
+        from hpcdash.ui.screens.switch_dialog import SwitchDialog
+
+        job_ids = self.view.targets().job_ids or tuple(filter(None, [self.view.pointed_job()]))
+        if not job_ids:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+            return
+        if len(job_ids) > 1:
+            words = f"a {kind.words} is asked for one job or array: all that name the same file see it"
+            self.notify(words, severity="warning", timeout=6, markup=False)
+            return
+        job_id = array_of(job_ids[0]) if holds_many(job_ids[0]) else job_ids[0]
+        session = self.session
+        switches = Switches(session.actions, session.actions.journal.path.parent)
+        self.app.push_screen(SwitchDialog(session, switches, job_id, kind))

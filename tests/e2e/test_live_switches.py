@@ -1,0 +1,110 @@
+"""`hpcdash kill-switch` and `save-switch`, from a shell, over ssh, on a real Slurm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program, program_over_ssh
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.daemons import wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+
+@pytest.fixture
+def program(slurm_lab: SlurmLab, tmp_path: Path) -> Program:
+    return program_over_ssh(slurm_lab, tmp_path / "home")
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A folder of alice's whose group may write."""
+    folder = Path(tempfile.mkdtemp(prefix="hpcdash-run-"))
+    shutil.chown(folder, "alice", "alice")
+    folder.chmod(0o2770)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def array(slurm_lab: SlurmLab, program: Program, run: Path) -> Iterator[str]:
+    """An array of five, one at a time, that looks for its switches at its start and while it runs."""
+    script = program.home / "train.sh"
+    script.write_text(
+        f"""#!/bin/bash
+#SBATCH --time=5 --array=1-5%1 --output=/dev/null
+export HPCDASH_KILL_SWITCH="{run}/KILL"
+export HPCDASH_SAVE_SWITCH="{run}/SAVE"
+[ -e "$HPCDASH_KILL_SWITCH" ] && exit 0
+touch {run}/up
+while [ ! -e "$HPCDASH_KILL_SWITCH" ]; do
+  sleep 0.1
+  [ -e "$HPCDASH_SAVE_SWITCH" ] && rm "$HPCDASH_SAVE_SWITCH"
+done
+exit 0
+"""
+    )
+    number = program("submit", str(script)).text.strip()
+    wait_until("the first task to be up", (run / "up").exists, 20)
+    yield number
+    slurm_lab.admin("scancel", "--quiet", number, check=False)
+
+
+def test_all_tasks_of_an_array_burn_through_with_status_0(program: Program, run: Path, array: str) -> None:
+    before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
+    assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
+    assert before["whence"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
+    assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == ("alice", True, [])
+    assert "there is no terminal to ask on" in program("kill-switch", array).refused(2)
+    dropped = program("kill-switch", array, "--yes")
+    assert (dropped.status, dropped.text) == (0, f"{array}  dropped {run}/KILL\n")
+    assert "stops: 5 jobs of alice" in dropped.stderr
+    assert (run / "KILL").owner() == "alice"
+
+    def burnt() -> bool:
+        told = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
+        return (told["living"], told["ended_since"], told["ended_cleanly"]) == (0, 5, 5)
+
+    wait_until("all to end cleanly", burnt, 60)
+    assert "seen: 5 of 5 ended, cleanly" in program("kill-switch", array, "--status").text
+    again = program("kill-switch", array, "--yes").refused(1)
+    assert "already dropped" in again
+    assert "by alice" in again
+    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, which alice made\n"
+    assert not (run / "KILL").exists()
+    noted = program("journal").text.splitlines()
+    assert [line.split()[3] for line in noted[1:3]] == ["clear-kill-switch", "kill-switch"]
+
+
+def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, array: str) -> None:
+    assert program("save-switch", array).text == f"{array}  dropped {run}/SAVE\n"
+    wait_until("the program to remove it", lambda: not (run / "SAVE").exists(), 20)
+    assert "removed by the program since" in program("save-switch", array, "--status").text
+
+
+def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
+    assert "nothing is changed here" in program("--read-only", "save-switch", array).refused(2)
+    assert "nothing is changed here" in program("--read-only", "kill-switch", array, "--clear").refused(2)
+    assert program("--read-only", "kill-switch", array, "--status").status == 0
+    assert not (run / "SAVE").exists()
+
+
+def test_a_link_that_a_colleague_planted_is_refused_and_said(program: Program, run: Path, array: str) -> None:
+    (run / "KILL").symlink_to("/home/alice/.ssh/rc")
+    subprocess.run(["chown", "-h", "bob", run / "KILL"], check=True)
+    assert "a link of bob's to /home/alice/.ssh/rc" in program("kill-switch", array, "--yes").refused(1)
+    assert "a link of bob's" in program("kill-switch", array, "--clear").refused(1)
+    assert (run / "KILL").is_symlink()
+
+
+def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: str) -> None:
+    assert program("save-switch", array, "--path", f"{run}/ELSE").status == 0
+    told = program("save-switch", array, "--status", "--format", "json").json["switches"][0]
+    assert (told["path"], told["present"]) == (f"{run}/ELSE", "file")
+    assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)

@@ -1,0 +1,254 @@
+"""The keys K and S: the dialog of a job's switches, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from hpcdash.errors import program_words
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Completed
+from hpcdash.ui.screens.switch_dialog import SwitchDialog
+from tests.ui.acting_stage import EVERYDAY, ActingTransport, acting_app, mark, point_at
+from tests.ui.stage import press, screen_text, settled, type_text, until
+
+
+class SwitchTransport(ActingTransport):
+    """Every job's script is `script`; what looks at files and makes them is run here, on real ones.
+
+    `told` is what a look is answered instead, by the names of its answers.
+    """
+
+    def __init__(self, script: str) -> None:
+        super().__init__(*EVERYDAY)
+        self.recent = [*self.mine]
+        self.script = script
+        self.looks = 0
+        self.told: dict[str, str] = {}
+        self.taken_at_once: Path | None = None
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        words = program_words(argv)
+        if words[:2] == ("scontrol", "write"):
+            return Completed(argv, 0, self.script.encode(), b"", 0.01)
+        if words[0] == "scontrol" and "show" in words:
+            told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
+            return Completed(argv, 0, told.encode(), b"", 0.01)
+        if words[:2] == ("sh", "-c") and "changed()" in words[2] and self.told:
+            token = words[4]
+            answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
+            return Completed(argv, 0, answer.encode(), b"", 0.01)
+        if words[:2] == ("sh", "-c") and "pwd -P" in words[2]:
+            self.looks += "changed()" in words[2]
+            process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
+            stdout, stderr = await process.communicate()
+            if self.taken_at_once is not None and "set -C" in words[2]:
+                self.taken_at_once.unlink()
+            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+        return await super().run(argv, **limits)
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A folder with the same name at each run, as it is shown."""
+    folder = Path(tempfile.gettempdir()) / "hpcdash-run-of-a-test"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def transport(run: Path) -> SwitchTransport:
+    return SwitchTransport(
+        f"#!/bin/bash\nexport HPCDASH_KILL_SWITCH='{run}/KILL'\nexport HPCDASH_SAVE_SWITCH={run}/SAVE\n"
+    )
+
+
+async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
+    """The dialog, once all that it asks for is answered."""
+    await settled(pilot)
+    await point_at(pilot, row)
+    await press(pilot, key)
+    dialog = pilot.app.screen
+    assert isinstance(dialog, SwitchDialog)
+
+    def answered() -> bool:
+        return dialog.switch is not None and all(worker.is_finished for worker in pilot.app.workers)
+
+    await until(pilot, answered)
+    await settled(pilot)
+    return dialog
+
+
+async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "K")
+        text = screen_text(app)
+        assert f"{run}/KILL" in text
+        assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
+        assert "may not write there: colleagues could not drop it" in text
+        assert "9 jobs" in text, "all of alice's have the same script"
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        await press(pilot, "enter")
+        assert not isinstance(app.screen, SwitchDialog)
+        assert not (run / "KILL").exists()
+
+
+async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransport, tmp_path: Path, run: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: "not seen yet" in screen_text(app))
+        assert (run / "KILL").read_bytes() == b""
+        # An end between two polls; each poll is one look at the file.
+        looks = transport.looks
+        store = app.main.session.store
+        transport.mine = transport.recent = [row for row in transport.mine if row["jobarrayid"] != "102"]
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: transport.looks > looks)
+        await settled(pilot)
+        await press(pilot, "c")
+        await until(pilot, lambda: "cleared: not there any more" in screen_text(app))
+        assert not (run / "KILL").exists()
+        assert dialog.can_drop
+        await press(pilot, "escape")
+        entries, _ = app.main.session.actions.journal.read()
+        assert [(one.verb, one.state) for one in entries] == [("clear-kill-switch", "done"), ("kill-switch", "done")]
+
+
+async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "S")
+        assert app.focused is not None
+        assert app.focused.id == "yes", "a save is harmless"
+        await press(pilot, "enter")
+        await until(pilot, lambda: (run / "SAVE").exists() and "not seen yet" in screen_text(app))
+        (run / "SAVE").unlink()
+        dialog._heard(Changed(Kind.MINE))
+        await until(pilot, lambda: "seen: removed by the program at " in screen_text(app))
+
+
+async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport.taken_at_once = run / "SAVE"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "S")
+        await press(pilot, "y")
+        await until(pilot, lambda: "seen: removed by the program at " in screen_text(app))
+
+
+async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport.script = "#!/bin/bash\nsrun train\n"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        assert "names its kill switch" in screen_text(app)
+        await type_text(pilot, "/a/../b")
+        await pilot.press("enter")
+        await until(pilot, lambda: "write where it really is" in screen_text(app))
+        app.screen.query_one(Input).value = f"{run}/KILL"
+        await press(pilot, "enter")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        await settled(pilot)
+        await press(pilot, "escape", "K")
+        await until(pilot, lambda: "named here for this job before" in screen_text(app))
+
+
+async def test_a_planted_link_is_told_and_cannot_be_dropped_on(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    (run / "KILL").symlink_to("/nowhere/at\x1b[2J/all")
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        assert "not a switch" in screen_text(app)
+        assert not dialog.can_drop
+        assert not dialog.can_clear
+        await press(pilot, "y", "c")
+        assert (run / "KILL").is_symlink()
+
+
+async def test_read_only_mode_has_no_such_keys(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path, read_only=True)
+    async with app.run_test() as pilot:
+        await settled(pilot)
+        await press(pilot, "K", "S")
+        assert app.screen is app.main
+
+
+async def test_several_marked_jobs_are_not_asked_for_at_once(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test() as pilot:
+        await settled(pilot)
+        await mark(pilot, "101", "102")
+        await press(pilot, "K")
+        assert app.screen is app.main
+
+
+LINK = {
+    "thing": "link",
+    "file-n": "lrwxrwxrwx 1 1002 2000 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+    "file-o": "lrwxrwxrwx 1 bob 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+    "file-g": "lrwxrwxrwx 1 physics 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+}
+DROPPED = {
+    "thing": "file",
+    "file-n": "-rw-rw-r-- 1 1002 2000 0 Nov 21 08:00 ./KILL",
+    "file-o": "-rw-rw-r-- 1 bob 0 Nov 21 08:00 ./KILL",
+    "file-g": "-rw-rw-r-- 1 physics 0 Nov 21 08:00 ./KILL",
+    "file-at": "1795249820",
+}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("scene", ["kill", "save", "unknown", "link", "dropped"])
+def test_a_switch_s_dialog_looks_as_it_did(
+    snap_compare: Any, transport: SwitchTransport, scene: str, size: tuple[int, int], tmp_path: Path, run: Path
+) -> None:
+    if scene == "unknown":
+        transport.script = "#!/bin/bash\nsrun train\n"
+    transport.told = {
+        "now": "1795250000",
+        "me": "1001 alice",
+        "groups": "2000",
+        "there": str(run),
+        "folder-n": "drwxr-sr-x 2 1001 2000 4096 Nov 21 08:00 .",
+        "folder-o": "drwxr-sr-x 2 alice 4096 Nov 21 08:00 .",
+        "folder-g": "drwxr-sr-x 2 physics 4096 Nov 21 08:00 .",
+        "writable": "yes",
+        "thing": "nothing",
+        **(LINK if scene == "link" else DROPPED if scene == "dropped" else {}),
+    }
+
+    async def go_there(pilot: Pilot[Any]) -> None:
+        await opened(pilot, "S" if scene == "save" else "K", "101" if scene != "kill" else "200[]")
+        for field in pilot.app.screen.query(Input):
+            field.cursor_blink = False
+        await settled(pilot)
+
+    assert snap_compare(acting_app(transport, tmp_path), terminal_size=size, run_before=go_there)
