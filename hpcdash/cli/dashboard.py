@@ -30,12 +30,23 @@ def run_dashboard(common: CommonOptions) -> None:
     prompter = UiPrompter()
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
-    sessions = [build_session(cluster, pool, zone=zone) for cluster in chosen_clusters(common, settings)]
+    sessions = [
+        _watched(build_session(cluster, pool, zone=zone), settings) for cluster in chosen_clusters(common, settings)
+    ]
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
     is_first = not os.path.exists(_tour_marker())
     notice = why_this(common, settings)
     run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
+
+
+def _watched(session: ClusterSession, settings: Settings) -> ClusterSession:
+    """With its watchdogs, which begin with what `hpcdash watch` knows and tell nobody but this screen."""
+    from hpcdash.stores.watch_board import WatchBoard
+    from hpcdash.stores.watch_state import WatchFiles
+
+    files = WatchFiles(state_root() / "watch", session.name)
+    return replace(session, watching=WatchBoard(session.store, settings.watch, files))
 
 
 def _tour_marker() -> Path:
@@ -94,6 +105,7 @@ def run_app(
         prompter=prompter,
         first_view=view,
         aliases=settings.aliases,
+        metric_patterns=settings.metrics.patterns,
         run_outside=run_outside,
         notice=notice,
         tour=tour,

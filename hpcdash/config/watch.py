@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, time
 from typing import Any, Protocol, TypeVar
 
 from hpcdash.config import values
-from hpcdash.config.problems import KeyPath, dotted, quoted, shown
-from hpcdash.config.values import Reader, Unfit
-from hpcdash.domain.units import DAY, parse_duration, parse_memory
-from hpcdash.errors import ConfigError
+from hpcdash.config import watch_values as of_watch
+from hpcdash.config.problems import KeyPath, dotted, quoted
+from hpcdash.config.values import Reader
 from hpcdash.watch.configured import (
     ANYONE,
     QUOTA_TOOLS,
@@ -26,8 +24,6 @@ from hpcdash.watch.configured import (
     TrainRule,
     WatchSettings,
 )
-from hpcdash.watch.findings import Severity
-from hpcdash.watch.quiet import zone_of
 from hpcdash.watch.settings import (
     AlertSettings,
     AppriseSettings,
@@ -45,8 +41,6 @@ from hpcdash.watch.settings import (
 )
 
 T = TypeVar("T")
-_LONGEST_SECONDS = 3650.0 * DAY
-_LARGEST = 10**18
 
 
 class Checking(Protocol):
@@ -61,199 +55,61 @@ class Checking(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def seconds(value: object) -> float:
-    """A number of seconds, or text with a unit: 30m, 2h, 1d12h."""
-    if isinstance(value, str):
-        try:
-            found = parse_duration(value)
-        except ValueError:
-            found = None
-        if found is None:
-            raise Unfit(f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}")
-        value = found
-    return values.number(value, 0, _LONGEST_SECONDS, "seconds")
-
-
-def some_seconds(value: object) -> float:
-    """More than none."""
-    found = seconds(value)
-    if found <= 0:
-        raise Unfit("expected more than 0 seconds")
-    return found
-
-
-def round_seconds(value: object) -> float:
-    """From one round to the next: a minute to a day."""
-    return values.number(seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)")
-
-
-def seconds_or_never(value: object) -> float | str:
-    """Seconds; "never" as that word."""
-    return "never" if value == "never" else some_seconds(value)
-
-
-def amount_bytes(value: object) -> int:
-    """A number of bytes, or text with a unit: 500G, 2T."""
-    if isinstance(value, str):
-        try:
-            return parse_memory(value)
-        except ValueError:
-            raise Unfit(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
-    return _count(value, 0)
-
-
-def count(value: object) -> int:
-    return _count(value, 0)
-
-
-def counted(value: object) -> int:
-    """One at least."""
-    return _count(value, 1)
-
-
-def share(value: object) -> float:
-    """A part of a whole: above 0, at most 1."""
-    return values.number(value, 0.001, 1, why=" (a share: 0.85 is 85 %)")
-
-
-def severity(value: object) -> Severity:
-    return Severity[values.one_of("info", "warning", "critical")(value).upper()]
-
-
-def texts(value: object) -> tuple[str, ...]:
-    """An array of texts, one at least."""
-    if not isinstance(value, list) or not value:
-        raise Unfit(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
-    return tuple(map(values.line_of_text, value))
-
-
-def absolute_path(value: object) -> str:
-    text = values.line_of_text(value)
-    if not text.startswith("/"):
-        raise Unfit(f"expected a path from the root, not {shown(text)}")
-    return text
-
-
-def path_here(value: object) -> str:
-    """A file of this machine, from the root or from the home folder."""
-    text = values.line_of_text(value)
-    if not text.startswith(("/", "~/")):
-        raise Unfit(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
-    return text
-
-
-def clock(value: object) -> time:
-    """A time of day, as TOML's own or as text: 22:00."""
-    if isinstance(value, time):
-        return value
-    try:
-        return time.fromisoformat(values.line_of_text(value))
-    except ValueError:
-        raise Unfit(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
-
-
-def zone(value: object) -> str:
-    text = values.line_of_text(value)
-    try:
-        zone_of(text)
-    except ConfigError as error:
-        raise Unfit(error.message) from None
-    return text
-
-
-def moment(value: object) -> float:
-    """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
-    if not isinstance(value, datetime):
-        raise Unfit(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
-    return value.timestamp()
-
-
-def quota_owner(value: object) -> str:
-    text = values.line_of_text(value)
-    kind, colon, name = text.partition(":")
-    if kind not in ("user", "group", "project") or (kind != "user" and not name) or (colon and not name):
-        raise Unfit(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
-    if name.startswith("-"):
-        raise Unfit("a name does not begin with '-'")
-    return text
-
-
-def secret_text(value: object) -> str:
-    """Text that no message repeats."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise Unfit("expected text in quotes, on one line")
-    return value
-
-
-def secret_texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise Unfit("expected an array of texts")
-    return tuple(map(secret_text, value))
-
-
-def variable_name(value: object) -> str:
-    text = values.line_of_text(value)
-    if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
-        raise Unfit("expected the name of an environment variable, not its value")
-    return text
-
-
-def _count(value: object, smallest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _LARGEST:
-        raise Unfit(f"expected a whole number of at least {smallest}, not {shown(value)}")
-    return value
-
-
 _TOP: Mapping[str, Reader] = {
-    "every_seconds": round_seconds,
-    "pulse_file": path_here,
-    "unreachable_rounds": counted,
+    "every_seconds": of_watch.round_seconds,
+    "pulse_file": of_watch.path_here,
+    "unreachable_rounds": of_watch.counted,
     "never_starts": values.flag,
-    "snooze_seconds": some_seconds,
+    "snooze_seconds": of_watch.some_seconds,
 }
 _ALERTS: Mapping[str, Reader] = {
-    "least": severity,
-    "remind_seconds": seconds_or_never,
-    "settle_seconds": seconds,
+    "least": of_watch.severity,
+    "remind_seconds": of_watch.seconds_or_never,
+    "settle_seconds": of_watch.seconds,
     "tells_recovery": values.flag,
 }
-_QUIET: Mapping[str, Reader] = {"start": clock, "end": clock, "zone": zone, "lets_through": severity}
-_MEANT: Mapping[str, Reader] = {"name": values.line_of_text, "users": texts, "clusters": texts}
-_WHERE: Mapping[str, Reader] = {"clusters": texts}
+_QUIET: Mapping[str, Reader] = {
+    "start": of_watch.clock,
+    "end": of_watch.clock,
+    "zone": of_watch.zone,
+    "lets_through": of_watch.severity,
+}
+_MEANT: Mapping[str, Reader] = {"name": values.line_of_text, "users": of_watch.texts, "clusters": of_watch.texts}
+_WHERE: Mapping[str, Reader] = {"clusters": of_watch.texts}
 _STORAGE: Mapping[str, Reader] = {
-    "path": absolute_path,
-    "share": share,
+    "path": of_watch.absolute_path,
+    "share": of_watch.share,
     "is_scratch": values.flag,
-    "full_at": share,
-    "floor_bytes": amount_bytes,
-    "floor_inodes": count,
-    "forecast_seconds": seconds_or_never,
-    "critical_seconds": seconds,
-    "limit_bytes": amount_bytes,
-    "limit_inodes": counted,
-    "planned_bytes_a_day": amount_bytes,
+    "full_at": of_watch.share,
+    "floor_bytes": of_watch.amount_bytes,
+    "floor_inodes": of_watch.count,
+    "forecast_seconds": of_watch.seconds_or_never,
+    "critical_seconds": of_watch.seconds,
+    "limit_bytes": of_watch.amount_bytes,
+    "limit_inodes": of_watch.counted,
+    "planned_bytes_a_day": of_watch.amount_bytes,
 }
-_QUOTA: Mapping[str, Reader] = {"quota": values.one_of(*QUOTA_TOOLS), "quota_of": quota_owner}
+_QUOTA: Mapping[str, Reader] = {"quota": values.one_of(*QUOTA_TOOLS), "quota_of": of_watch.quota_owner}
 _CHECKPOINT: Mapping[str, Reader] = {
-    "interval_seconds": some_seconds,
-    "save_seconds": some_seconds,
-    "spare_seconds": seconds,
+    "interval_seconds": of_watch.some_seconds,
+    "save_seconds": of_watch.some_seconds,
+    "spare_seconds": of_watch.seconds,
 }
-_SAVED: Mapping[str, Reader] = {"checkpoints": absolute_path, "saved": absolute_path}
+_SAVED: Mapping[str, Reader] = {"checkpoints": of_watch.absolute_path, "saved": of_watch.absolute_path}
 _MAIL: Mapping[str, Reader] = {
-    "recipients": texts,
+    "recipients": of_watch.texts,
     "sender": values.line_of_text,
     "host": values.line_of_text,
     "port": values.port,
     "security": values.one_of("starttls", "tls", "none"),
     "user": values.line_of_text,
-    "ca_file": absolute_path,
-    "timeout_seconds": some_seconds,
+    "ca_file": of_watch.absolute_path,
+    "timeout_seconds": of_watch.some_seconds,
 }
 _WEBHOOK: Mapping[str, Reader] = {
     "form": values.one_of("json", "slack"),
-    "ca_file": absolute_path,
-    "timeout_seconds": some_seconds,
+    "ca_file": of_watch.absolute_path,
+    "timeout_seconds": of_watch.some_seconds,
 }
 _TABLES = (
     *("quiet", "snoozed", "running", "hanging", "storage", "nodes", "trains", "saves", "failures"),
@@ -278,7 +134,7 @@ class _Watch:
         alerts = {name: _never(given.pop(name)) for name in _ALERTS if name in given}
         quiet = checking.fields(checking.table(table, ("watch",), "quiet"), ("watch", "quiet"), _QUIET)
         kept = checking.table(table, ("watch",), "snoozed")
-        snoozed = checking.fields(kept, ("watch", "snoozed"), dict.fromkeys(kept, moment))
+        snoozed = checking.fields(kept, ("watch", "snoozed"), dict.fromkeys(kept, of_watch.moment))
         terminal = {"bell": values.flag, "notification": values.flag}
         rings = checking.fields(checking.table(table, ("watch",), "terminal"), ("watch", "terminal"), terminal)
         notices = (*self._mail(), *self._webhooks(), *self._commands(), *self._apprise())
@@ -337,12 +193,12 @@ class _Watch:
             self._checking.problem(path, f"there are several clusters: say which it is on, as in clusters = [{named}]")
 
     def _running(self, table: Mapping[str, object], path: KeyPath) -> RunningRule | None:
-        meant, fit = self._split(table, path, _MEANT, {"severity": severity})
+        meant, fit = self._split(table, path, _MEANT, {"severity": of_watch.severity})
         self._is_placed(meant, path)
         return RunningRule(meant, **fit) if self._needs(table, path, "name") else None
 
     def _hanging(self, table: Mapping[str, object], path: KeyPath) -> HangingRule | None:
-        own = {"limit_seconds": some_seconds, "severity": severity, "log": absolute_path}
+        own = {"limit_seconds": of_watch.some_seconds, "severity": of_watch.severity, "log": of_watch.absolute_path}
         meant, fit = self._split(table, path, _MEANT, own)
         return HangingRule(meant, log=fit.pop("log", ""), watch=HangingWatch(**fit))
 
@@ -356,11 +212,11 @@ class _Watch:
         return StorageRule(StorageWatch(**fit), meant, **quota)
 
     def _nodes(self, table: Mapping[str, object], path: KeyPath) -> NodesRule | None:
-        meant, fit = self._split(table, path, _WHERE, {"queues": texts, "least_spare_share": share})
+        meant, fit = self._split(table, path, _WHERE, {"queues": of_watch.texts, "least_spare_share": of_watch.share})
         return NodesRule(meant, NodesWatch(**fit))
 
     def _trains(self, table: Mapping[str, object], path: KeyPath) -> TrainRule | None:
-        meant, fit = self._split(table, path, _MEANT, {"fewest_waiting": counted})
+        meant, fit = self._split(table, path, _MEANT, {"fewest_waiting": of_watch.counted})
         return TrainRule(meant, TrainWatch(**fit))
 
     def _saves(self, table: Mapping[str, object], path: KeyPath) -> SavesRule | None:
@@ -374,7 +230,7 @@ class _Watch:
         return SavesRule(meant, CheckpointWatch(**fit), **told)
 
     def _failures(self, table: Mapping[str, object], path: KeyPath) -> FailuresRule | None:
-        meant, fit = self._split(table, path, _WHERE, {"in_a_row": counted, "most_nodes": counted})
+        meant, fit = self._split(table, path, _WHERE, {"in_a_row": of_watch.counted, "most_nodes": of_watch.counted})
         return FailuresRule(meant, FailuresWatch(**fit))
 
     # -- who is told
@@ -395,7 +251,7 @@ class _Watch:
     def _webhooks(self) -> Iterable[Notice]:
         def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
             own = {key: value for key, value in table.items() if key not in _HEADERS}
-            fit, secret = self._with_secret(own, path, _WEBHOOK, "url", secret_text)
+            fit, secret = self._with_secret(own, path, _WEBHOOK, "url", of_watch.secret_text)
             headers = self._headers(table, path)
             if secret is None:
                 self._checking.problem(path, "url_file, url_env or url is missing: where to post")
@@ -408,9 +264,9 @@ class _Watch:
     def _headers(self, table: Mapping[str, object], path: KeyPath) -> dict[str, Secret]:
         found: dict[str, Secret] = {}
         for key, field, reader in (
-            ("headers", "text", secret_text),
-            ("headers_file", "file", path_here),
-            ("headers_env", "variable", variable_name),
+            ("headers", "text", of_watch.secret_text),
+            ("headers_file", "file", of_watch.path_here),
+            ("headers_env", "variable", of_watch.variable_name),
         ):
             named = self._checking.table(table, path, key)
             fit = self._checking.fields(named, (*path, key), dict.fromkeys(named, reader))
@@ -419,7 +275,7 @@ class _Watch:
 
     def _commands(self) -> Iterable[Notice]:
         def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
-            fit = self._checking.fields(table, path, {"argv": texts, "limit_seconds": some_seconds})
+            fit = self._checking.fields(table, path, {"argv": of_watch.texts, "limit_seconds": of_watch.some_seconds})
             if not self._needs(table, path, "argv") or "argv" not in fit:
                 return None
             return Notice(CommandSettings(**fit), key=dotted(path))
@@ -428,7 +284,7 @@ class _Watch:
 
     def _apprise(self) -> Iterable[Notice]:
         def read(table: Mapping[str, object], path: KeyPath) -> Notice | None:
-            fit, secret = self._with_secret(table, path, {"limit_seconds": some_seconds}, "urls", None)
+            fit, secret = self._with_secret(table, path, {"limit_seconds": of_watch.some_seconds}, "urls", None)
             if secret is None:
                 self._checking.problem(path, "urls_file or urls_env is missing: where apprise's addresses are")
                 return None
@@ -445,8 +301,8 @@ class _Watch:
         in_the_file: Reader | None,
     ) -> tuple[dict[str, Any], Secret | None]:
         ways: dict[str, tuple[str, Reader]] = {
-            f"{name}_file": ("file", path_here),
-            f"{name}_env": ("variable", variable_name),
+            f"{name}_file": ("file", of_watch.path_here),
+            f"{name}_env": ("variable", of_watch.variable_name),
         }
         if in_the_file is not None:
             ways[name] = ("text", in_the_file)

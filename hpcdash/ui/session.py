@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import TYPE_CHECKING
 
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launches import Launches
 from hpcdash.stores.poller import Poller
+
+if TYPE_CHECKING:
+    # Its rules are loaded when something is first judged.
+    from hpcdash.stores.watch_board import WatchBoard
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,7 @@ class ClusterSession:
     origin: str = ""
     zone: tzinfo | None = None
     launches: Launches | None = None
+    watching: WatchBoard | None = None
 
     @property
     def name(self) -> str:

@@ -69,6 +69,12 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
     return StatusPart(words, "", "ok")
 
 
+def alerts_words(session: ClusterSession) -> str:
+    """How many alerts there are that are not silent; '' for none, and where nothing is judged."""
+    count = session.watching.count if session.watching is not None else 0
+    return "" if not count else "1 alert" if count == 1 else f"{count} alerts"
+
+
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
     """Who and where, age, counts, connection, commands a minute and the last answer's time."""
     store = session.store
@@ -87,6 +93,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
             f"{store.user}@{store.name}" if store.user else store.name,
         ),
         StatusPart("read-only" if read_only else "", "bold"),
+        StatusPart(alerts_words(session), "bold"),
         StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
         StatusPart(long_counts, "", short_counts),
         _line_part(session, shown_error(session, view)),

@@ -1,0 +1,165 @@
+"""`hpcdash watch`: the watchdogs of the configuration in the foreground, or one round for cron. Draws nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.config import Settings, load_settings
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age, parse_duration
+from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError, UsageError
+from hpcdash.stores.watch_round import RoundReport, watch_round
+from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.ui.session import ClusterSession
+from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.message import trial_message
+from hpcdash.watch.notifiers.base import Notifier
+from hpcdash.watch.notifiers.delivery import deliver
+from hpcdash.watch.notifiers.terminal import TerminalNotifier
+from hpcdash.watch.pulse import pulse_line
+from hpcdash.watch.secrets import notifiers_of
+
+_SHORTEST_ROUND_SECONDS = 1
+
+
+def watch_folder() -> Path:
+    """Where watchdogs keep what they remember."""
+    return state_root() / "watch"
+
+
+def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
+    """Rounds until interrupted, or `once`; ends with 3 where a cluster could not be asked in the one round."""
+    settings = load_settings(common.config)
+    watch = settings.watch
+    if every is not None:
+        watch = replace(watch, every_seconds=_every(every))
+    if not watch.is_configured and not trial:
+        words = "no [watch] is in the configuration: only jobs that never start are looked for, and nobody is told"
+        print(f"hpcdash: {words}. `hpcdash config example` shows what can be watched.", file=sys.stderr)
+    notifiers, warnings = notifiers_of(watch.notices, str(settings.file or ""))
+    for words in warnings:
+        _complain(words)
+    if watch.terminal is not None and sys.stdout.isatty() and not once:
+        notifiers.append(TerminalNotifier(watch.terminal))
+    if trial:
+        _try(notifiers, dry_run=dry_run)
+        return
+    reached = asyncio.run(_Watch(common, settings, watch, notifiers, dry_run=dry_run).run(once=once))
+    if not reached:
+        sys.exit(EXIT_UNREACHABLE)
+
+
+def _every(text: str) -> float:
+    try:
+        seconds = parse_duration(text, bare_unit_seconds=60)
+    except ValueError as error:
+        raise UsageError(f"--every: {error}", "Write 10m or 1h; a number is minutes.") from None
+    if seconds is None or seconds < _SHORTEST_ROUND_SECONDS:
+        raise UsageError(f"--every: {text!r} is no interval", "Write 10m or 1h; a number is minutes.")
+    return float(seconds)
+
+
+def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
+    """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not take it."""
+    if not notifiers:
+        raise UsageError("nobody is told: [watch] names no one", "`hpcdash config example` shows the ways.")
+    deliveries = asyncio.run(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
+    for one in deliveries:
+        print(visible(one.words), flush=True)
+    if not dry_run and not all(one.reached for one in deliveries):
+        raise HpcdashError("not everyone was reached")
+
+
+class _Watch:
+    def __init__(
+        self,
+        common: CommonOptions,
+        settings: Settings,
+        watch: WatchSettings,
+        notifiers: Sequence[Notifier],
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._watch = watch
+        self._notifiers = notifiers
+        self._dry_run = dry_run
+        pool = connection_pool(TerminalPrompter())
+        self._sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
+
+    async def run(self, *, once: bool) -> bool:
+        """Whether all clusters could be asked, of the one round; otherwise it does not end by itself."""
+        names = ", ".join(session.store.title for session in self._sessions)
+        if not once:
+            _tell(f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it")
+        try:
+            while True:
+                began = time.monotonic()
+                reached = await asyncio.gather(*map(self._round, self._sessions))
+                if once:
+                    return all(reached)
+                await asyncio.sleep(max(0.0, began + self._watch.every_seconds - time.monotonic()))
+        finally:
+            for session in self._sessions:
+                await session.store.close()
+
+    async def _round(self, session: ClusterSession) -> bool:
+        store = session.store
+        files = WatchFiles(watch_folder(), store.name)
+        try:
+            report = await watch_round(store, self._watch, files, self._notifiers, dry_run=self._dry_run)
+        except HpcdashError as error:
+            _complain(f"{store.title}: {error}")
+            return True
+        self._report(session, report)
+        return report.look.is_reached
+
+    def _report(self, session: ClusterSession, report: RoundReport) -> None:
+        title, look = session.store.title, report.look
+        for words in (*report.problems, *look.problems):
+            _complain(f"{title}: {words}")
+        for words in look.pulses:
+            self._pulse(words)
+        asked = f"{look.job_count} jobs, {report.commands} commands" if look.is_reached else "not reached"
+        _tell(f"{title}: {asked}, {len(report.told.alerts.states)} wrong, {len(report.told.events)} to tell")
+        for event in report.told.events:
+            _tell(f"{title}: {event.kind} {event.finding.severity.word}: {event.finding.words}")
+        for delivery in report.told.deliveries:
+            if delivery.problem:
+                _complain(f"{title}: {delivery.words}")
+            else:
+                _tell(f"{title}: {delivery.words}")
+
+    def _pulse(self, words: str) -> None:
+        line = pulse_line(datetime.now().astimezone(), words) + "\n"
+        if not self._watch.pulse_file:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            return
+        path = Path(self._watch.pulse_file).expanduser()
+        try:
+            # At the end in one piece: a training writes there too.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                os.write(descriptor, line.encode("utf-8", "replace"))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _complain(f"{path}: {error.strerror}: {line.strip()}")
+
+
+def _tell(words: str) -> None:
+    print(f"[{datetime.now():%Y-%m-%d %H:%M:%S}] {visible(words)}", flush=True)
+
+
+def _complain(words: str) -> None:
+    print(f"hpcdash: {visible(' '.join(words.split()))}", file=sys.stderr, flush=True)

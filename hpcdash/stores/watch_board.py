@@ -1,0 +1,102 @@
+"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full while shown.
+
+Knows no screen, tells nobody and asks nothing unless it is told to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.watch_state import WatchFiles, with_snoozed
+from hpcdash.watch.alerts import AlertEvent, Alerts, AlertState
+from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.settings import QuietHours
+
+if TYPE_CHECKING:
+    from hpcdash.stores.watch_judge import Look
+    from hpcdash.stores.watching import Watching
+
+
+class WatchBoard:
+    """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for what is snoozed."""
+
+    def __init__(self, store: ClusterStore, settings: WatchSettings, files: WatchFiles) -> None:
+        self.settings = settings
+        self.alerts = Alerts()
+        self.problems: tuple[str, ...] = ()
+        self._store = store
+        self._files = files
+        self._watching: Watching | None = None
+        self._step = asyncio.Lock()
+
+    @property
+    def states(self) -> tuple[AlertState, ...]:
+        """What is wrong, the gravest first, then the newest."""
+        return tuple(sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since)))
+
+    @property
+    def count(self) -> int:
+        """How many are wrong and not silent."""
+        return sum(self.snoozed_until(state) is None for state in self.alerts.states.values())
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The tables that the rules stand on."""
+        return self._watchdogs().kinds
+
+    def snoozed_until(self, state: AlertState) -> float | None:
+        """Until when an alert is silent, by its key or its rule; None where it is not."""
+        named = (self.alerts.snoozed.get(key, 0.0) for key in (state.finding.key, f"{state.finding.rule}/"))
+        until = max(named)
+        return until if until > self._store.clock.now() else None
+
+    async def judge(self) -> tuple[AlertEvent, ...]:
+        """What is new by what is known now; asks nothing."""
+        async with self._step:
+            return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
+
+    async def look(self) -> tuple[AlertEvent, ...]:
+        """What is new by all that the rules need: asks the cluster."""
+        async with self._step:
+            return self._stepped(await self._watchdogs().look())
+
+    def toggle_snooze(self, key: str) -> float | None:
+        """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when, None for the latter.
+
+        Raises HpcdashError where that cannot be kept.
+        """
+        now = self._store.clock.now()
+        kept = {name: until for name, until in self._files.read_snoozed().items() if until > now}
+        until = None if kept.pop(key, None) is not None else now + self.settings.snooze_seconds
+        if until is not None:
+            kept[key] = until
+        self._files.write_snoozed(kept)
+        self.alerts = with_snoozed(self.alerts, self.settings.snoozed, kept)
+        return until
+
+    def _watchdogs(self) -> Watching:
+        if self._watching is None:
+            # The rules are loaded once something is judged: the first screen does not wait for them.
+            from hpcdash.stores.watching import Watching
+
+            state, problem = self._files.read()
+            self.problems = (problem,) if problem else ()
+            try:
+                self.alerts = state.kept_alerts()
+            except HpcdashError:
+                self.alerts = Alerts()
+            self._watching = Watching(self._store, self.settings, state)
+        return self._watching
+
+    def _stepped(self, look: Look) -> tuple[AlertEvent, ...]:
+        self.problems = tuple(look.problems)
+        # Who looks at the screen is awake.
+        settings = replace(self.settings.alerts, quiet=QuietHours())
+        alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
+        self.alerts, events = alerts.step(look.findings, self._store.clock.now(), settings, look.unknown)
+        return events

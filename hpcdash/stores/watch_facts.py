@@ -1,0 +1,209 @@
+"""Asks a login node, in one command, for what no scheduler tells: how logs grow, the last saves, how full disks are.
+
+Knows no rule.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hpcdash.backends.base import Answer, Query
+from hpcdash.domain.text import decode
+from hpcdash.errors import UnreadableOutput
+from hpcdash.watch.quotas import PARSERS
+from hpcdash.watch.usage import Usage, joined, of_path, parse_df, parse_df_inodes, parse_du
+
+MOST_FILES = 200
+_FILE_SECONDS = 10
+_TOOL_SECONDS = 20
+_DU_SECONDS = 110
+_ENDING_SECONDS = 10.0
+
+# $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`, `whole KEY FOLDER` (of
+# hpcdash.job.Checkpoints), `disk PATH TOOL KIND OWNER DU INODES`. Prints `TOKEN KIND KEY\n` and what a program printed,
+# first of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that a pattern
+# is filled in by its files and not parted at blanks.
+FACTS_SCRIPT = (
+    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS}"
+    + r"""
+LC_ALL=C; export LC_ALL; IFS=
+token=$1 user=${2:-$(id -un)}; shift 2
+part() { printf '%s%s\n' "$token" "$1"; }
+bounded() { seconds=$1; shift; timeout -k 2 "$seconds" "$@" </dev/null 2>/dev/null; }
+newest() { bounded "$FILE" stat -L -c %Y -- "$@" | sort -n | tail -n 1; }
+ask() { part "$1"; shift; bounded "$@"; }
+part clock; date +%s
+while [ $# -gt 0 ]; do
+  case $1 in
+  file) part "file $2"; bounded "$FILE" stat -L -c '%s %Y %F' -- "$3"; shift 3 ;;
+  newest) part "newest $2"; newest $3; shift 3 ;;
+  whole) part "newest $2"; newest "$3"/step-*/WHOLE.json; shift 3 ;;
+  disk)
+    path=$2 tool=$3 kind=$4 owner=$5 du=$6 inodes=$7; shift 7
+    part disk
+    if [ "$tool" = auto ]; then
+      case $(bounded "$FILE" stat -f -c %T -- "$path") in
+        lustre) tool=lfs ;;
+        gpfs) tool=mmlsquota ;;
+        fhgfs | beegfs) tool=beegfs-ctl ;;
+        nfs* | xfs | ext*) tool=quota ;;
+      esac
+    fi
+    [ "$owner" ] || owner=$user
+    case $tool-$kind in
+      lfs-user) ask lfs "$TOOL" lfs quota -u "$owner" "$path" ;;
+      lfs-group) ask lfs "$TOOL" lfs quota -g "$owner" "$path" ;;
+      lfs-project) ask lfs "$TOOL" lfs quota -p "$owner" "$path" ;;
+      beegfs-ctl-user) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --uid "$owner" ;;
+      beegfs-ctl-group) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --gid "$owner" ;;
+      mmlsquota-user) ask mmlsquota "$TOOL" mmlsquota -Y -u "$owner" ;;
+      mmlsquota-group) ask mmlsquota "$TOOL" mmlsquota -Y -g "$owner" ;;
+      mmlsquota-project) ask mmlsquota "$TOOL" mmlsquota -Y -j "$owner" ;;
+      quota-user) ask quota "$TOOL" quota -w -u "$owner" ;;
+      quota-group) ask quota "$TOOL" quota -w -g "$owner" ;;
+    esac
+    ask df "$TOOL" df -P -k -- "$path"
+    ask df-i "$TOOL" df -P -i -- "$path"
+    [ "$du" = 1 ] && ask du "$DU" du -s -k -- "$path"
+    [ "$inodes" = 1 ] && ask du-i "$DU" du -s --inodes -- "$path"
+    ;;
+  *) exit 64 ;;
+  esac
+done
+part end
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskAsked:
+    """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
+
+    path: str
+    tool: str = "auto"
+    owner: str = "user"
+    by_du: bool = False
+    inodes_by_du: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks."""
+
+    files: tuple[str, ...] = ()
+    newest: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    disks: tuple[DiskAsked, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.newest or self.checkpoints or self.disks)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLook:
+    """A file: its size in bytes (None: it is not there), and how long ago it was written, by the clock there."""
+
+    size_bytes: int | None
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLook:
+    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
+
+    usage: Usage | None = None
+    counted: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file."""
+
+    files: Mapping[str, FileLook] = field(default_factory=dict)
+    newest: Mapping[str, float | None] = field(default_factory=dict)
+    disks: Mapping[str, DiskLook] = field(default_factory=dict)
+
+
+def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
+    """All of it in one command, within a time limit for each of its programs; `user` is whose quota 'user' means."""
+    token = f"\x1e{secrets.token_hex(8)}"
+    words: list[str] = []
+    for at, path in enumerate(asked.files):
+        words += ("file", str(at), path)
+    for at, pattern in enumerate(asked.newest):
+        words += ("newest", str(at), pattern)
+    for at, folder in enumerate(asked.checkpoints, len(asked.newest)):
+        words += ("whole", str(at), folder.rstrip("/") or "/")
+    seconds = 2.0 * _FILE_SECONDS
+    for disk in asked.disks:
+        kind, _, owner = disk.owner.partition(":")
+        words += ("disk", disk.path, disk.tool, kind, owner, str(int(disk.by_du)), str(int(disk.inodes_by_du)))
+        seconds += _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
+    argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *words)
+    parse = partial(parse_facts, token=token.encode(), asked=asked)
+    return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
+
+
+def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
+    """Raises UnreadableOutput where the answer does not even tell the time."""
+    # What stands before the first token is noise.
+    parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
+    clock = parts[0][2].strip() if parts and parts[0][0] == b"clock" else b""
+    if not clock.isdigit():
+        raise UnreadableOutput("the login node did not tell its clock", argv=answer.argv, status=answer.status)
+    now = int(clock)
+    files: dict[str, FileLook] = {}
+    newest: dict[str, float | None] = {}
+    disks: list[list[tuple[str, bytes]]] = []
+    patterns = (*asked.newest, *asked.checkpoints)
+    # The last may have been cut short.
+    for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
+        kind, _, key = decode(head).partition(" ")
+        if kind == "file":
+            files[asked.files[int(key)]] = _file(body, now)
+        elif kind == "newest":
+            text = body.strip()
+            newest[patterns[int(key)]] = max(0.0, float(now - int(text))) if text.isdigit() else None
+        elif kind == "disk":
+            disks.append([])
+        elif kind != "end" and disks:
+            disks[-1].append((kind, body))
+    looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
+    return Facts(files, newest, looks)
+
+
+def _file(body: bytes, now: int) -> FileLook:
+    words = decode(body).split(maxsplit=2)
+    if len(words) != 3 or not words[0].isdigit() or not words[1].lstrip("-").isdigit():
+        return FileLook(None)
+    return FileLook(int(words[0]), max(0.0, float(now - int(words[1]))))
+
+
+def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
+    by_tool = dict(printed)
+    device = decode(by_tool.get("df", b"")).splitlines()[-1:]
+    looks: list[Usage | None] = []
+    counts: list[Usage | None] = []
+    for tool, body in printed:
+        try:
+            if tool == "df":
+                looks.append(of_path(parse_df(body, path), path))
+            elif tool == "df-i":
+                looks.append(of_path(parse_df_inodes(body, path), path))
+            elif tool in ("du", "du-i"):
+                counts.append(parse_du(body, path, inodes=tool == "du-i"))
+            else:
+                looks.append(_of_device(PARSERS[tool](body), path, device[0] if device else ""))
+        except UnreadableOutput:
+            # Not installed, not allowed, no quota there: the next tool tells.
+            continue
+    return DiskLook(joined(looks), joined(counts))
+
+
+def _of_device(usages: Sequence[Usage], path: str, df_line: str) -> Usage | None:
+    """quota(1) names devices, as df does at the beginning of its line."""
+    of_device = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
+    return of_device[0] if len(of_device) == 1 else of_path(usages, path)

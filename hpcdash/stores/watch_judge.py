@@ -1,0 +1,263 @@
+"""What the watchdogs of one cluster find in what its store knows now; asks nothing and knows no one who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.states import JobState
+from hpcdash.domain.trains import find_train
+from hpcdash.domain.units import MINUTE
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.watch_facts import DiskLook, Facts
+from hpcdash.stores.watch_state import DiskState, WatchState
+from hpcdash.watch.configured import ANYONE, HangingRule, Meant, SavesRule, StorageRule, WatchSettings
+from hpcdash.watch.findings import Finding, finding_key
+from hpcdash.watch.pulse import pulse_words
+from hpcdash.watch.rules import deadlines, failures, hanging, nodes, running, storage, successors, waiting
+from hpcdash.watch.rules.rows import rows_where
+from hpcdash.watch.settings import HangingWatch, RunningWatch
+from hpcdash.watch.usage import Usage
+
+Row = Mapping[str, Any]
+UNREACHABLE = "unreachable"
+# What was seen of logs, saves and disks longer ago tells nothing of now.
+FRESH_SECONDS = 2.0 * MINUTE
+ALL_RULES = tuple(
+    finding_key(rule)
+    for rule in (
+        *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
+        *(deadlines.END, deadlines.GRACE, failures.RULE),
+    )
+)
+
+
+@dataclass(slots=True)
+class Look:
+    """What a look found. `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
+
+    `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    pulses: list[str] = field(default_factory=list)
+    is_reached: bool = True
+    job_count: int = 0
+
+
+class Judge:
+    """Judges what a store knows; `state` is what was known before."""
+
+    def __init__(self, store: ClusterStore, settings: WatchSettings, state: WatchState | None = None) -> None:
+        self.store = store
+        self.settings = settings
+        self.state = state or WatchState()
+        # What the last look learned beside the snapshots; None: there was none yet.
+        self._facts: Facts | None = None
+        self._facts_at = 0.0
+
+    # -- which rules are for this cluster
+
+    def _here(self, rules: Iterable[Any]) -> list[Any]:
+        return [rule for rule in rules if rule.meant.is_on(self.store.name)]
+
+    def _users(self, meant: Meant) -> tuple[str, ...]:
+        """() is anyone."""
+        if ANYONE in meant.users:
+            return ()
+        return meant.users or ((self.store.user,) if self.store.user else ())
+
+    @property
+    def job_kind(self) -> Kind:
+        """Whose jobs must be known: one's own, or everyone's where a rule is about somebody else."""
+        settings = self.settings
+        of_jobs = self._here((*settings.running, *settings.hanging, *settings.trains, *settings.saves))
+        own = {self.store.user}
+        is_own = all(not rule.meant.users or set(rule.meant.users) <= own for rule in of_jobs)
+        return Kind.MINE if is_own else Kind.EVERYONE
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The tables that the rules stand on, without the history."""
+        return frozenset({self.job_kind, *((Kind.NODES,) if self._here(self.settings.nodes) else ())})
+
+    def _table(self, kind: Kind) -> pa.Table | None:
+        """What this run was told, without an error since."""
+        snapshot = self.store.snapshots.get(kind)
+        return None if snapshot is None or snapshot.cached or kind in self.store.errors else snapshot.table
+
+    def _rows(self, jobs: pa.Table, meant: Meant, *states: JobState) -> list[Row]:
+        wanted: dict[str, Any] = {"state": tuple(map(str, states))}
+        if meant.name:
+            wanted["name"] = (meant.name,)
+        if users := self._users(meant):
+            wanted["user"] = users
+        return list(rows_where(jobs, **wanted))
+
+    def _hung(self, jobs: pa.Table) -> dict[str, HangingRule]:
+        """The rule of each running job whose log is watched; the first that means it."""
+        found: dict[str, HangingRule] = {}
+        for rule in self._here(self.settings.hanging):
+            for row in self._rows(jobs, rule.meant, JobState.RUNNING):
+                found.setdefault(str(row["id"]), rule)
+        return found
+
+    def _saving(self, jobs: pa.Table) -> list[tuple[SavesRule, str]]:
+        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
+        found: dict[str, SavesRule] = {}
+        for rule in self._here(self.settings.saves):
+            for row in self._rows(jobs, rule.meant, *states):
+                found.setdefault(str(row["id"]), rule)
+        return [(rule, job_id) for job_id, rule in found.items()]
+
+    # -- judging
+
+    @property
+    def _seen(self) -> Facts | None:
+        """What the last look learned beside the snapshots, while it is fresh."""
+        return self._facts if self.store.clock.now() - self._facts_at <= FRESH_SECONDS else None
+
+    def judge(self) -> Look:
+        """What the rules find in what is known now; asks nothing."""
+        look = Look()
+        now = self.store.clock.now()
+        jobs = self._table(self.job_kind)
+        # An alert about the connection is for a look to settle.
+        if self.state.unreachable_rounds:
+            look.unknown.add(finding_key(UNREACHABLE))
+        if jobs is None:
+            look.unknown.update(ALL_RULES)
+            return look
+        look.job_count = jobs.num_rows
+        self._judge_jobs(jobs, now, look)
+        self._judge_logs(jobs, look)
+        self._judge_saves(jobs, now, look)
+        self._judge_disks(look)
+        self._judge_nodes(look)
+        self._judge_history(look)
+        return look
+
+    def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:
+        settings = self.settings
+        zoned = datetime.fromtimestamp(now, UTC).astimezone()
+        for rule in self._here(settings.running):
+            watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
+            look.findings += running.is_running(jobs, watch)
+            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned))
+        if settings.never_starts:
+            own = self._own(jobs)
+            look.findings += waiting.waits_for_ever(own)
+        for rule in self._here(settings.trains):
+            seen: set[str] = set()
+            for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
+                train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
+                if train.units and train.units[0].job_id not in seen:
+                    seen.add(train.units[0].job_id)
+                    look.findings += successors.no_successor([train], rule.watch)
+
+    def _own(self, jobs: pa.Table) -> pa.Table:
+        if self.job_kind is Kind.MINE or not self.store.user:
+            return jobs
+        return self._table_of(jobs, self.store.user)
+
+    def _table_of(self, jobs: pa.Table, user: str) -> pa.Table:
+        return jobs.filter(pc.equal(as_array(jobs["user"]).cast(pa.string()), user))
+
+    def _of_owner(self, jobs: pa.Table, user: str | None) -> list[Row]:
+        rows: list[Row] = (self._table_of(jobs, user) if user else jobs).to_pylist()
+        return rows
+
+    def _judge_logs(self, jobs: pa.Table, look: Look) -> None:
+        watched = self._hung(jobs)
+        facts = self._seen
+        by_rule: dict[HangingWatch, list[hanging.LogGrowth]] = {}
+        for job_id, rule in watched.items():
+            paths = self.state.logs_of.get(job_id, [])
+            is_known = facts is not None and bool(paths) and all(path in facts.files for path in paths)
+            if not is_known:
+                look.unknown.add(finding_key(hanging.RULE, job_id))
+                continue
+            # What is written to either stream is a sign of life.
+            path = max(paths, key=lambda path: (self.state.logs[path].size_bytes is not None, self._since(path)))
+            log = self.state.logs[path]
+            by_rule.setdefault(rule.watch, []).append(hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since))
+        for watch, logs in by_rule.items():
+            look.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
+
+    def _since(self, path: str) -> float:
+        return self.state.logs[path].same_since
+
+    def _judge_saves(self, jobs: pa.Table, now: float, look: Look) -> None:
+        saves = []
+        seen = self._seen
+        newest = seen.newest if seen is not None else {}
+        for rule, job_id in self._saving(jobs):
+            place = (rule.saved or rule.checkpoints).replace("{id}", job_id)
+            if place and place not in newest:
+                look.unknown.add(finding_key(deadlines.END, job_id))
+                saves.append(deadlines.Saves(job_id, rule.watch))
+                continue
+            age = newest.get(place)
+            saves.append(deadlines.Saves(job_id, rule.watch, None if age is None else self._facts_at - age))
+        ends = deadlines.end_before_save(jobs, saves, now)
+        look.findings += [one for one in ends if one.key not in look.unknown]
+        qos = {
+            name: deadlines.QosFacts(name, known.preempt_mode, known.grace_seconds)
+            for name, known in self.state.qos.items()
+        }
+        if self._here(self.settings.saves) and not qos and seen is None:
+            look.unknown.add(finding_key(deadlines.GRACE))
+        look.findings += deadlines.grace_too_short(jobs, qos, saves)
+
+    def _judge_disks(self, look: Look) -> None:
+        facts = self._seen
+        for rule in self._here(self.settings.storage):
+            path = rule.watch.path
+            kept = self.state.disks.get(path)
+            usage = self._usage(rule, facts.disks.get(path) if facts is not None else None, kept)
+            if usage is None or kept is None:
+                look.unknown.update(finding_key(storage.RULE, path, part) for part in (storage.BYTES, storage.INODES))
+                if facts is not None:
+                    look.problems.append(f"how full {path} is was told by no tool: is it there?")
+                continue
+            look.findings += storage.storage(usage, rule.watch, kept.byte_samples, kept.inode_samples)
+
+    @staticmethod
+    def _usage(rule: StorageRule, seen: DiskLook | None, kept: DiskState | None) -> Usage | None:
+        """The quota tool's figures and df's, or, of a folder with limits of its own, what du counted last."""
+        if not rule.counts_by_du:
+            return seen.usage if seen is not None else None
+        if kept is None:
+            return None
+        if kept.counted_bytes is None and kept.counted_inodes is None:
+            return None
+        name = rule.watch.path
+        return Usage("du", name, bytes_used=kept.counted_bytes, inodes_used=kept.counted_inodes)
+
+    def _judge_nodes(self, look: Look) -> None:
+        rules = self._here(self.settings.nodes)
+        table = self._table(Kind.NODES) if rules else None
+        if rules and table is None:
+            look.unknown.update((finding_key(nodes.DRAINED), finding_key(nodes.SPARES)))
+        elif table is not None:
+            for rule in rules:
+                look.findings += nodes.drained_nodes(table, rule.watch)
+                look.findings += nodes.spare_nodes(table, rule.watch)
+
+    def _judge_history(self, look: Look) -> None:
+        rules = self._here(self.settings.failures)
+        table = self._table(Kind.HISTORY) if rules else None
+        if rules and table is None:
+            look.unknown.add(finding_key(failures.RULE))
+        elif table is not None:
+            for rule in rules:
+                look.findings += failures.fails_on_a_node(table, rule.watch)

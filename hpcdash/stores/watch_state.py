@@ -1,0 +1,163 @@
+"""What watchdogs keep from one round to the next, in a file a cluster, and who looks after it. Knows no rule."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from hpcdash.errors import HpcdashError
+from hpcdash.watch.alerts import Alerts
+
+SCHEMA = 1
+_LONGEST_NAME = 120
+# Two days of figures, for a forecast.
+MOST_SAMPLES = 192
+SAMPLE_EVERY_SECONDS = 900.0
+
+
+class LogState(msgspec.Struct):
+    """The size of a log when it was last looked at, and since when it has that (epoch)."""
+
+    size_bytes: int | None
+    same_since: float
+
+
+class DiskState(msgspec.Struct):
+    """Samples (epoch, used) of a path, oldest first; what du counted, and when."""
+
+    byte_samples: list[tuple[float, int]] = []
+    inode_samples: list[tuple[float, int]] = []
+    counted_at: float = 0.0
+    counted_bytes: int | None = None
+    counted_inodes: int | None = None
+
+
+class QosState(msgspec.Struct):
+    """What is known of a QoS, and since when."""
+
+    asked_at: float
+    preempt_mode: str = ""
+    grace_seconds: float | None = None
+
+
+class WatchState(msgspec.Struct):
+    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to."""
+
+    schema: int = SCHEMA
+    alerts: msgspec.Raw = msgspec.Raw(b"null")
+    unreachable_rounds: int = 0
+    logs: dict[str, LogState] = {}
+    logs_of: dict[str, list[str]] = {}
+    disks: dict[str, DiskState] = {}
+    qos: dict[str, QosState] = {}
+    history_at: float = 0.0
+
+    def kept_alerts(self) -> Alerts:
+        """Raises HpcdashError for what this version cannot read."""
+        return Alerts() if bytes(self.alerts) == b"null" else Alerts.from_json(bytes(self.alerts))
+
+
+def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
+    """One at most for SAMPLE_EVERY_SECONDS; the newest stands for its stretch."""
+    if len(samples) > 1 and now - samples[-2][0] < SAMPLE_EVERY_SECONDS:
+        samples[-1] = (now, used)
+    else:
+        samples.append((now, used))
+    del samples[:-MOST_SAMPLES]
+
+
+def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
+    """Silent about what is named by a configuration or a person, and about nothing else."""
+    together: dict[str, float] = {}
+    for one in snoozed:
+        for key, until in one.items():
+            together[key] = max(until, together.get(key, until))
+    return replace(alerts, snoozed=together)
+
+
+class WatchFiles:
+    """The files of one cluster below `folder`: mode 0600, written all at once."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        name = quote(cluster, safe="@:")[:_LONGEST_NAME]
+        self.state = folder / f"{name}.json"
+        self.snoozed = folder / f"{name}.snoozed.json"
+        self._lock = folder / f"{name}.lock"
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """As the only one that looks after this cluster from here; raises HpcdashError where another does."""
+        try:
+            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self._lock, error) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HpcdashError(
+                    "another hpcdash watch looks after this cluster", "One is enough: end it, or leave it to it."
+                ) from None
+            except OSError as error:
+                raise _unusable(self._lock, error) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> tuple[WatchState, str]:
+        """(the state, what is wrong with the kept one in words, '' where nothing is)."""
+        try:
+            state = msgspec.json.decode(self.state.read_bytes(), type=WatchState)
+            if state.schema != SCHEMA:
+                raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
+            state.kept_alerts()
+        except FileNotFoundError:
+            return WatchState(), ""
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
+            return WatchState(), f"{self.state} cannot be read ({error}): what is wrong is told anew"
+        return state, ""
+
+    def write(self, state: WatchState, alerts: Alerts) -> None:
+        """Raises HpcdashError where the folder cannot be written."""
+        state.alerts = msgspec.Raw(alerts.to_json())
+        self._replace(self.state, msgspec.json.encode(state))
+
+    def read_snoozed(self) -> dict[str, float]:
+        """Keys and until when they are silent; {} where nothing is kept, or nothing that can be read."""
+        try:
+            return msgspec.json.decode(self.snoozed.read_bytes(), type=dict[str, float])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+
+    def write_snoozed(self, snoozed: Mapping[str, float]) -> None:
+        """Raises HpcdashError where the folder cannot be written."""
+        self._replace(self.snoozed, msgspec.json.encode(dict(snoozed)))
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as opened:
+                    opened.write(content)
+                os.replace(unfinished, path)
+            except OSError:
+                os.unlink(unfinished)
+                raise
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: OSError) -> HpcdashError:
+    return HpcdashError(
+        f"what is wrong cannot be kept: {path}: {error.strerror}", "HPCDASH_STATE names another folder for it."
+    )

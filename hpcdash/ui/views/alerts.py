@@ -1,0 +1,232 @@
+"""Alerts: what the watchdogs find wrong with a cluster now, how grave, since when, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from rich.text import Text
+
+from hpcdash.domain.schema import TEXT, TIME, WORD
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.screens.dialogs import WordsDialog
+from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.table import TableView
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.rows_layout import Column
+
+if TYPE_CHECKING:
+    # The watchdogs are loaded when something is first judged.
+    from hpcdash.stores.watch_board import WatchBoard
+    from hpcdash.watch.alerts import AlertState
+
+# Words without a key are looked for in `name`, `id` and `user`.
+ALERTS = pa.schema(
+    [
+        ("_key", TEXT),
+        ("severity", WORD),
+        ("since", TIME),
+        ("rule", WORD),
+        ("id", TEXT),
+        ("words", TEXT),
+        ("next_step", TEXT),
+        ("snoozed_until", TIME),
+        ("name", TEXT),
+        ("user", WORD),
+    ]
+)
+# One look costs a login node a command or two.
+_SHORTEST_LOOK_SECONDS = 60.0
+_SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
+
+
+def severity_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """A sign, a word and a colour."""
+    word = value or "info"
+    style = {"critical": cells.BAD, "warning": cells.WARNING}.get(word, cells.MUTED)
+    return f"{_SIGNS.get(word, '?'):<2} {word}", style
+
+
+class AlertsView(TableView):
+    """The alerts of a cluster, the gravest first. While it is shown the watchdogs look at all they are to watch."""
+
+    NAME = "alerts"
+    IDENTITY = "_key"
+    DEFAULT_COLUMNS = ("severity", "since", "words", "snoozed")
+    NOT_ALWAYS_TOLD = frozenset({"snoozed_until"})
+
+    def __init__(self, *arguments: Any, **rest: Any) -> None:
+        self._has_looked = False
+        super().__init__(*arguments, **rest)
+
+    @property
+    def board(self) -> WatchBoard | None:
+        return self.session.watching
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now, self.session.zone)
+        return {
+            "severity": Column("severity", "HOW GRAVE", 11, "left", 0, severity_cell),
+            "since": Column("since", "SINCE", 10, "right", 1, instant),
+            "rule": Column("rule", "RULE", 12, "left", 4, cells.text_cell, longest=20),
+            "subject": Column("id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40),
+            "words": Column("words", "WHAT IS WRONG", 30, "left", 0, cells.text_cell, flexible=True),
+            "next": Column("next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True),
+            "snoozed": Column("snoozed_until", "SILENT TO", 10, "right", 2, instant),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    @property
+    def schema(self) -> pa.Schema:
+        return ALERTS
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.MINE
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return self.board.kinds if self.board is not None else frozenset()
+
+    def store_changed(self, changed: Changed) -> None:
+        """The screen has what changed judged, and reloads then."""
+
+    def alerts_changed(self) -> None:
+        """They were judged anew."""
+        self.reload()
+
+    def placeholder(self) -> str:
+        if self.board is not None and not self.board.settings.is_configured:
+            return "nothing is wrong; [watch] in the configuration says what is watched: hpcdash config example"
+        return "nothing is wrong" if self._has_looked else "looking …"
+
+    def _waiting_words(self) -> str:
+        return "nothing is watched here"
+
+    def source(self) -> pa.Table | None:
+        board = self.board
+        if board is None:
+            return None
+        return table_of(board, board.states)
+
+    def on_mount(self) -> None:
+        self.reload()
+        self.look()
+        if self.board is not None:
+            self.set_interval(max(_SHORTEST_LOOK_SECONDS, self.board.settings.every_seconds), self._look_again)
+
+    def shown(self) -> None:
+        super().shown()
+        self._judge()
+
+    def do_ask_now(self) -> bool:
+        self.look()
+        return False
+
+    def _look_again(self) -> None:
+        # Behind another view nothing is asked for it.
+        if self.display and self.screen.is_current:
+            self.look()
+
+    def look(self) -> None:
+        """Look at all that is watched, beside the event loop."""
+        self.run_worker(self._look(), exclusive=True, group="alerts")
+
+    async def _look(self) -> None:
+        if self.board is None:
+            return
+        events = await self.board.look()
+        self._has_looked = True
+        self._tell(events)
+
+    def _judge(self) -> None:
+        self.run_worker(self._judged(), exclusive=True, group="judged alerts")
+
+    async def _judged(self) -> None:
+        if self.board is not None:
+            self._tell(await self.board.judge())
+
+    def _tell(self, events: Sequence[Any]) -> None:
+        announce = getattr(self.screen, "announce_alerts", None)
+        if announce is not None:
+            announce(self.session, events)
+        self.reload()
+
+    def do_snooze(self) -> None:
+        """Silence what is pointed at, or let it speak again."""
+        row = self.rows.cursor_row
+        if row is None or self.board is None:
+            return
+        try:
+            until = self.board.toggle_snooze(str(row["_key"]))
+        except HpcdashError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        if until is None:
+            self.notify("it speaks again", timeout=3)
+        else:
+            at = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
+            self.notify(f"silent until {at:%a %H:%M}, for hpcdash watch too", timeout=3)
+        self.reload()
+
+    def hint(self) -> str:
+        board = self.board
+        if board is not None and board.problems and not super().hint():
+            return visible(board.problems[0])
+        return super().hint()
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
+        return "  ·  ".join(part for part in (visible(row["next_step"] or ""), f"for {age}") if part)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        words = Text()
+        since = row["since"].astimezone(self.session.zone)
+        for label, value in (
+            ("what", row["words"]),
+            ("to do", row["next_step"] or ""),
+            ("grave", row["severity"]),
+            ("since", f"{since:%Y-%m-%d %H:%M:%S %Z}"),
+            ("key", row_id),
+        ):
+            words.append(f"{label:<8}", "dim")
+            words.append(f"{visible(value)}\n")
+        for problem in self.board.problems if self.board is not None else ():
+            words.append(f"\n{visible(problem)}", "dim")
+        words.rstrip()
+        self.app.push_screen(WordsDialog(f"alert: {visible(row['rule'])}", words))
+
+
+def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
+    """Alerts as a table of ALERTS, in their order."""
+    rows = []
+    for state in states:
+        finding, until = state.finding, board.snoozed_until(state)
+        rows.append(
+            {
+                "_key": finding.key,
+                "severity": finding.severity.word,
+                "since": datetime.fromtimestamp(int(state.since), UTC),
+                "rule": finding.rule,
+                "id": finding.subject,
+                "words": finding.words,
+                "next_step": finding.next_step,
+                "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
+                "name": f"{finding.rule} {finding.words}",
+                "user": None,
+            }
+        )
+    return pa.Table.from_pylist(rows, ALERTS)
+
+
+VIEW = ViewSpec("alerts", "alerts", AlertsView)

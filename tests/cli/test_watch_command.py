@@ -1,0 +1,181 @@
+"""`hpcdash watch` and `hpcdash cron` as a person or cron runs them: what they say, how they end, what they leave."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import Program, home_with
+from tests.local.queue_lab import QueueLab, until
+
+SECRET = "T00SECRET"
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Program]:
+    """hpcdash on an embedded queue of its own."""
+    queue = QueueLab(tmp_path / "queue", tmp_path / "work")
+    variables = {"HPCDASH_QUEUE": str(queue.folder), "HPCDASH_STATE": str(tmp_path / "state")}
+    yield Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), variables)
+    queue.end()
+
+
+def configure(person: Program, text: str) -> None:
+    person.config.parent.mkdir(parents=True, exist_ok=True)
+    person.config.write_text(text)
+
+
+def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Program) -> None:
+    told, main_log = person.home / "told", person.home / "main_log.txt"
+    main_log.write_text("step 1\n")
+    tell = person.home / "tell"
+    tell.write_text(f"#!/bin/sh\ncat >> {told}\n")
+    tell.chmod(0o755)
+    configure(
+        person,
+        f"""
+        [watch]
+        pulse_file = "~/main_log.txt"
+        [[watch.running]]
+        name = "train"
+        [[watch.command]]
+        argv = ["{tell}", "{SECRET}"]
+        """,
+    )
+    first = person("watch", "--once")
+    assert first.status == 0, first
+    assert "raised critical: no job train" in first.text
+    assert "sent: command" in first.text
+    assert SECRET not in first.text + first.stderr
+    second = person("watch", "--once")
+    assert (second.status, second.stderr) == (0, "")
+    assert "0 to tell" in second.text
+    assert json.loads(told.read_text())["alerts"][0]["rule"] == "is-running"
+    lines = main_log.read_text().splitlines()
+    assert lines[0] == "step 1"
+    assert [line.partition("] ")[2] for line in lines[1:]] == ["PULSE: train is neither running nor pending"] * 2
+
+
+def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
+    configure(
+        person,
+        '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["/no/such/program"]\n[watch.quiet]\nzone="UTC"',
+    )
+    for _ in range(2):
+        run = person("watch", "--once", "--dry-run")
+        assert run.status == 0
+        assert "would be sent: command /no/such/program" in run.text
+        assert "raised critical" in run.text
+
+
+def test_a_notifier_that_fails_says_so_and_the_round_ends_well(person: Program) -> None:
+    configure(person, '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["/no/such/program"]')
+    run = person("watch", "--once")
+    assert run.status == 0
+    assert "not sent: command /no/such/program: No such file or directory" in run.stderr
+
+
+def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched(person: Program) -> None:
+    configure(
+        person,
+        """
+        [clusters.here]
+        backend = "local"
+        [clusters.gone]
+        transport = "openssh"
+        ssh = "nobody@127.0.0.1:1"
+        [[watch.running]]
+        name = "t"
+        clusters = ["here"]
+        """,
+    )
+    run = Program(person.home, (), person.variables)("watch", "--once")
+    assert run.status == 3, run
+    assert "here: raised critical: no job t" in run.text
+    assert "gone: not reached" in run.text
+
+
+def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -> None:
+    configure(person, '[[watch.command]]\nargv = ["/bin/true"]')
+    assert person("watch", "--trial").text == "sent: command /bin/true\n"
+    configure(person, '[[watch.command]]\nargv = ["/bin/false"]')
+    run = person("watch", "--trial")
+    assert run.status == 1
+    assert "not sent (3 attempts): command /bin/false" in run.text
+    configure(person, "[watch]")
+    assert "nobody is told" in person("watch", "--trial").refused(2)
+
+
+def test_a_secret_that_is_not_there_is_named_before_anything_is_asked(person: Program) -> None:
+    configure(person, '[[watch.webhook]]\nurl_file = "/no/such/secret"')
+    said = person("watch", "--once").refused(2)
+    assert "watch.webhook.url_file" in said.replace("[0]", "")
+    assert "/no/such/secret: No such file or directory" in said
+
+
+def test_in_the_foreground_it_goes_on_until_interrupted(person: Program) -> None:
+    configure(person, '[[watch.running]]\nname = "t"')
+    with subprocess.Popen(
+        person.argv("watch", "--every", "1s"),
+        env=person.environment,
+        cwd=person.home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+
+        def pulses() -> bool:
+            assert process.stdout is not None
+            lines.append(process.stdout.readline())
+            return sum("PULSE" in line for line in lines) >= 3
+
+        until(pulses, "three rounds")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert sum("raised critical" in line for line in lines) == 1
+
+
+def test_cron_is_printed_and_nothing_is_done(person: Program) -> None:
+    run = person("cron", "--every", "1d", "--option=--partition=cpu")
+    assert run.status == 0
+    assert run.text.startswith("#!/bin/sh\n#SBATCH --job-name=hpcdash-daily\n")
+    assert "#SBATCH --partition=cpu\n" in run.text
+    assert f"{person.home}/hpcdash/cron/cron.daily" in run.text
+    assert not (person.home / "hpcdash").exists()
+    assert person("cron", "--status").text.startswith("nothing is installed in ")
+
+
+def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(person: Program) -> None:
+    configure(person, '[[watch.running]]\nname = "t"')
+    folder = person.home / "hpcdash" / "cron"
+    run = person("cron", "--install", "--watch", "--every", "2s")
+    assert run.status == 0, run
+    assert "hpcdash-2s: job 1" in run.text
+    state = Path(person.variables["HPCDASH_STATE"]) / "watch" / "local.json"
+    until(lambda: state.exists() and b"no job t" in state.read_bytes(), "a round of the watchdogs", 40)
+    status = person("cron", "--status").text
+    assert status.startswith("hpcdash-2s: installed, ")
+    assert f"{folder}/cron.2s: hpcdash-watch" in status
+    assert "no second one is submitted" in person("cron", "--install", "--every", "2s").text
+    assert "/removed" in person("cron", "--remove", "--every", "2s").text
+    until(lambda: person("cron", "--status").text.startswith("nothing is installed"), "its end", 40)
+    assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-2s.sh"]
+    assert person("cron", "--remove", "--every", "2s").text.startswith("hpcdash-2s is not installed in ")
+
+
+def test_read_only_installs_nothing(person: Program) -> None:
+    assert "read-only" in person("cron", "--install", "--read-only").refused(2)
+    assert not (person.home / "hpcdash").exists()
+
+
+@pytest.mark.parametrize("words", [("--every", "soon"), ("--every", "0"), ("--folder", "here")])
+def test_what_cannot_be_is_said(person: Program, words: tuple[str, str]) -> None:
+    assert words[0] in person("cron", *words).refused(2)

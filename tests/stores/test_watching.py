@@ -1,0 +1,340 @@
+"""Watchdogs at work on a real embedded queue: what they find, tell once, and take back, by webhook and e-mail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.cli.build import queue_program
+from hpcdash.config import settings_from_text
+from hpcdash.errors import ConnectionFailed, HpcdashError
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import FrozenClock, SystemClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.watch_board import WatchBoard
+from hpcdash.stores.watch_round import RoundReport, watch_round
+from hpcdash.stores.watch_state import MOST_SAMPLES, SAMPLE_EVERY_SECONDS, WatchFiles, WatchState, add_sample
+from hpcdash.stores.watching import Watching, qos_state
+from hpcdash.transport.base import Completed
+from hpcdash.transport.local import LocalTransport
+from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.notifiers.base import Notifier
+from hpcdash.watch.secrets import notifiers_of
+from tests.local.conftest import queue as queue
+from tests.local.queue_lab import QueueLab
+from tests.support.hook_receiver import hook_receiver
+from tests.support.mail_receiver import mail_receiver
+
+SILENT_UNTIL_TOLD = """#!/bin/sh
+echo step 1
+while [ ! -f go ]; do sleep 0.05; done
+while :; do echo step 2; sleep 0.05; done
+"""
+SECONDS = 30.0
+
+
+class Watched:
+    """A queue with a store and the watchdogs' files; every round begins with what the one before has kept."""
+
+    def __init__(self, lab: QueueLab, text: str, folder: Path) -> None:
+        self.lab = lab
+        self.transport = Counting()
+        self.store = ClusterStore(
+            "here",
+            self.transport,
+            (EmbeddedBackend(queue_program(lab.folder)),),
+            clock=SystemClock(),
+            budget=CommandBudget(100_000),
+        )
+        self.settings = settings_from_text(text, folder / "config.toml").watch
+        self.files = WatchFiles(folder / "state", "here")
+        self.notifiers: list[Notifier] = notifiers_of(self.settings.notices, "config.toml")[0]
+
+    async def round(self, **given: Any) -> RoundReport:
+        settings: WatchSettings = given.pop("settings", self.settings)
+        return await watch_round(self.store, settings, self.files, self.notifiers, sleep=_no_pause, **given)
+
+    async def until(self, holds: Callable[[RoundReport], object]) -> RoundReport:
+        over = time.monotonic() + SECONDS
+        while True:
+            report = await self.round()
+            if holds(report):
+                return report
+            assert time.monotonic() < over, report
+
+
+class Counting(LocalTransport):
+    """This machine, that counts what it is asked, and may be cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, ...]] = []
+        self.is_cut = False
+
+    async def connect(self, *, force: bool = False) -> None:
+        if self.is_cut:
+            raise ConnectionFailed("no route to here", "Is the network up?")
+        await super().connect(force=force)
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        self.asked.append(argv)
+        return await super().run(argv, **limits)
+
+
+async def _no_pause(seconds: float) -> None:
+    return None
+
+
+@contextlib.asynccontextmanager
+async def watched(lab: QueueLab, text: str, folder: Path) -> AsyncIterator[Watched]:
+    found = Watched(lab, text, folder)
+    try:
+        yield found
+    finally:
+        await found.store.close()
+
+
+def kinds(report: RoundReport) -> list[tuple[str, str]]:
+    return [(str(event.kind), event.finding.rule) for event in report.told.events]
+
+
+def submit(lab: QueueLab, script: str, *words: str) -> str:
+    return str(json.loads(lab.run("submit", *words, "-", stdin=script.encode()).stdout)["id"])
+
+
+async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_it_goes_on(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hook_receiver() as hook, mail_receiver() as mail:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{hook.port}/T00SECRET")
+        text = f"""
+            [[watch.hanging]]
+            name = "train"
+            limit_seconds = 1
+            [[watch.webhook]]
+            url = "http://127.0.0.1:1/NOBODYHERE"
+            [[watch.webhook]]
+            url_env = "HOOK"
+            [[watch.mail]]
+            recipients = ["ada@example.org"]
+            sender = "hpcdash@example.org"
+            host = "127.0.0.1"
+            port = {mail.port}
+            security = "none"
+        """
+        async with watched(queue, text, tmp_path) as here:
+            job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+            report = await here.until(lambda report: report.told.events)
+            assert kinds(report) == [("raised", "is-hanging")]
+            assert [delivery.reached for delivery in report.told.deliveries] == [True, False, True]
+            assert "NOBODYHERE" not in report.told.deliveries[1].words
+            for _ in range(3):
+                assert kinds(await here.round()) == []
+            assert (len(hook.requests), len(mail.taken)) == (1, 1)
+            (alert,) = json.loads(hook.requests[0].body)["alerts"]
+            assert (alert["kind"], alert["subject"], alert["severity"]) == ("raised", job, "critical")
+            assert f"job {job}: its log" in mail.taken[0].message["Subject"]
+
+            (queue.work / "go").touch()
+            report = await here.until(lambda report: report.told.events)
+            assert kinds(report) == [("recovered", "is-hanging")]
+            assert kinds(await here.round()) == []
+            assert (len(hook.requests), len(mail.taken)) == (2, 2)
+            assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
+
+
+async def test_a_round_is_one_look_at_the_queue_and_one_more_command(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [[watch.running]]
+        name = "train"
+        [[watch.hanging]]
+        [[watch.trains]]
+        [[watch.storage]]
+        path = "{tmp_path}"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        await here.until(lambda report: ("raised", "no-successor") in kinds(report))
+        here.transport.asked.clear()
+        await here.round()
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+
+
+async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.running]]\nname = "train"', tmp_path) as here:
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")
+        report = await here.round()
+        assert kinds(report) == [("raised", "is-running")]
+        assert report.look.pulses == ["train is neither running nor pending"]
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train", "--hold")
+        report = await here.round()
+        assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
+        assert report.look.pulses[0].endswith("is held and will not start until it is released")
+
+
+async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_nothing_else_is_over(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = '[watch]\nunreachable_rounds = 3\n[[watch.running]]\nname = "train"'
+    async with watched(queue, text, tmp_path) as here:
+        assert kinds(await here.round()) == [("raised", "is-running")]
+        here.transport.is_cut = True
+        for _ in range(2):
+            report = await here.round()
+            assert (kinds(report), report.look.is_reached) == ([], False)
+        report = await here.round()
+        assert kinds(report) == [("raised", "unreachable")]
+        assert "no route to here" in report.told.events[0].finding.words
+        assert kinds(await here.round()) == []
+        here.transport.is_cut = False
+        assert kinds(await here.round()) == [("recovered", "unreachable")]
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train")
+        assert kinds(await here.round()) == [("recovered", "is-running")]
+
+
+async def test_a_train_with_nothing_behind_it_is_told_and_one_that_goes_on_is_not(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    async with watched(queue, '[[watch.trains]]\nname = "train"', tmp_path) as here:
+        first = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        report = await here.until(lambda report: report.told.events)
+        assert kinds(report) == [("raised", "no-successor")]
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train", f"--dependency=afterany:{first}")
+        assert kinds(await here.round()) == [("recovered", "no-successor")]
+
+
+async def test_a_job_that_ends_before_its_next_save_is_told_by_what_a_pattern_says(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = f"""
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = "1h"
+        save_seconds = 40
+        spare_seconds = 0
+        saved = "{tmp_path}/{{id}}/*.pt"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train", "--time=30")
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "1.pt").touch()
+        report = await here.until(lambda report: report.told.events)
+        assert kinds(report) == [("raised", "end-before-save")]
+        short = text.replace('"1h"', '"10m"')
+        settings = settings_from_text(short, tmp_path / "config.toml").watch
+        assert kinds(await here.round(settings=settings)) == [("recovered", "end-before-save")]
+
+
+async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_path: Path) -> None:
+    async with hook_receiver() as hook:
+        text = f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"'
+        async with watched(queue, text, tmp_path) as here:
+            for _ in range(2):
+                report = await here.round(dry_run=True)
+                assert kinds(report) == [("raised", "is-running")]
+                assert report.told.deliveries[0].words.startswith("would be sent: json webhook")
+            assert hook.requests == []
+            await here.round()
+            assert len(hook.requests) == 1
+
+
+async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tmp_path: Path) -> None:
+    text = '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["PROGRAM"]'
+    program = tmp_path / "tell"
+    async with watched(queue, text.replace("PROGRAM", str(program)), tmp_path) as here:
+        assert (await here.round()).told.deliveries[0].words.startswith("not sent")
+        program.write_text(f"#!/bin/sh\ncat > {tmp_path}/told\n")
+        program.chmod(0o755)
+        assert kinds(await here.round()) == [("raised", "is-running")]
+        assert json.loads((tmp_path / "told").read_bytes())["alerts"][0]["rule"] == "is-running"
+        assert kinds(await here.round()) == []
+
+
+async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, "[watch]", tmp_path) as here:
+        with here.files.alone(), pytest.raises(HpcdashError, match="another hpcdash watch looks after this cluster"):
+            await here.round()
+        await here.round()
+
+
+async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, "[watch]", tmp_path) as here:
+        await here.round()
+        here.files.state.write_bytes(b'{"schema": 1, "logs": 3')
+        (problem,) = (await here.round()).problems
+        assert "what is wrong is told anew" in problem
+        assert (await here.round()).problems == ()
+        assert here.files.state.stat().st_mode & 0o077 == 0
+
+
+async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_once(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = '[watch]\nsnooze_seconds = "1h"\n[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"'
+    async with watched(queue, text, tmp_path) as here:
+        only_a = replace(here.settings, running=here.settings.running[:1])
+        await here.round(settings=only_a)
+        board = WatchBoard(here.store, here.settings, here.files)
+        here.transport.asked.clear()
+        (event,) = await board.judge()
+        assert event.finding.words.startswith("no job b")
+        assert await board.judge() == ()
+        assert (board.count, len(board.states), here.transport.asked) == (2, 2, [])
+
+        board.toggle_snooze(event.key)
+        assert board.count == 1
+        # The watchdogs in the background hear of it.
+        assert kinds(await here.round()) == []
+        board.toggle_snooze(event.key)
+        assert kinds(await here.round()) == [("raised", "is-running")]
+
+
+async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.hanging]]\nlimit_seconds = "30m"', tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        board = WatchBoard(here.store, here.settings, here.files)
+        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        assert await board.look() == ()
+        now = here.store.clock.now()
+        here.store.clock = FrozenClock(now + 3600)
+        (row,) = here.store.snapshots[Kind.MINE].table.to_pylist()
+        assert (row["id"], await board.judge()) == (job, ())
+
+
+async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.running]]\nname = "a"', tmp_path) as here:
+        await here.store.open()
+        own = Watching(here.store, here.settings)
+        assert own.kinds == {Kind.MINE}
+        (rule,) = here.settings.running
+        others = replace(rule, meant=replace(rule.meant, users=("bob",)))
+        assert Watching(here.store, replace(here.settings, running=(others,))).kinds == {Kind.EVERYONE}
+        elsewhere = replace(others, meant=replace(others.meant, clusters=("juno",)))
+        assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {Kind.MINE}
+
+
+def test_what_a_qos_does_is_read_from_its_words() -> None:
+    words = {"a job that makes way": "is cancelled and takes turns with others", "time to save first": "2:00"}
+    assert (qos_state(words, 0.0).preempt_mode, qos_state(words, 0.0).grace_seconds) == ("cancel", 120.0)
+    none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
+    assert (qos_state(none, 0.0).preempt_mode, qos_state(none, 0.0).grace_seconds) == ("requeue", 0.0)
+    assert qos_state({}, 0.0).grace_seconds is None
+
+
+def test_two_days_of_figures_are_kept_and_no_more() -> None:
+    samples: list[tuple[float, int]] = []
+    for minute in range(4 * 24 * 60):
+        add_sample(samples, minute * 60.0, minute)
+    assert len(samples) == MOST_SAMPLES
+    assert samples[-1] == ((4 * 24 * 60 - 1) * 60.0, 4 * 24 * 60 - 1)
+    assert samples[-2][0] - samples[0][0] == pytest.approx((MOST_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1)
+    assert WatchState().disks == {}

@@ -1,0 +1,163 @@
+"""[watch] of a configuration: what it becomes, and where it is wrong, by line and key and without a secret."""
+
+from __future__ import annotations
+
+from datetime import time
+from pathlib import Path
+
+import pytest
+
+from hpcdash.config import ConfigProblems, default_config_text, settings_from_text
+from hpcdash.errors import ConfigError
+from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.findings import Severity
+from hpcdash.watch.secrets import notifiers_of
+from hpcdash.watch.settings import QuietHours
+
+FILE = Path("/home/ada/config.toml")
+SECRET = "T00SECRET"
+
+
+def watch(text: str) -> WatchSettings:
+    return settings_from_text(text, FILE).watch
+
+
+def problems(text: str) -> list[tuple[int | None, str, str]]:
+    with pytest.raises(ConfigProblems) as raised:
+        watch(text)
+    assert SECRET not in str(raised.value)
+    return [(one.line, one.key, one.message) for one in raised.value.problems]
+
+
+def test_without_a_watch_table_only_jobs_that_never_start_are_looked_for() -> None:
+    assert watch("") == WatchSettings()
+    assert (watch("").is_configured, watch("[watch]").is_configured, watch("").never_starts) == (False, True, True)
+
+
+def test_times_and_sizes_are_numbers_or_text_with_a_unit() -> None:
+    found = watch(
+        """
+        [watch]
+        every_seconds = "5m"
+        remind_seconds = "never"
+        [watch.quiet]
+        start = 22:00:00
+        end = "07:30"
+        zone = "Europe/Paris"
+        [watch.snoozed]
+        "storage/" = 2026-12-01T00:00:00Z
+        [[watch.storage]]
+        path = "/scratch/ada"
+        limit_bytes = "2T"
+        floor_bytes = "500G"
+        forecast_seconds = "never"
+        quota_of = "group:lab"
+        """
+    )
+    assert (found.every_seconds, found.alerts.remind_seconds) == (300.0, None)
+    assert found.alerts.quiet == QuietHours(time(22), time(7, 30), "Europe/Paris", Severity.CRITICAL)
+    assert found.snoozed == {"storage/": 1796083200.0}
+    (rule,) = found.storage
+    assert (rule.watch.limit_bytes, rule.watch.floor_bytes, rule.watch.forecast_seconds) == (2 << 40, 500 << 30, None)
+    assert (rule.counts_by_du, rule.quota_of) == (True, "group:lab")
+
+
+def test_a_rule_may_be_one_table_or_several() -> None:
+    assert len(watch('[watch.running]\nname = "a"').running) == 1
+    assert len(watch('[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"').running) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("[watch]\nevery_second = 9", 2, "watch.every_second", "unknown key; did you mean"),
+        ("[watch]\nevery_seconds = 5", 2, "watch.every_seconds", "expected 60 to 86400"),
+        ('[watch]\nleast = "grave"', 2, "watch.least", "expected"),
+        ("[[watch.running]]\nusers = ['a']", 1, "watch.running[0]", "name = … is missing"),
+        ("[[watch.hanging]]\nlimit_seconds = 'soon'", 2, "watch.hanging[0].limit_seconds", "expected seconds, or text"),
+        ("[[watch.storage]]\npath = 'here'", 2, "watch.storage[0].path", "expected a path from the root"),
+        ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85 %"),
+        ("[[watch.storage]]\npath = '/a'\nquota_of = 'group'", 3, "watch.storage[0].quota_of", "group:NAME"),
+        ("[[watch.saves]]\nsave_seconds = 9", 1, "watch.saves[0]", "interval_seconds = … is missing"),
+        ("[watch.quiet]\nzone = 'Mars/X'", 2, "watch.quiet.zone", "is no time zone"),
+        ("[watch]\nrunning = 3", 2, "watch.running", "expected tables: [[watch.running]]"),
+        (f"[[watch.mail]]\npassword = '{SECRET}'", 2, "watch.mail[0].password", "password_file or password_env"),
+        (f"[[watch.webhook]]\nurl_env = 'https://x.org/{SECRET}'", 2, "watch.webhook[0].url_env", "not its value"),
+        ("[[watch.webhook]]\nform = 'slack'", 1, "watch.webhook[0]", "url_file, url_env or url is missing"),
+        (f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'", 3, "watch.webhook[0].url_env", "says it already"),
+        (f"[[watch.webhook]]\nurl = ['{SECRET}']", 2, "watch.webhook[0].url", "expected text"),
+        ("[watch.snoozed]\n'storage/' = 'soon'", 2, 'watch.snoozed."storage/"', "expected a date and time"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_key(text: str, line: int, key: str, words: str) -> None:
+    assert any((at, where) == (line, key) and words in said for at, where, said in problems(text)), problems(text)
+
+
+def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
+    clusters = "[clusters.juno]\n[clusters.mira]\n"
+    rule = "[[watch.running]]\nname = 'a'\n"
+    assert problems(clusters + rule)[0][1] == "watch.running[0]"
+    assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].meant.clusters == ("mira",)
+    assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
+
+
+def test_a_secret_comes_from_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "password"
+    kept.write_text(f"{SECRET}\n")
+    kept.chmod(0o640)
+    monkeypatch.setenv("HOOK", f"https://hooks.example.org/{SECRET}")
+    text = f"""
+        [[watch.mail]]
+        recipients = ["a@b.org"]
+        sender = "c@d.org"
+        user = "ada"
+        password_file = "{kept}"
+        [[watch.webhook]]
+        url_env = "HOOK"
+        headers_env = {{ Authorization = "HOOK" }}
+    """
+    found = watch(text)
+    assert SECRET not in repr(found)
+    notifiers, warnings = notifiers_of(found.notices, "config.toml")
+    assert [one.name.partition(" ")[0] for one in notifiers] == ["e-mail", "json"]
+    assert SECRET not in "".join(one.name for one in notifiers)
+    assert warnings == [f"{kept}: others may read this secret; chmod 600 keeps it to you"]
+    kept.chmod(0o600)
+    assert notifiers_of(found.notices, "")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('password_file = "/no/such/file"', "/no/such/file: No such file or directory"),
+        ('password_env = "NOT_SET_HERE"', "the environment variable NOT_SET_HERE is not set"),
+        ('security = "none"\npassword_env = "PW"', "an SMTP password is not sent without TLS"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
+    line: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PW", SECRET)
+    found = watch(f'[[watch.mail]]\nrecipients = ["a@b.org"]\nsender = "c@d.org"\n{line}')
+    with pytest.raises(ConfigError) as raised:
+        notifiers_of(found.notices, "config.toml")
+    assert words in str(raised.value)
+    assert raised.value.key.startswith("watch.mail[0]")
+    assert SECRET not in str(raised.value)
+
+
+def test_the_example_opened_is_good_and_states_the_defaults() -> None:
+    lines = default_config_text().splitlines()
+    opened = "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
+    found, default = watch(opened), WatchSettings()
+    assert (found.every_seconds, found.unreachable_rounds, found.never_starts, found.snooze_seconds) == (
+        default.every_seconds,
+        default.unreachable_rounds,
+        default.never_starts,
+        default.snooze_seconds,
+    )
+    assert found.alerts.remind_seconds == default.alerts.remind_seconds
+    for rules in ("running", "hanging", "storage", "nodes", "trains", "saves", "failures", "notices"):
+        assert getattr(found, rules), rules
+    assert len(found.notices) == 4
+    assert found.terminal is not None
