@@ -46,6 +46,7 @@ class HpcdashApp(App[None]):
         prompter: UiPrompter | None = None,
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
+        metric_patterns: Sequence[str] = (),
         run_outside: Callable[[str, Path], str] | None = None,
         notice: str = "",
         tour: bool = False,
@@ -67,6 +68,7 @@ class HpcdashApp(App[None]):
         self._columns = dict(columns or {})
         self._sort = dict(sort or {})
         self._fold_arrays = fold_arrays
+        self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
         self._notice = notice
@@ -92,6 +94,8 @@ class HpcdashApp(App[None]):
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
             arguments["fold"] = self._fold_arrays
+        if view == "chart" and self._metric_patterns:
+            arguments["patterns"] = self._metric_patterns
         return arguments
 
     def open_outside(self, program: str, file: Path) -> None:

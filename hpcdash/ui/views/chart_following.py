@@ -1,0 +1,214 @@
+"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hpcdash.domain.states import ACTIVE
+from hpcdash.errors import HpcdashError
+from hpcdash.stores.known_jobs import known_row
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.base import View
+from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
+from hpcdash.ui.widgets.chart_plot import ChartPlot
+from hpcdash.ui.widgets.chart_state import LETTERS, MOST_RUNS, ChartState, Picture
+
+if TYPE_CHECKING:
+    # Arrays are not imported before a chart is opened.
+    from hpcdash.stores.metrics import WatchedRun
+    from hpcdash.ui.widgets.chart_reading import Reading, RunReader
+    from hpcdash.ui.widgets.chart_series import ChartRequest, SeriesKept
+
+# What stands out is looked for so often, and no more than a sixth of the time.
+READ_SECONDS = 1.0
+_READ_SHARE = 5.0
+_TRIED_AGAIN_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class ShownRun:
+    """A run that is shown: what reads it, and what was said of it."""
+
+    job_id: str
+    watched: WatchedRun | None = None
+    is_open: bool = False
+    error: HpcdashError | None = None
+    reader: RunReader | None = None
+    reading: Reading | None = None
+    changes: int = 0
+    read_changes: tuple[object, ...] = field(default=())
+
+
+class ChartFollowing(View):
+    """Runs that are read, and the newest picture of them. Series, pictures and findings are made in threads."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        job_id: str,
+        others: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        file: str = "",
+    ) -> None:
+        """`others` are shown over the job. `patterns` and `file` are as stores.metrics takes them."""
+        super().__init__(session)
+        self.job_id = job_id
+        self.state = ChartState()
+        self.picture = Picture()
+        self.is_drawing = False
+        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
+        self._patterns = tuple(patterns)
+        self._file = file
+        self._kept: SeriesKept | None = None
+        self._dirty = asyncio.Event()
+        self._changed_at: float | None = None
+
+    def tell(self, request: ChartRequest) -> None:
+        """There is a new picture, of this request."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the picture shows all that is known."""
+        return not (self.is_drawing or self._dirty.is_set())
+
+    def on_mount(self) -> None:
+        self.start()
+
+    def shown(self) -> None:
+        self.take_focus()
+        self.start()
+
+    def on_hide(self) -> None:
+        self.workers.cancel_group(self, "watch")
+
+    def start(self) -> None:
+        self.workers.cancel_group(self, "watch")
+        for run in self.runs:
+            self.run_worker(self._watch(run), group="watch")
+        self.run_worker(self._keep_drawn(), group="watch")
+        self.run_worker(self._keep_read(), group="watch")
+        self._dirty.set()
+
+    async def _watch(self, run: ShownRun) -> None:
+        """Read a run's logs; what keeps one from it is shown, and tried again."""
+        metrics = await asyncio.to_thread(import_module, "hpcdash.stores.metrics")
+        while True:
+            try:
+                if run.watched is None:
+                    run.watched = metrics.WatchedRun(
+                        self.session.store, run.job_id, patterns=self._patterns, file=self._file
+                    )
+                if not run.is_open:
+                    await run.watched.open()
+                    run.is_open = True
+                run.error = None
+                self._changed(run)
+                await run.watched.follow(partial(self._changed, run))
+                return
+            except HpcdashError as error:
+                run.error = error
+                self._changed(run)
+            await asyncio.sleep(_TRIED_AGAIN_SECONDS)
+
+    def _changed(self, run: ShownRun) -> None:
+        run.changes += 1
+        self._changed_at = self.session.store.clock.now()
+        self._dirty.set()
+
+    async def _keep_drawn(self) -> None:
+        """Draw whenever something changed; what changed meanwhile is in the next picture."""
+        await asyncio.to_thread(import_module, "hpcdash.ui.widgets.chart_draw")
+        from hpcdash.ui.widgets.chart_draw import draw
+
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            if not self.is_live:
+                # It is being left.
+                return
+            self.is_drawing = True
+            request = self.request()
+            try:
+                self.picture = await asyncio.to_thread(draw, request)
+            finally:
+                self.is_drawing = False
+            if not self.children:
+                return
+            self.query_one(ChartPlot).show(self.picture)
+            self.tell(request)
+
+    async def _keep_read(self) -> None:
+        """Look for what stands out, of each run that changed."""
+        # Imported in a thread, as chart_draw is: the event loop goes on meanwhile.
+        await asyncio.to_thread(import_module, "hpcdash.ui.widgets.chart_reading")
+        while True:
+            began = asyncio.get_running_loop().time()
+            for run in list(self.runs):
+                await self._read(run)
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(max(READ_SECONDS, _READ_SHARE * took))
+
+    async def _read(self, run: ShownRun) -> None:
+        watched, picture = run.watched, self.picture
+        if watched is None or not picture.panels or not self.is_live:
+            return
+        names = tuple(panel.name for panel in picture.panels)
+        state = (run.changes, names, picture.axis)
+        # A run that stands still may have stalled.
+        if state == run.read_changes and not self._facts(watched).is_running:
+            return
+        from hpcdash.ui.widgets.chart_reading import RunReader
+
+        if run.reader is None:
+            run.reader = RunReader(is_ascii=is_ascii())
+        request = self.request()
+        before = run.reading
+        run.reading = await asyncio.to_thread(
+            run.reader.read, watched.run, names, picture.axis, self._facts(watched), request.kept
+        )
+        run.read_changes = state
+        if run.reading != before:
+            self._dirty.set()
+
+    def _facts(self, watched: WatchedRun) -> Any:
+        from hpcdash.ui.widgets.chart_reading import JobFacts
+
+        now = self.session.store.clock.now()
+        row = watched.row
+        if row is not None:
+            row = known_row(self.session.store, str(row["id"])) or row
+        if row is None or str(row["state"]) not in ACTIVE or watched.is_over:
+            return JobFacts(now)
+        left = row["ends_at"].timestamp() - now if row["ends_at"] is not None else None
+        limit = row["limit_seconds"]
+        return JobFacts(now, True, left, float(limit) if limit is not None else None)
+
+    def request(self) -> ChartRequest:
+        from hpcdash.ui.widgets.chart_series import ChartRequest, ChartRun, SeriesKept
+
+        if self._kept is None:
+            self._kept = SeriesKept()
+        runs = []
+        for letter, run in zip(LETTERS, self.runs, strict=False):
+            if run.watched is None:
+                continue
+            marks = run.reading.marks if run.reading is not None else {}
+            axis = run.reading.axis if run.reading is not None else ""
+            runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
+        self._kept.keep_only([one.run for one in runs])
+        size = self.query_one(ChartPlot).size
+        if not size.height:
+            # While there is nothing to show the plot is hidden.
+            size = self.size
+        return ChartRequest(tuple(runs), self.state, size.width, size.height, self._kept, self.session.zone, is_ascii())
+
+
+def is_ascii() -> bool:
+    """Whether this terminal's locale has no braille letters."""
+    return signs() is ASCII_SIGNS

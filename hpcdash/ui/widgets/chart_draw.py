@@ -1,0 +1,369 @@
+"""Draws a chart: panels with their curves, axes, signs and cursor, as lines of styled words; knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan
+
+import numpy as np
+from rich.cells import cell_len
+
+from hpcdash.domain.text import clip, visible
+from hpcdash.logs.cells import AXES
+from hpcdash.logs.metric_meaning.findings import number_words, step_words
+from hpcdash.logs.metrics import Floats
+from hpcdash.ui.widgets.chart_canvas import DOTS_DOWN, Canvas, Dots, curve_dots, row_of
+from hpcdash.ui.widgets.chart_scale import Tick, clock_ticks, duration_ticks, linear_ticks, log_ticks
+from hpcdash.ui.widgets.chart_series import (
+    ChartRequest,
+    ChartRun,
+    Curve,
+    curve_of,
+    has_outliers,
+    height_of,
+    smoothing_words,
+    value_at,
+)
+from hpcdash.ui.widgets.chart_state import Line, PanelPlace, Picture, Piece, Span
+from hpcdash.ui.widgets.log_words import clock_words
+
+GUTTER = 8
+_TWO_COLUMNS_FROM = 110
+_GAP = 2
+# Title, axis and its ticks.
+_AROUND_ROWS = 3
+_LEAST_ROWS = 7
+_LETTER_EVERY = 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """The characters of the frame; each one cell wide."""
+
+    left: str = "┤"
+    bare: str = "│"
+    corner: str = "└"
+    foot: str = "─"
+    tick: str = "┬"
+    restart: str = "┊"
+    cursor: str = "│"
+    point: str = "•"
+    above: str = "↑"
+    below: str = "↓"
+
+
+_ASCII = _Signs("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
+
+
+def draw(request: ChartRequest) -> Picture:
+    """The picture of a request; one without panels where there is nothing to show."""
+    names, axis = request.names, request.axis
+    if not names or request.width < GUTTER + 10 or request.height < _LEAST_ROWS - 1:
+        return Picture(axis=axis, axes=request.axes)
+    whole = request.whole()
+    span = request.state.shown(whole)
+    across = 2 if len(names) > 1 and request.width >= _TWO_COLUMNS_FROM else 1
+    most = max(1, request.height // _LEAST_ROWS) * across
+    notes = [f"{len(names) - most} more metrics need more room"] if len(names) > most else []
+    names = names[:most]
+    down = -(-len(names) // across)
+    width = (request.width - _GAP * (across - 1)) // across
+    heights = [request.height // down + (row < request.height % down) for row in range(down)]
+    panels: list[PanelPlace] = []
+    blocks: list[list[Line]] = []
+    newest: tuple[str, ...] = ()
+    points, smoothing = 0, ""
+    for at, name in enumerate(names):
+        row, column = divmod(at, across)
+        left, top = column * (width + _GAP), sum(heights[:row])
+        panel = _Panel(request, name, span, left, top, width, heights[row], at, at + across >= len(names))
+        blocks.append(panel.lines())
+        panels.append(panel.place)
+        notes += [note for note in panel.notes if note not in notes]
+        points = max(points, panel.points)
+        if at == 0:
+            newest, smoothing = panel.newest, panel.smoothing
+    lines: list[Line] = []
+    for row in range(down):
+        beside = blocks[row * across : (row + 1) * across]
+        for parts in zip(*beside, strict=True):
+            joined: list[Piece] = list(parts[0])
+            for part in parts[1:]:
+                joined += [(" " * _GAP, ""), *part]
+            lines.append(tuple(joined))
+    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), newest, smoothing, points, axis, request.axes)
+
+
+class _Panel:
+    """One metric of all runs on some cells of the picture."""
+
+    def __init__(
+        self,
+        request: ChartRequest,
+        name: str,
+        span: Span,
+        left: int,
+        top: int,
+        width: int,
+        height: int,
+        number: int,
+        is_lowest: bool,
+    ) -> None:
+        self._request, self._name, self._number, self._is_lowest = request, name, number, is_lowest
+        self._signs = _ASCII if request.is_ascii else _Signs()
+        self._canvas = Canvas(width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii)
+        state = request.state
+        columns = self._canvas.columns
+        self._curves = [curve_of(request, one, name, span, columns) for one in request.runs]
+        own = state.heights.get(name)
+        found = height_of(self._curves, leaves_out=state.leaves_out)
+        self._has_values = found is not None
+        y = own or found or (0.0, 1.0)
+        self._is_cut = own is not None or state.leaves_out
+        self.place = PanelPlace(
+            name, left + GUTTER, top + 1, self._canvas.width, self._canvas.height, span, (float(y[0]), float(y[1]))
+        )
+        self.points = max((curve.places for curve in self._curves), default=0)
+        first = next((curve for curve in self._curves if len(curve.series)), None)
+        self.smoothing = smoothing_words(first.smoothing if first is not None else None)
+        self.newest = tuple(
+            number_words(float(curve.series.values[-1])) if len(curve.series) else "–" for curve in self._curves
+        )
+        self.notes = self._notes()
+
+    def _notes(self) -> list[str]:
+        notes = []
+        hidden = sum(curve.hidden_columns for curve in self._curves)
+        if hidden:
+            notes.append(f"{visible(self._name)}: 0 and below, in {hidden} columns, has no place on a log scale")
+        if len(self._curves) > 1:
+            without = [curve.run.letter for curve in self._curves if self._name not in curve.run.run.names]
+            notes += [f"{', '.join(without)}: no {visible(self._name)}"] if without else []
+        if not any(len(curve.series) for curve in self._curves):
+            notes.append(f"{visible(self._name)} has no {self._request.axis}; a takes another x axis")
+        elif not any(np.isfinite(curve.line).any() for curve in self._curves):
+            odd = any(curve.broken.any() for curve in self._curves)
+            notes.append(f"no finite value of {visible(self._name)} here" if odd else "no points here; home shows all")
+        elif not self._is_cut and not self._request.state.log_y and has_outliers(self._curves):
+            notes.append("o leaves outliers out")
+        return notes
+
+    # -- lines
+
+    def lines(self) -> list[Line]:
+        """From the title down to the ticks of the x axis."""
+        self._draw_curves()
+        place, signs = self.place, self._signs
+        most = max(2, place.height // 3)
+        ticks = (log_ticks if self._request.state.log_y else linear_ticks)(*place.y, most)
+        at_row = {self._row(value): words for value, words in ticks} if self._has_values else {}
+        lines: list[Line] = [self._title()]
+        for row, drawn in enumerate(self._canvas.lines()):
+            words = at_row.get(row, "")
+            edge = signs.left if words else signs.bare
+            lines.append(((f"{clip(words, GUTTER - 1):>{GUTTER - 1}}{edge}", "axis"), *drawn))
+        lines += self._foot()
+        return lines
+
+    def _title(self) -> Line:
+        room = self.place.width + GUTTER
+        several = len(self._curves) > 1
+        is_active = len(self._request.names) > 1 and self._number == self._request.state.panel
+        name = clip(visible(self._name), max(10, room // 2))
+        scale = " (log)" if self._request.state.log_y else ""
+        pieces: list[Piece] = [((">" if is_active else " ") + name, "title"), (scale, "axis")]
+        cells = 1 + cell_len(name) + len(scale)
+        for number, curve in enumerate(self._curves):
+            words = self._words_of(curve, several)
+            if not words or cells + len(words) + 2 > room:
+                continue
+            pieces.append(("  " + words, f"run-{number}" if several else "axis"))
+            cells += len(words) + 2
+        pieces.append((" " * max(0, room - cells), ""))
+        return tuple(pieces)
+
+    def _words_of(self, curve: Curve, several: bool) -> str:
+        """The newest value, of a single run the lowest too; with a cursor what stands there."""
+        series, request = curve.series, self._request
+        if not len(series):
+            return ""
+        letter = f"{curve.run.letter} " if several else ""
+        if request.state.cursor is not None:
+            found = value_at(series, request.state.cursor + request.shift(curve.run))
+            if found is None:
+                return ""
+            smooth = self._smooth_at(curve, request.state.cursor)
+            return f"{letter}{number_words(found[1])}{smooth}" + ("" if several else f" at {self._x_words(found[0])}")
+        newest = number_words(float(series.values[-1]))
+        if several:
+            return f"{letter}{newest}"
+        words = f"newest {newest}"
+        if np.isfinite(series.low).any():
+            at = int(np.nanargmin(series.low))
+            words += f"   lowest {number_words(float(series.low[at]))} at {self._x_words(float(series.x[at]))}"
+        return words
+
+    def _smooth_at(self, curve: Curve, x: float) -> str:
+        column = self.place.column_of(x)
+        if curve.smooth is None or column is None:
+            return ""
+        values = curve.smooth[2 * (column - self.place.left) : 2 * (column - self.place.left) + 2]
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return ""
+        value = float(values[-1])
+        return f" (smoothed {number_words(10**value if self._request.state.log_y else value)})"
+
+    def _x_words(self, x: float) -> str:
+        axis = self._request.axis
+        return clock_words(x, self._request.zone) if axis == "time" else f"{axis} {step_words(x)}"
+
+    def _foot(self) -> list[Line]:
+        place, signs = self.place, self._signs
+        line = [signs.foot] * place.width
+        words = [" "] * (place.width + GUTTER)
+        free_from = 0
+        unit = {"time": "since begin" if self._request.is_since_begin else "", "sample": "samples"}
+        name = unit.get(self._request.axis, self._request.axis)
+        last = len(words) - len(name) - 1 if name else len(words)
+        for x, label in self._x_ticks():
+            column = place.column_of(x)
+            if column is None:
+                continue
+            at = column - place.left
+            begin = max(free_from, GUTTER + at - len(label) // 2)
+            if begin > GUTTER + at or begin + len(label) > last:
+                continue
+            line[at] = signs.tick
+            words[begin : begin + len(label)] = label
+            free_from = begin + len(label) + 1
+        if name:
+            words[last + 1 :] = name
+        foot: list[Line] = [((" " * (GUTTER - 1) + signs.corner + "".join(line), "axis"),)]
+        if self._is_lowest:
+            foot.append((("".join(words), "axis"),))
+        return foot
+
+    def _x_ticks(self) -> list[Tick]:
+        begin, end = self.place.x
+        most = max(2, self.place.width // 12)
+        if self._request.axis != "time":
+            return linear_ticks(begin, end, most)
+        if self._request.is_since_begin:
+            return duration_ticks(begin, end, most)
+        return clock_ticks(begin, end, most, self._request.zone)
+
+    # -- curves and signs
+
+    def _draw_curves(self) -> None:
+        self._put_restarts()
+        for number, curve in enumerate(self._curves):
+            for again in curve.again:
+                dots = self._dots(again, again, again, np.zeros(again.size, dtype=bool))
+                # Every other column: what was repeated is dotted.
+                dots[:, ::2] = False
+                self._canvas.draw(dots, f"again-{number}")
+            raw = f"run-{number}" if curve.smooth is None else f"raw-{number}"
+            self._canvas.draw(self._dots(curve.line, curve.low, curve.high, curve.broken), raw)
+        for number, curve in enumerate(self._curves):
+            if curve.smooth is not None:
+                self._canvas.draw(self._dots(curve.smooth, curve.smooth, curve.smooth, curve.broken), f"run-{number}")
+        self._put_cursor()
+        for number, curve in enumerate(self._curves):
+            self._put_points(curve, f"run-{number}")
+            if len(self._curves) > 1:
+                self._put_letters(curve, number)
+        self._put_edges()
+        self._put_restart_letters()
+        for curve in self._curves:
+            self._put_marks(curve)
+
+    def _dots(self, line: Floats, low: Floats, high: Floats, broken: Dots) -> Dots:
+        return curve_dots(line, low, high, broken, self.place.y, self._canvas.rows)
+
+    def _row(self, value: float) -> int:
+        """The row of cells a value as drawn stands in."""
+        return row_of(value, self.place.y, self._canvas.rows) // DOTS_DOWN
+
+    def _put_points(self, curve: Curve, style: str) -> None:
+        """Points far from each other are shown as such."""
+        known = np.flatnonzero(np.isfinite(curve.line))
+        if not 0 < known.size <= self._canvas.width // 6:
+            return
+        for column in known.tolist():
+            self._canvas.put(column // 2, self._row(float(curve.line[column])), self._signs.point, style)
+
+    def _put_letters(self, curve: Curve, number: int) -> None:
+        line = curve.line if curve.smooth is None else curve.smooth
+        for cell in range(3 + 5 * number, self._canvas.width, _LETTER_EVERY):
+            near = line[2 * cell : 2 * cell + 2]
+            near = near[np.isfinite(near)]
+            if near.size:
+                self._canvas.put(cell, self._row(float(near[0])), curve.run.letter, f"letter-{number}")
+
+    def _put_restarts(self) -> None:
+        """A line under the curves where each newer attempt begins."""
+        for column in self._restarts()[-20:]:
+            for row in range(self._canvas.height):
+                self._canvas.put(column, row, self._signs.restart, "restart")
+
+    def _put_restart_letters(self) -> None:
+        for column in self._restarts():
+            self._canvas.put(column, self._canvas.height - 1, "R", "restart")
+
+    def _restarts(self) -> list[int]:
+        """The columns in which newer attempts begin."""
+        if self._request.axis not in AXES:
+            return []
+        row = AXES.index(self._request.axis)
+        columns = []
+        for one in self._request.runs:
+            begins = [attempt.first[row] - self._request.shift(one) for attempt in one.run.attempts[1:]]
+            shown = [self.place.column_of(x) for x in begins if not isnan(x)]
+            columns += [column - self.place.left for column in shown if column is not None]
+        return columns
+
+    def _put_cursor(self) -> None:
+        cursor = self._request.state.cursor
+        column = None if cursor is None else self.place.column_of(cursor)
+        if column is not None:
+            for row in range(self._canvas.height):
+                self._canvas.put(column - self.place.left, row, self._signs.cursor, "cursor", under=True)
+
+    def _put_edges(self) -> None:
+        """Where a curve leaves the height that is shown."""
+        if not self._is_cut:
+            return
+        low, high = self.place.y
+        for number, curve in enumerate(self._curves):
+            with np.errstate(invalid="ignore"):
+                above, below = np.flatnonzero(curve.high > high), np.flatnonzero(curve.low < low)
+            for column in np.unique(above // 2).tolist():
+                self._canvas.put(column, 0, self._signs.above, f"raw-{number}", under=True)
+            for column in np.unique(below // 2).tolist():
+                self._canvas.put(column, self._canvas.height - 1, self._signs.below, f"raw-{number}", under=True)
+
+    def _put_marks(self, curve: Curve) -> None:
+        one: ChartRun = curve.run
+        if one.marks_axis != self._request.axis:
+            return
+        shift, log_y = self._request.shift(one), self._request.state.log_y
+        for mark in one.marks.get(self._name, ()):
+            column = self.place.column_of(mark.x - shift)
+            if column is None:
+                continue
+            row = self._canvas.height - 1
+            if isfinite(mark.y) and not (log_y and mark.y <= 0):
+                row = min(max(self._row(float(np.log10(mark.y)) if log_y else mark.y) - 1, 0), row)
+            self._canvas.put(column - self.place.left, row, mark.sign, mark.style)
+
+
+def legend(runs: Sequence[ChartRun]) -> Line:
+    """Which letter is which run; nothing of a single one."""
+    if len(runs) < 2:
+        return ()
+    pieces: list[Piece] = []
+    for number, one in enumerate(runs):
+        pieces += [("  " if number else " ", ""), (f"{one.letter} {clip(visible(one.title), 36)}", f"run-{number}")]
+    return tuple(pieces)

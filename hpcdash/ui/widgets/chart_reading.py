@@ -1,0 +1,153 @@
+"""What is to be said of a run under its chart: pace, end, restarts, and what stands out; knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+import numpy as np
+
+from hpcdash.domain.text import visible
+from hpcdash.logs.cells import AXES
+from hpcdash.logs.joined import JoinedRun, Series
+from hpcdash.logs.metric_meaning.eta import eta_of
+from hpcdash.logs.metric_meaning.findings import Finding
+from hpcdash.logs.metric_meaning.paces import paces_of_run, seconds_per_step
+from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
+from hpcdash.logs.metric_meaning.spikes import NOTHING_ANALYSED, SpikeAnalysis, find_spikes
+from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau, find_stall
+from hpcdash.logs.metrics import Floats
+from hpcdash.ui.widgets.chart_series import SeriesKept, value_at
+from hpcdash.ui.widgets.chart_state import Mark, is_loss, main_metric
+
+# Sign, its stand-in in ASCII, and a style, by the kind of a finding.
+_SIGNS = {
+    "spike": ("▲", "^", "warning"),
+    "divergence": ("◆", "*", "bad"),
+    "nan": ("✗", "x", "bad"),
+    "inf": ("✗", "x", "bad"),
+    "plateau": ("═", "=", "warning"),
+    "stall": ("‖", "|", "warning"),
+}
+# Those that call for a person come first.
+_GRAVE = ("divergence", "nan", "inf", "stall")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the scheduler says of the job: seconds until its limit, None where it does not run or has none."""
+
+    now: float
+    is_running: bool = False
+    limit_seconds_left: float | None = None
+    limit_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
+    `found` all of them, the gravest and newest first."""
+
+    meaning: tuple[str, ...] = ()
+    marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    found: tuple[Mark, ...] = ()
+    axis: str = ""
+
+
+class RunReader:
+    """Reads one run again and again; of a spike search only what is new is judged."""
+
+    def __init__(self, *, is_ascii: bool = False) -> None:
+        self._is_ascii = is_ascii
+        self._spikes: dict[str, SpikeAnalysis] = {}
+
+    def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> Reading:
+        """What stands out in the metrics `names`, along `axis`, and how the run goes."""
+        home = next((one for one in ("step", "tokens", "epoch", "sample") if one in run.axes()), "sample")
+        marks: dict[str, tuple[Mark, ...]] = {}
+        ranked: list[tuple[bool, float, Mark]] = []
+        for name in names:
+            if name not in run.names:
+                continue
+            series = kept.series(run, name, home)
+            findings = self._findings(run, name, series, facts)
+            along = _along(run, name, home, axis, np.array([one.step_from for one in findings]))
+            made = []
+            for finding, x in zip(findings, along.tolist(), strict=True):
+                mark = self._mark(finding, x, series, name)
+                made.append(mark)
+                is_open = finding.step_to is None and finding.kind in _GRAVE
+                ranked.append((is_open, finding.step_from, mark))
+            marks[name] = tuple(sorted(made, key=lambda mark: mark.x))
+        ranked.sort(key=lambda one: one[:2], reverse=True)
+        return Reading(_meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis)
+
+    def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[Finding]:
+        x, values = series.x, series.values
+        found = list(find_not_finite(x, values))
+        if is_loss(name) and len(series):
+            self._spikes[name] = find_spikes(x, values, self._spikes.get(name, NOTHING_ANALYSED))
+            found += self._spikes[name].findings
+            plateau = find_plateau(x, values)
+            found += [plateau] if plateau is not None else []
+        if facts.is_running and name == main_metric(run.names) and len(series):
+            axes, _ = run.written(name)
+            stall = find_stall(axes[AXES.index("time")], facts.now, float(series.x[-1]))
+            found += [stall] if stall is not None else []
+        return found
+
+    def _mark(self, finding: Finding, x: float, series: Series, name: str) -> Mark:
+        sign, plain, style = _SIGNS[finding.kind]
+        y = finding.value
+        if finding.kind in ("divergence", "stall"):
+            there = value_at(series, finding.step_from)
+            y = there[1] if there is not None else nan
+        elif finding.kind in ("nan", "inf"):
+            y = nan
+        words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
+        return Mark(x, y if isfinite(y) else nan, plain if self._is_ascii else sign, style, words)
+
+
+def _meaning(run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
+    name = main_metric(run.names)
+    if name is None:
+        return ()
+    paces = paces_of_run(run, name)
+    lost = run.lost_time()
+    axes, _ = run.written(name)
+    steps = axes[0][np.isfinite(axes[0])]
+    step_seconds = seconds_per_step(paces)
+    said = []
+    if facts.is_running and run.last_step is not None and step_seconds and steps.size:
+        eta = eta_of(
+            float(steps[-1]),
+            float(run.last_step),
+            step_seconds,
+            facts.limit_seconds_left,
+            facts.limit_seconds,
+            restart_seconds(lost),
+        )
+        said += [eta.words] if eta is not None else []
+    for measures in (("seconds_per_step", "steps_per_second"), ("tokens_per_second", "samples_per_second")):
+        said += [pace.words for pace in paces if pace.measure in measures][:1]
+    said += [pace.words for pace in paces if pace.measure == "teraflops"]
+    if words := lost_time_words(lost):
+        said.append(words)
+    return tuple(said)
+
+
+def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats:
+    """Where along `axis` what stands at `x` of the axis `home` is; nan where that is not known."""
+    if axis == home or not x.size:
+        return x
+    axes, values = run.written(name)
+    count = np.arange(values.size, dtype=float)
+    of_home = axes[AXES.index(home)] if home in AXES else count
+    of_axis = axes[AXES.index(axis)] if axis in AXES else count
+    known = np.flatnonzero(np.isfinite(of_home) & np.isfinite(of_axis))
+    if not known.size:
+        return np.full(x.size, nan)
+    order = known[np.argsort(of_home[known], kind="stable")]
+    found: Floats = np.interp(x, of_home[order], of_axis[order])
+    return found

@@ -1,0 +1,213 @@
+"""What is drawn of a chart, without a screen: axes, spans, curves, signs; and how the first metric is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC
+
+import numpy as np
+import pytest
+
+from hpcdash.logs.joined import JoinedRun, joined
+from hpcdash.logs.metrics import Floats, MetricBatch, Points
+from hpcdash.logs.series import MetricLog
+from hpcdash.ui.widgets.chart_canvas import Canvas, curve_dots
+from hpcdash.ui.widgets.chart_draw import draw
+from hpcdash.ui.widgets.chart_reading import JobFacts, RunReader
+from hpcdash.ui.widgets.chart_scale import clock_ticks, duration_ticks, linear_ticks, log_ticks
+from hpcdash.ui.widgets.chart_series import ChartRequest, ChartRun, SeriesKept, smoothing_of
+from hpcdash.ui.widgets.chart_state import ChartState, Picture, main_metric
+
+
+def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:
+    """A step a value, and a time each."""
+    steps = begin + np.arange(values.size, dtype=float)
+    unknown = np.full(values.size, np.nan)
+    log = MetricLog()
+    log.append(
+        MetricBatch(
+            np.arange(values.size) * 100,
+            steps,
+            unknown,
+            unknown,
+            1.7e9 + seconds * steps,
+            {name: Points(np.arange(values.size), values)},
+        )
+    )
+    return joined([log])
+
+
+def request(*runs: JoinedRun, state: ChartState | None = None, size: tuple[int, int] = (90, 20)) -> ChartRequest:
+    shown = tuple(ChartRun(letter, f"job {letter}", run) for letter, run in zip("ABCD", runs, strict=False))
+    return ChartRequest(shown, state or ChartState(), *size, SeriesKept())
+
+
+def text_of(picture: Picture) -> str:
+    return "\n".join("".join(words for words, _ in line) for line in picture.lines)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "most", "words"),
+    [
+        (0.0, 10.0, 5, ["0", "2", "4", "6", "8", "10"]),
+        (2.3, 10.4, 4, ["2.5", "5.0", "7.5", "10.0"]),
+        (0.0, 3000.0, 6, ["0", "500", "1k", "1.5k", "2k", "2.5k", "3k"]),
+        (1.912e6, 1.934e6, 3, ["1.92M", "1.93M"]),
+        (1e-5, 4e-5, 3, ["1e-05", "2e-05", "3e-05", "4e-05"]),
+        (5.0, 5.0, 4, []),
+    ],
+)
+def test_ticks_are_round_and_told_apart(begin: float, end: float, most: int, words: list[str]) -> None:
+    assert [word for _, word in linear_ticks(begin, end, most)] == words
+
+
+def test_ticks_of_a_log_scale_are_powers_of_ten_where_there_are_several() -> None:
+    assert [word for _, word in log_ticks(-2.0, 2.0, 5)] == ["0.01", "0.1", "1", "10", "100"]
+    assert [word for _, word in log_ticks(math.log10(2), math.log10(4), 4)] == ["2.0", "2.5", "3.0", "3.5", "4.0"]
+
+
+def test_ticks_of_time_are_round_on_the_clock_and_since_the_beginning() -> None:
+    assert [word for _, word in clock_ticks(1_700_000_000, 1_700_007_200, 4, None)]
+    assert [word for _, word in duration_ticks(0, 7200, 4)] == ["0 min", "30 min", "60 min", "90 min", "120 min"]
+
+
+def test_a_span_never_leaves_what_there_is() -> None:
+    whole = (0.0, 100.0)
+    state = ChartState().zoomed(0.25, whole)
+    assert state.shown(whole) == (75.0, 100.0)
+    assert state.shown((0.0, 120.0)) == (95.0, 120.0)
+    assert state.panned(-10, whole).shown(whole) == (0.0, 25.0)
+    assert not state.panned(-1, whole).follows
+    assert state.panned(-1, whole).panned(1, whole).follows
+    assert state.zoomed(8.0, whole).span is None
+    assert ChartState().zoomed(0.5, whole, at=50.0).shown(whole) == (25.0, 75.0)
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (("grad norm", "learning rate", "lm loss"), "lm loss"),
+        (("eval_loss", "loss", "lr"), "loss"),
+        (("val/loss", "train/loss"), "train/loss"),
+        (("aux loss", "train_loss"), "train_loss"),
+        (("accuracy", "val ppl"), "val ppl"),
+        (("accuracy", "lr"), "lr"),
+    ],
+)
+def test_the_loss_of_the_training_comes_first(names: tuple[str, ...], first: str) -> None:
+    assert main_metric(names) == first
+
+
+def test_a_curve_is_joined_but_not_over_what_is_no_number() -> None:
+    line = np.array([0.0, np.nan, 0.0, np.nan, 0.0])
+    broken = np.array([False, True, False, False, False])
+    dots = curve_dots(line, line, line, broken, (0.0, 1.0), 8)
+    assert dots[-1].tolist() == [True, False, True, True, True]
+    assert not dots[:-1].any()
+
+
+def test_a_cell_shows_its_topmost_layer_alone() -> None:
+    canvas = Canvas(1, 1)
+    canvas.draw(np.ones((4, 2), dtype=bool), "raw-0")
+    below = np.zeros((4, 2), dtype=bool)
+    below[3, 0] = True
+    canvas.draw(below, "run-0")
+    assert canvas.lines() == [((chr(0x2840), "run-0"),)]
+
+
+def test_a_picture_fills_its_cells_exactly() -> None:
+    values = 2.0 + np.exp(-np.arange(500) / 50)
+    for size in ((60, 10), (90, 20), (200, 50)):
+        for names in (("loss",), ()):
+            picture = draw(request(run_of(values), run_of(values + 1), state=ChartState(names), size=size))
+            assert len(picture.lines) == size[1]
+            assert {sum(len(words) for words, _ in line) for line in picture.lines} == {size[0]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full(400, np.nan),
+        np.full(400, np.inf),
+        np.array([1e308, -1e308] * 200),
+        np.zeros(400),
+        np.array([3.0]),
+        np.where(np.arange(400) % 2, np.nan, 1.0),
+    ],
+    ids=["nan", "inf", "huge", "zero", "one point", "every other"],
+)
+@pytest.mark.parametrize("log_y", [False, True])
+@pytest.mark.parametrize("smoothing", ["auto", "ema 0.9", "mean of 50", "median of 50"])
+def test_any_values_can_be_drawn(values: Floats, log_y: bool, smoothing: str) -> None:
+    state = ChartState(log_y=log_y, smoothing=smoothing, leaves_out=log_y, cursor=10.0)
+    assert len(draw(request(run_of(values), state=state)).lines) == 20
+
+
+def test_what_differs_by_rounding_alone_is_drawn_as_a_level() -> None:
+    picture = draw(request(run_of(520.0 + 1e-12 * np.arange(400))))
+    low, high = picture.panels[0].y
+    assert low < 500.0
+    assert high > 540.0
+
+
+def test_runs_are_told_apart_without_colours() -> None:
+    picture = draw(request(run_of(np.full(300, 2.0)), run_of(np.full(300, 3.0))))
+    curves = text_of(picture).split("\n")[1:]
+    assert any("A" in line for line in curves)
+    assert any("B" in line for line in curves)
+
+
+def test_the_metric_is_the_first_runs_and_who_has_it_not_is_said() -> None:
+    picture = draw(request(run_of(np.full(300, 2.0), name="lm loss"), run_of(np.full(300, 3.0), name="loss")))
+    assert [panel.name for panel in picture.panels] == ["lm loss"]
+    assert "B: no lm loss" in picture.notes
+
+
+def test_times_of_several_runs_are_counted_from_their_beginnings() -> None:
+    early, late = run_of(np.ones(300)), run_of(np.ones(300), begin=5000.0)
+    picture = draw(request(early, late, state=ChartState(axis="time")))
+    assert picture.whole == (0.0, 299.0)
+    assert "since begin" in text_of(picture)
+
+
+def test_times_of_one_run_are_those_of_the_clock() -> None:
+    run = run_of(np.ones(300), seconds=60.0)
+    picture = draw(replace(request(run, state=ChartState(axis="time")), zone=UTC))
+    assert [word for word in text_of(picture).split("\n")[-1].split() if ":" in word] == [
+        "23:00",
+        "00:00",
+        "01:00",
+        "02:00",
+        "03:00",
+    ]
+
+
+def test_without_braille_letters_plain_ones_are_drawn() -> None:
+    plain = replace(request(run_of(2.0 + np.exp(-np.arange(400) / 50))), is_ascii=True)
+    assert text_of(draw(plain)).isascii()
+
+
+@pytest.mark.parametrize(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
+def test_what_fits_lags_by_a_small_part_of_what_is_seen(points: float, weight: float | None) -> None:
+    smoothing = smoothing_of("auto", points)
+    assert (smoothing.weight if smoothing is not None else None) == weight
+
+
+def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
+    values = np.full(1000, 2.0) + 0.01 * np.sin(np.arange(1000))
+    values[600:603] = 9.0
+    run = run_of(values, seconds=10.0)
+    kept = SeriesKept()
+    along_steps = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
+    along_time = RunReader().read(run, ("loss",), "time", JobFacts(1.7e9), kept)
+    assert [mark.x for mark in along_steps.marks["loss"]] == [601.0]
+    assert [mark.x for mark in along_time.marks["loss"]] == [1.7e9 + 6010.0]
+
+
+def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
+    run = run_of(np.linspace(3, 2, 100))
+    silent = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesKept())
+    ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesKept())
+    assert [mark.words for mark in silent.found if "no sample for" in mark.words]
+    assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
