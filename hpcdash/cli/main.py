@@ -121,6 +121,27 @@ def log(common: CommonOptions, **given: Any) -> None:
 
 @cli.command()
 @click.argument("job")
+@click.option(
+    "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
+)
+@click.option("--metric", "wanted", metavar="NAME", multiple=True, help="Only this one; may be given again.")
+@click.option("--file", "file", metavar="PATH", default="", help="A metrics file of the job, in place of its logs.")
+@click.option("-f", "--follow", is_flag=True, help="Until the job ends; a chart in a terminal is drawn as it grows.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
+@common_options
+def metrics(common: CommonOptions, **given: Any) -> None:
+    """The loss and other metrics of a job, or of an array's tasks joined, read from its log.
+
+    In JSON a y that was nan or inf is null, and the x of each stands under "nan" and "inf". CSV has a column for the
+    step and one a metric; there they are nan, inf and -inf, and empty where a metric has no value at a step.
+    """
+    from hpcdash.cli.metrics import run_metrics
+
+    run_metrics(common, **given)
+
+
+@cli.command()
+@click.argument("job")
 @click.option("--diff", metavar="JOB", help="How it differs from another job's script.")
 @click.option("--explain", is_flag=True, help="Beside each directive, what it asks for.")
 @common_options
@@ -238,6 +259,25 @@ def signal_jobs(common: CommonOptions, signal: str, jobs: tuple[str, ...], recip
     run_action(common, "signal", jobs, signal=signal, recipient=recipient, form=form)
 
 
+def _switch_command(kind: str, words: str) -> None:
+    @cli.command(f"{kind}-switch", help=words)
+    @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+    @click.option("--path", default="", metavar="FILE", help="The file; else as remembered, launched or scripted.")
+    @click.option("--clear", is_flag=True, help="Remove it, if it is a plain file.")
+    @click.option("--status", is_flag=True, help="Only look: whether it is there, who made it, what came of it.")
+    @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @common_options
+    def command(common: CommonOptions, **given: Any) -> None:
+        from hpcdash.cli.switches import run_switch
+        from hpcdash.domain.switches import SwitchKind
+
+        run_switch(common, SwitchKind(kind), **given)
+
+
+_switch_command("kill", "Make the file that has a training save and end, and its queued array tasks end at once.")
+_switch_command("save", "Make the file that has a training save and go on; the program removes it.")
+
+
 @cli.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
@@ -277,6 +317,35 @@ def checkpoints(**given: Any) -> None:
     from hpcdash.cli.checkpoints import run_checkpoints
 
     run_checkpoints(**given)
+
+
+@cli.command()
+@click.option("--once", is_flag=True, help="One round, for cron; what is known is kept for the next.")
+@click.option("--dry-run", is_flag=True, help="Tell nobody; say who would be told what.")
+@click.option("--trial", is_flag=True, help="Send a message that nothing is wrong to all who would be told.")
+@click.option("--every", metavar="TIME", help="From one round to the next: 10m; a number is minutes.")
+@common_options
+def watch(common: CommonOptions, **given: Any) -> None:
+    """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines."""
+    from hpcdash.cli.watch import run_watch
+
+    run_watch(common, **given)
+
+
+@cli.command()
+@click.option("--install", "deed", flag_value="install", help="Write it to the cluster, and submit it.")
+@click.option("--remove", "deed", flag_value="remove", help="Move it away, and cancel the one that waits.")
+@click.option("--status", "deed", flag_value="status", help="What is there, and when it runs next.")
+@click.option("--every", default="1h", show_default=True, metavar="TIME", help="From one run to the next: 1h, 1d, 15m.")
+@click.option("--folder", metavar="DIR", help="Where on the cluster; hpcdash/cron in the home by default.")
+@click.option("--watch", "watches", is_flag=True, help="Have it run `hpcdash watch --once`.")
+@click.option("--option", "options", multiple=True, metavar="WORD", help="Of the scheduler: --option=--partition=cpu")
+@common_options
+def cron(common: CommonOptions, **given: Any) -> None:
+    """Cron where there is none: a job that submits itself again and runs every script of a folder. Prints it."""
+    from hpcdash.cli.cron import run_cron
+
+    run_cron(common, **given)
 
 
 @cli.command()

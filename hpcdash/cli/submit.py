@@ -7,9 +7,9 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -32,6 +32,15 @@ MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A submission as the form starts from it: a request's name and text, or a script's path and text."""
+
+    name: str
+    text: str
+    kind: Literal["request", "script"]
+
+
 class Submitting(Protocol):
     """What is submitted, once or as the links of a chain."""
 
@@ -45,6 +54,10 @@ class Submitting(Protocol):
 
     def shown(self) -> dict[str, Any]:
         """The last planned one for machines, besides its commands: its script, and its folder where it has one."""
+        ...
+
+    def kept(self) -> Kept | None:
+        """What is kept among the recent submissions; None for what could not be found again."""
         ...
 
 
@@ -77,7 +90,8 @@ def run_submit(
         submitting = RequestSubmitting.read(common, script, options=options, **asked)
     else:
         name = Path(script).name if script != "-" else "stdin"
-        submitting = _ScriptSubmitting(Submission(read_script(script), name, options, own, **asked))
+        path = "" if script == "-" else str(Path(script).absolute())
+        submitting = _ScriptSubmitting(Submission(read_script(script), name, options, own, **asked), path)
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
@@ -86,7 +100,7 @@ def run_submit(
             _say(*planned.asides)
             if chain > 1:
                 _say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
-            _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request)
+            _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request, in_full=common.debug)
             return (), session
         return await _Run(submitting, session, prints=form != "json").outcomes(chain), session
 
@@ -101,10 +115,11 @@ def run_submit(
 
 
 class _ScriptSubmitting:
-    """A script of this machine."""
+    """A script of this machine; `path` '' for one from stdin."""
 
-    def __init__(self, wanted: Submission) -> None:
+    def __init__(self, wanted: Submission, path: str) -> None:
         self._wanted = wanted
+        self._path = path
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
         wanted = replace(self._wanted, after=after) if after else self._wanted
@@ -116,6 +131,10 @@ class _ScriptSubmitting:
     def shown(self) -> dict[str, Any]:
         return {"script": self._wanted.script.decode("utf-8", "replace")}
 
+    def kept(self) -> Kept | None:
+        text = self._wanted.script.decode("utf-8", "surrogateescape")
+        return Kept(self._path, text, "script") if self._path else None
+
 
 class _Run:
     """Submits, tells each command before it runs and each outcome as it comes."""
@@ -125,6 +144,8 @@ class _Run:
         self._session = session
         self._prints = prints
         self._last: Outcome | None = None
+        self._asides: set[str] = set()
+        self._is_remembered = False
 
     async def outcomes(self, count: int) -> tuple[Outcome, ...]:
         """One for each that was tried."""
@@ -153,10 +174,11 @@ class _Run:
     async def _plan(self, after: tuple[str, ...]) -> Again:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
-        _say(*planned.asides)
+        # What is odd about each link of a chain is said once.
+        _say(*(words for words in planned.asides if words not in self._asides))
+        self._asides.update(planned.asides)
         for command in planned.plan.commands:
-            words = shlex.join(program_words(command.argv))
-            print(f"submit on {visible(self._session.name)}: {visible(words)}", file=sys.stderr)
+            print(f"submit on {visible(self._session.name)}: {visible(command.words)}", file=sys.stderr)
         return planned
 
     def _told(self, _link: int, outcome: Outcome) -> None:
@@ -170,6 +192,23 @@ class _Run:
         if self._last is not None:
             outcome, self._last = self._last, None
             _say(await self._submitting.conclude(self._session, outcome))
+            if outcome.done and not self._is_remembered:
+                self._is_remembered = True
+                _say(await self._remember())
+
+    async def _remember(self) -> str:
+        """Keep it among those that the form starts from, as it was submitted; why that was not done, in words."""
+        from hpcdash.stores.recents import Recents
+
+        launches, kept = self._session.launches, self._submitting.kept()
+        if launches is None or launches.state_folder is None or kept is None:
+            return ""
+        recents, store = Recents(launches.state_folder), self._session.store
+        try:
+            await asyncio.to_thread(recents.remember, store.name, kept.name, kept.text, kept.kind, store.clock.now())
+        except OSError as error:
+            return f"it is not among the recent ones: {error.strerror}"
+        return ""
 
 
 def _parts(outcome: Outcome) -> tuple[str, str]:
@@ -206,8 +245,13 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
     sys.stdout.buffer.write(msgspec.json.encode({**common, **answer}) + b"\n")
 
 
-def _print_dry(planned: Again, shown: dict[str, Any], session: ClusterSession, *, form: str, is_request: bool) -> None:
-    """What would be run; of a request its script above that, the commands in lines that bash takes for remarks."""
+def _print_dry(
+    planned: Again, shown: dict[str, Any], session: ClusterSession, *, form: str, is_request: bool, in_full: bool
+) -> None:
+    """What would be run; of a request its script above that, the commands in lines that bash takes for remarks.
+
+    For people a script around commands is a word of what it does, unless it is wanted `in_full`.
+    """
     commands = [program_words(command.argv) for command in planned.plan.commands]
     if form == "json":
         answer = {"job_id": None, "done": None, "words": "nothing was submitted", **shown, "commands": commands}
@@ -215,8 +259,9 @@ def _print_dry(planned: Again, shown: dict[str, Any], session: ClusterSession, *
     elif is_request:
         sys.stdout.flush()
         sys.stdout.buffer.write(shown["script"].encode("utf-8", "surrogateescape") + b"\n")
-        for words in commands:
-            sys.stdout.buffer.write(f"# {visible(shlex.join(words))}\n".encode("utf-8", "surrogateescape"))
+        for command in planned.plan.commands:
+            words = shlex.join(program_words(command.argv)) if in_full else command.words
+            sys.stdout.buffer.write(f"# {visible(words)}\n".encode("utf-8", "surrogateescape"))
     else:
         print(visible(shlex.join(commands[0])))
     sys.stdout.flush()

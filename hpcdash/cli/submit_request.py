@@ -12,10 +12,11 @@ from hpcdash.backends.base import Outcome
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
-from hpcdash.cli.submit import read_script
+from hpcdash.cli.submit import Kept, read_script
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Place, command_of
+from hpcdash.launch.findings import Finding
 from hpcdash.launch.request import Launcher, Request
 from hpcdash.launch.request_text import request_text
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
@@ -74,16 +75,19 @@ class RequestSubmitting:
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
         # What is not planned after all is not to be taken for the one before it.
-        self.planned = None
+        before, self.planned = self.planned, None
         wanted = self.wanted
         if after:
-            request = replace(wanted.request, after=after)
+            # The links of a chain have one name, by which a train is found whole.
+            name = wanted.request.name or (before.script.job_name if before is not None else "")
+            request = replace(wanted.request, after=after, name=name)
             wanted = replace(wanted, request=request, text=request_text(request, site=_launches(session).settings.site))
         try:
             self.planned = await _launches(session).plan(wanted)
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
-        asides = (*self.asides, *self.planned.script.warnings, *self.planned.again.asides)
+        found = await _launches(session).findings(self.planned)
+        asides = (*self.asides, *map(_said, found), *self.planned.again.asides)
         return replace(self.planned.again, asides=asides)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
@@ -93,6 +97,15 @@ class RequestSubmitting:
         if self.planned is None:
             return {}
         return {"script": self.planned.script.text, "folder": self.planned.place.folder}
+
+    def kept(self) -> Kept | None:
+        return Kept(self.wanted.request.name, self.wanted.text, "request")
+
+
+def _said(finding: Finding) -> str:
+    """As the form has it; the scheduler decides."""
+    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+    return f"{finding.field}: {words}" if finding.field else words
 
 
 def _has_interpreter(request: Request) -> bool:

@@ -19,6 +19,7 @@ from hpcdash.cli.submit import read_script
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.stakes import choose
+from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
@@ -26,7 +27,7 @@ from hpcdash.errors import UsageError
 from hpcdash.launch.stub import stub_script
 from hpcdash.stores.trains import TrainReader
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.cells import short_instant, signs
 
 _COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dependency")
 
@@ -63,7 +64,9 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
     width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
     print(picture(train.rows, signs().states, (width or 80) - 1))
     if end is not None:
-        print(f"if each takes its limit, it ends by {format_utc(end)}")
+        now = datetime.fromtimestamp(taken_at, UTC)
+        held = " and is released now" if any(row["state"] == JobState.HELD for row in train.living) else ""
+        print(f"if each takes its limit{held}, it ends by {short_instant(end, now, session.zone)}")
     sys.stdout.flush()
     rows = [{**row, "dependency": wait_words(unit, train)} for unit in train.units for row in unit.rows]
     table = pa.Table.from_pylist(rows, JOBS)

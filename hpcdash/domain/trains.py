@@ -164,7 +164,8 @@ def living_targets(train: Train, among: Collection[str] | None = None) -> tuple[
 def _unsure(train: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
     """Ids of the train's units of which nothing tells what they followed, the newest first; then of those of the same
     name that may follow one of it: they never began, or not before its end."""
-    own = [unit for unit in reversed(train) if is_unknown(unit, told) and not unit.is_waiting]
+    # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
+    own = [unit for unit in reversed(train) if is_unknown(unit, told)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in train}
     members = {unit.number for unit in train}
     ends = [ended_at for unit in train if (ended_at := unit.ended_at) is not None]

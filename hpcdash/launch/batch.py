@@ -16,6 +16,7 @@ from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.launchers import Start, lone_launcher, start_of
 from hpcdash.launch.names import job_name
+from hpcdash.launch.refusals import raise_for
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
 from hpcdash.launch.slots import slot_words, slots_of
 
@@ -234,7 +235,9 @@ def is_spread(request: Request, slot_type: SlotType) -> bool:
 
 
 def said_twice(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raises UsageError for an option that both a field and extra_args give: both map its name to who said it."""
-    for name, written in given.items():
-        if name in generated:
-            raise UsageError(f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")
+    """Raises UsageError for options that both a field and extra_args give: both map a name to who said it."""
+    raise_for(
+        (f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")
+        for name, written in given.items()
+        if name in generated
+    )

@@ -72,8 +72,7 @@ def read_form(draft: Draft, site: Site | None = None) -> FormReading:
     try:
         request = read_request(text, "REQUEST.toml", site=site)
     except RequestProblems as error:
-        for problem in error.problems:
-            problems.setdefault(_field_of(problem.key), problem.message)
+        _note(error, problems)
     return FormReading(text, None if problems else request, problems, links)
 
 
@@ -90,8 +89,7 @@ def read_script_form(draft: Draft, directives: str, *, has_own_disk: bool = Fals
     try:
         request = read_request(toml_text({"command": "true", **document}))
     except RequestProblems as error:
-        for problem in error.problems:
-            problems.setdefault(_field_of(problem.key), problem.message)
+        _note(error, problems)
     file = texts.get("file", "").strip()
     if not file:
         problems["file"] = f"{MISSING}: a batch script's path"
@@ -213,6 +211,18 @@ def _over(request: Request, directives: str) -> list[str]:
 
 def _pbs_clock(seconds: int) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _note(error: RequestProblems, problems: dict[str, str]) -> None:
+    """What is wrong, by field: of one the first, of what has many parts each, by its name."""
+    parts: dict[str, list[str]] = {}
+    for problem in error.problems:
+        name = _field_of(problem.key)
+        part = problem.key.partition(".")[2] if name and problem.key != name else ""
+        parts.setdefault(name, []).append(f"{part}: {problem.message}" if part else problem.message)
+    for name, words in parts.items():
+        is_of_parts = name in FIELDS and FIELDS[name].kind is FieldKind.PAIRS
+        problems.setdefault(name, "; ".join(words) if is_of_parts else words[0])
 
 
 def _field_of(key: str) -> str:

@@ -18,7 +18,7 @@ SOURCES = ("project", "workspace", "label", "label:PREFIX")
 
 
 def job_name(prefix: str, kind: str, uid: str, most_letters: int | None = None) -> str:
-    """`det-ai_exp-2-trial-2-1a2b`; what no scheduler takes is left out, and where it is too long the prefix is cut."""
+    """`hpcdash_exp-2-trial-2-1a2b`; what no scheduler takes is left out, and where it is too long the prefix is cut."""
     name = _NOT_IN_NAMES.sub("", f"{prefix}_{kind}-{uid}")
     return name if most_letters is None or len(name) <= most_letters else name[-most_letters:].lstrip("_-")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from hpcdash.domain import qsub
-from hpcdash.errors import UsageError
+from hpcdash.launch.refusals import raise_for
 
 # What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
 RESERVED = frozenset("cCeGhIjJkoqrRSuvVWXz")
@@ -26,28 +26,31 @@ _PLACES = {
 def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     """A person's own options as they were written, each once, in order; without -l, which the select takes up.
 
-    Raises UsageError naming an option that is the request's to say, wherever it stands: `-A acct   -I`.
+    Raises UsageError naming all options that are the request's to say, wherever they stand: `-A acct   -I`.
     """
     kept: dict[str, None] = {}
+    refused: list[tuple[str, str]] = []
     for text in extra_args:
         if not text.isprintable():
-            raise UsageError(f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item.")
+            refused.append((f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item."))
+            continue
         for word in text.split():
             if word in ("--", "--version"):
-                raise UsageError(f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")
+                refused.append((f"{word} is not for extra_args: it would end qsub's options", "Leave it out."))
         read = qsub.read_directive(text)
         for option in read.given:
             letter = option.name or option.written.lstrip("-")[:1]
             if letter in RESERVED:
                 place = _PLACES.get(letter)
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
-                raise UsageError(f"-{letter} is not for extra_args: the request says it itself", step)
-            if option.problem:
-                raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
-            if option.name != "l":
+                refused.append((f"-{letter} is not for extra_args: the request says it itself", step))
+            elif option.problem:
+                refused.append((f"{option.written} is {option.problem} to qsub", "Its options: man qsub."))
+            elif option.name != "l":
                 kept[" ".join(_written(word) for word in option.words)] = None
         if read.script:
-            raise UsageError(f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item.")
+            refused.append((f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item."))
+    raise_for(refused)
     return tuple(kept)
 
 

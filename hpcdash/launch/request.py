@@ -73,7 +73,7 @@ class Site:
     gres_supported: bool = True
     job_project_source: str = "project"
     storage_root: str = ""
-    name_prefix: str = "det-ai"
+    name_prefix: str = "hpcdash"
     image_root: str = ""
     keep: str = "always"
     run_as: str = ""

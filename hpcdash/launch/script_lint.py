@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Literal
 
 from hpcdash.domain import qsub, sbatch
 from hpcdash.domain.sbatch import Option
-from hpcdash.launch.demand import unmet
+from hpcdash.launch.demand import Demand, unmet
 from hpcdash.launch.findings import Finding
 from hpcdash.launch.offers import Offers
 from hpcdash.launch.script_demand import is_pbs_time, is_slurm_time, pbs_demand, slurm_demand
@@ -33,10 +34,11 @@ _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|^~")
 
 
-def lint_script(script: bytes, directives: Dialect, offers: Offers) -> tuple[Finding, ...]:
+def lint_script(script: bytes, directives: Dialect, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
     """What is wrong with a batch script as bytes: those that stop it and those that may, errors first. Raises nothing.
 
-    `field` is `line 7` where a line has it; a script has no fields. Of many findings the first 50 are given.
+    `over` are options on the command line, which take the place of the script's own. `field` is `line 7` where a line
+    has it, and for what is said over it `queue`, `time` or `extra_args`. Of many findings the first 50 are given.
     """
     text = script.decode("utf-8", "surrogateescape")
     lines = text.split("\n")[:_MOST_LINES_READ]
@@ -52,9 +54,29 @@ def lint_script(script: bytes, directives: Dialect, offers: Offers) -> tuple[Fin
     found += islice(odd, _MOST_FINDINGS)
     found += _not_read(lines, directives)
     found += _of_others(lines, directives, has_own=bool(given))
-    options = tuple(option for option in given if not option.problem)
-    found += unmet(slurm_demand(options) if directives == "slurm" else pbs_demand(options), offers)
+    found += unmet(script_demand(script, directives, over), offers)
     return tuple(sorted(found, key=lambda one: one.severity != "error")[:_MOST_FINDINGS])
+
+
+def script_demand(script: bytes, directives: Dialect, over: Sequence[str] = ()) -> Demand:
+    """What a script asks for with its own directives, and what is said over them."""
+    text = "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
+    module = sbatch if directives == "slurm" else qsub
+    given = [option for option in module.read_directives(text).given if not option.problem]
+    said = [option for option in module.read_command_line(over).given if not option.problem]
+    if directives == "slurm":
+        demand, names = slurm_demand((*given, *said)), {option.name for option in said}
+    else:
+        # Of a script's resources the first counts, of all else the last.
+        resources = [option for option in said if option.name == "l"]
+        demand = pbs_demand((*resources, *given, *(option for option in said if option.name != "l")))
+        names = set(qsub.settings(said, in_script=False))
+    if not names:
+        return demand
+    places = {"queues": "queue"} if names & {"partition", "q"} else {}
+    places |= {"limit_seconds": "time"} if names & {"time", "l.walltime"} else {}
+    others = dict.fromkeys(field.name for field in fields(Demand) if field.name not in demand.where)
+    return replace(demand, where={**dict.fromkeys(others, "extra_args"), **demand.where, **places})
 
 
 def _form(script: bytes, directives: Dialect) -> Iterator[Finding]:

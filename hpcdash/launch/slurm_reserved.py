@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hpcdash.domain import sbatch
-from hpcdash.errors import UsageError
+from hpcdash.launch.refusals import raise_for
 
 # What slots, queue, files and requeue of a request say; by their long names.
 RESERVED = (
@@ -27,34 +27,43 @@ _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"}
 def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
     """A person's own options as they were written, each once, in order, and the nodes to leave out.
 
-    Raises UsageError naming an option that is the request's to say, however it is spelt: `-N4`, `--node=4`, `-N 4`.
+    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`, `--node=4`, `-N 4`.
     """
     kept: dict[str, None] = {}
+    refused: list[tuple[str, str]] = []
     for text in extra_args:
         option = text.strip()
         if not option:
             continue
         if not option.isprintable():
-            raise UsageError(
-                f"{option!r} in extra_args holds what cannot stand in one line", "Write one option an item."
+            refused.append(
+                (f"{option!r} in extra_args holds what cannot stand in one line", "Write one option an item.")
             )
+            continue
+        told: set[str] = set()
         for name, written in _named(option):
+            if written in told:
+                continue
             if name in RESERVED:
-                raise UsageError(f"{written} is not for extra_args: the request says it itself", _in_its_place(name))
-            if name in _OF_NO_JOB:
-                raise UsageError(
-                    f"{written} is not for extra_args: it asks for no job that runs by itself", "Leave it out."
+                refused.append((f"{written} is not for extra_args: the request says it itself", _in_its_place(name)))
+            elif name in _OF_NO_JOB:
+                refused.append(
+                    (f"{written} is not for extra_args: it asks for no job that runs by itself", "Leave it out.")
                 )
+            else:
+                continue
+            # What may be short for several is told once.
+            told.add(written)
         if rest := sbatch.read_command_line(sbatch.split_words(option)).script:
             # sbatch leaves out what follows the first word that is no option.
-            raise UsageError(
-                f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes."
+            refused.append(
+                (f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes.")
             )
         if any(_is_gpu(entry) for entry in _gres(option)):
-            raise UsageError(
-                "--gres=gpu is not for extra_args: the request's slots ask for GPUs", "slots, slots_per_node, gpu_type"
-            )
+            words = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
+            refused.append((words, "Its fields are slots, slots_per_node, gpu_type."))
         kept[option] = None
+    raise_for(refused)
     nodes = ",".join(dict.fromkeys(exclude_nodes))
     return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
 

@@ -33,6 +33,8 @@ def planned_launch(
     submission = Submission(
         script=content,
         name=script.job_name,
+        # In the script too, but only the command line is told of a job that has begun.
+        after=request.after,
         mark=f"{MARK_START}{secrets.token_hex(5)}",
         file=f"{place.folder}/{SCRIPT_NAME}",
         run_as=run_as,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,6 +13,9 @@ from hpcdash.errors import HpcdashError
 from hpcdash.launch.pools import Pool
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
+
+if TYPE_CHECKING:
+    from hpcdash.launch.offers import Offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,12 @@ class LaunchQueues:
     def pools(self) -> list[Pool]:
         """The queues as far as the choice of one goes."""
         return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in self.known()]
+
+    async def offers(self) -> Offers:
+        """What the queues and nodes that are known offer; thousands of nodes take a thread some milliseconds."""
+        from hpcdash.stores.offers import offers_of
+
+        return await asyncio.to_thread(offers_of, self._table(Kind.QUEUES), self._table(Kind.NODES))
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
         """(whether a queue has GPUs, whether that was told of it): names match in upper and lower case alike."""

@@ -22,6 +22,7 @@ from hpcdash.stores.snapshots import Kind
 
 if TYPE_CHECKING:
     from hpcdash.launch.batch import BatchScript, Place
+    from hpcdash.launch.findings import Finding
     from hpcdash.stores.launch_queues import LaunchQueues
     from hpcdash.stores.launch_records import LaunchRecords
     from hpcdash.stores.resubmission import Again
@@ -134,6 +135,12 @@ class Launches:
             request = replace(request, work_dir=place.folder)
         script = self._script(request, place, aside)
         return planned_launch(self.store, wanted, request, place, script)
+
+    async def findings(self, planned: PlannedLaunch) -> tuple[Finding, ...]:
+        """What does not fit the queues as far as they are known, and what is odd about the script; asks nothing."""
+        from hpcdash.launch.lint import lint_request
+
+        return lint_request(planned.request, await self.queues.offers(), planned.script)
 
     async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
         """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.

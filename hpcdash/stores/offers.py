@@ -18,7 +18,7 @@ from hpcdash.launch.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 
-__all__ = ["AccountOffer", "Offers", "QosOffer", "QueueOffer", "fetch_offers"]
+__all__ = ["AccountOffer", "Offers", "QosOffer", "QueueOffer", "fetch_offers", "offers_of"]
 
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
@@ -86,10 +86,10 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
 
 async def _known(store: ClusterStore) -> Offers:
     """What the tables tell; thousands of nodes take a thread some milliseconds."""
-    return await asyncio.to_thread(_offers, store.table(Kind.QUEUES), store.table(Kind.NODES))
+    return await asyncio.to_thread(offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES))
 
 
-def _offers(queue_table: pa.Table | None, node_table: pa.Table | None) -> Offers:
+def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None) -> Offers:
     """The queues as the tables have them, with what each one's nodes have."""
     queues = [] if queue_table is None else queue_table.to_pylist()
     nodes = [] if node_table is None else node_table.select(_OF_NODES).to_pylist()

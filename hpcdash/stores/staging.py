@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdash.backends.base import ActionCommand, Answer, Outcome
+from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.launch.batch import STAGED_FOLDER
 
@@ -52,6 +53,9 @@ class Staged:
     archive: bytes
     sums_digest: str
     run_as: str = ""
+    # How many files, and their bytes in all.
+    files: int = 0
+    content_bytes: int = 0
 
     @property
     def root(self) -> str:
@@ -91,7 +95,7 @@ def staged_files(
             member.size, member.mtime = len(content), int(at)
             member.mode = 0o700 if content.startswith(b"#!") else 0o600
             archive.addfile(member, io.BytesIO(content))
-    return Staged(folder, packed.getvalue(), hashlib.sha256(sums).hexdigest(), run_as)
+    return Staged(folder, packed.getvalue(), hashlib.sha256(sums).hexdigest(), run_as, len(contents), total)
 
 
 def _checked(name: str) -> str:
@@ -118,7 +122,9 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         return (Outcome(job, False, f"nothing was submitted: {staged.folder} cannot be made and filled: {words}"),)
 
     argv = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, mask)
-    return ActionCommand(argv, (job,), read, staged.archive, _LIMIT_SECONDS)
+    files = "1 file" if staged.files == 1 else f"{staged.files} files"
+    shown = ("stage", files, f"({format_memory(staged.content_bytes)})", "in", staged.folder)
+    return ActionCommand(argv, (job,), read, staged.archive, _LIMIT_SECONDS, shown=shown)
 
 
 def handover_command(staged: Staged, job: str) -> ActionCommand:

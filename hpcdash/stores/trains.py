@@ -51,10 +51,16 @@ class TrainReader:
         self.told: dict[str, str] = {}
         self._changed = changed
         self._asked: set[str] = set()
+        # A history learns of a job a moment after it begins: what it does not know is asked once more.
+        self._missed: set[str] = set()
+        self._asked_twice: set[str] = set()
 
     async def read(self) -> Train:
         """The train as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
         await self.store.open()
+        again = self._missed - self._asked_twice
+        self._asked -= again
+        self._asked_twice |= again
         tables, notes = await self._tables()
         for attempt in range(MOST_ASKED + 1):
             train = await asyncio.to_thread(self._find, tables)
@@ -147,6 +153,7 @@ class TrainReader:
         asked = (self.store.ask(backend.history_native_query(job_id)) for job_id in job_ids)
         for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if isinstance(answer, NoSuchJob):
+                self._missed.add(number_of(job_id))
                 continue
             if isinstance(answer, HpcdashError):
                 return f"what jobs waited for is not known once they start: {answer.message}"

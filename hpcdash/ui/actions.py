@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "train"})
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "train", "alerts"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
-OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "train"}
+OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "train", "chart"}
 # What ended cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
+CHART = frozenset({"chart"})
+COPIED_FROM = TABLES | {"job", "log", "script", "submit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_nodes", "2", "nodes", capability=Capability.NODES),
     Action("show_queues", "3", "queues", capability=Capability.QUEUES),
     Action("show_history", "4", "history", capability=Capability.HISTORY),
+    Action("show_alerts", "5", "alerts: what the watchdogs find wrong", short="alerts"),
     Action("show_clusters", "6", "clusters and their connections", short="clusters"),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
@@ -62,6 +65,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", OF_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
+    Action("chart", "g", "chart of the metrics in the log", OF_A_JOB - CHART, Capability.LOGS),
     Action("script", "b", "batch script", OF_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
     Action("train", "c", "the train a job is in: those before and after it", JOB_TABLES | {"job"}, Capability.JOBS),
@@ -75,6 +79,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_LIVING_JOB, Capability.ALTER, acts=True
     ),
+    Action("kill_switch", "K", "kill switch: save and end", OF_A_LIVING_JOB, Capability.DETAIL, acts=True),
+    Action("save_switch", "S", "save switch: save and go on", OF_A_LIVING_JOB, Capability.DETAIL, acts=True),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
@@ -111,10 +117,11 @@ ACTIONS: tuple[Action, ...] = (
         "ctrl+n",
         "a batch script as it is, or back to a command",
         FORM,
-        shown=4,
+        shown=5,
         short="batch script",
         while_typing=True,
     ),
+    Action("form_help", "f1", "help for this form", FORM, short="help", while_typing=True),
     Action("keep", "ctrl+g", "keep as a template", FORM, shown=5, short="keep", while_typing=True),
     Action(
         "append",
@@ -137,10 +144,11 @@ ACTIONS: tuple[Action, ...] = (
         short="edit next",
     ),
     Action("mark_failed", "f", "mark the failed", frozenset({"triage"}), shown=1, short="mark failed"),
+    Action("snooze", "z", "silence an alert for a while, or no more", frozenset({"alerts"}), shown=3, short="silence"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
-    Action("follow", "f", "follow the end, or stay", LOG, shown=2, short="follow"),
+    Action("follow", "f", "follow the end, or stay", LOG | CHART, shown=2, short="follow"),
     Action("wrap", "w", "wrap long lines", LOG | {"script"}, shown=5, short="wrap"),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
@@ -160,11 +168,27 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("open_outside", "E", "open in $PAGER", LOG, shown=8, short="$PAGER"),
     Action("edit", "E", "open a copy in $EDITOR", frozenset({"script"}), shown=8, short="$EDITOR"),
+    Action("metrics", "v", "choose metrics", CHART, shown=1, short="metrics"),
+    Action("smoothing", "s", "smoothing: none, averages, mean, median", CHART, shown=2, short="smooth"),
+    Action("log_scale", "y", "logarithmic y", CHART, shown=2, short="log y"),
+    Action("x_axis", "a", "x axis: step, tokens, epoch, time", CHART, shown=5, short="x axis"),
+    Action("overlay", "space", "other runs over this one", CHART, shown=2, short="overlay"),
+    Action("zoom_in", "plus", "zoom in", CHART, shown=3, short="zoom"),
+    Action("zoom_out", "minus", "zoom out", CHART),
+    Action("outliers", "o", "leave outliers out, or show them", CHART, shown=5, short="outliers"),
+    Action("point", "c", "values at a cursor, moved by ← →", CHART, shown=4, short="cursor"),
+    Action("next_found", "n", "to the next that stands out: spike, nan, stall", CHART, shown=6, short="next sign"),
+    Action("previous_found", "N", "to the one before", CHART),
+    Action("found", "enter", "all that stands out, and how the run goes", CHART, shown=6, short="findings"),
+    Action("next_panel", "tab", "the next metric, for ↑ ↓", CHART),
+    Action(
+        "write_chart", "w", "write what is shown: CSV and SVG, into the working folder", CHART, shown=6, short="write"
+    ),
     Action("journal", "J", "journal: what was done from here"),
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
     Action("reverse", "O", "reverse the order", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
-    Action("copy", "y", "copy the id, or a log's path", shown=11, short="copy"),
+    Action("copy", "y", "copy the id, or a log's path", COPIED_FROM, shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),

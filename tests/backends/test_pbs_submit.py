@@ -204,6 +204,8 @@ def test_what_it_waits_for_already_stays() -> None:
     assert words(handed(after=("12",), script=script)) == ["-W", "depend=afterok:9,afterany:12"]
     found = handed("-W", "depend=afterok:8,umask=077", after=("12",), script=script)
     assert words(found) == ["-W", "umask=077", "-W", "depend=afterok:8,afterany:12"]
+    made = text("#PBS -W depend=afterany:12:13[]")
+    assert words(handed(after=("12", "13[]"), script=made)) == ["-W", "depend=afterany:12:13[]"]
 
 
 def test_torque_waits_for_arrays_in_words_of_their_own() -> None:

@@ -13,9 +13,11 @@ import pytest
 from hpcdash.backends.base import Outcome
 from hpcdash.cli.submit_request import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
 from hpcdash.launch.request import Request
 from hpcdash.stores.launches import WantedLaunch
+from hpcdash.stores.recents import Recents
 from hpcdash.stores.resubmission import Again
 from tests.e2e.program import Program, home_with
 from tests.support.pbs import StandIns
@@ -68,6 +70,10 @@ def launches(program: Program) -> list[Path]:
     return sorted(root.iterdir()) if root.exists() else []
 
 
+def size(folder: Path) -> str:
+    return format_memory(sum((folder / name).stat().st_size for name in ("batch.sh", "request.toml")))
+
+
 def ended(program: Program, job: str) -> dict[str, Any]:
     """A job of the embedded queue once it has ended."""
     for _ in range(200):
@@ -96,19 +102,46 @@ def test_its_commands_are_said_before_they_run(program: Program) -> None:
     said = [line for line in program("submit", request(program)).stderr.splitlines() if "submit on local: " in line]
     (folder,) = launches(program)
     assert len(said) == 2
-    assert said[0].endswith(f"sh {folder.parent} {folder.name} 077")
+    assert said[0] == f"submit on local: stage 2 files ({size(folder)}) in {folder}"
     assert said[1].endswith(f" --named try {folder}/batch.sh")
 
 
 def test_a_dry_run_prints_a_script_with_the_commands_as_remarks_and_stages_nothing(program: Program) -> None:
     done = program("submit", request(program), "--dry-run")
-    script, _, commands = done.text.rpartition("\n\n# sh -c ")
+    script, _, commands = done.text.rpartition("\n\n# stage 2 files (")
     assert script.startswith("#!/bin/bash\n")
     assert "\n#SBATCH --job-name=try\n" in script
     assert commands.count("\n# ") == 1
     assert subprocess.run(["bash", "-n"], input=done.stdout, check=False).returncode == 0
     assert launches(program) == []
     assert program.rows("jobs") == []
+
+
+def test_a_dry_run_with_debug_prints_what_stages_in_full(program: Program) -> None:
+    assert "\n# sh -c 'umask " in program("--debug", "submit", request(program), "--dry-run").text
+
+
+def test_what_was_submitted_is_among_those_that_the_form_starts_from(program: Program) -> None:
+    script = program.home / "run.sh"
+    script.write_bytes(b"#!/bin/sh\n#SBATCH --hold\n")
+    program("submit", request(program), "--chain", "2")
+    program("submit", str(script))
+    program("submit", request(program, 'command = "false"'), "--dry-run")
+    kept = Recents(program.home.parent / "state").recent("local")
+    assert [(one.name, one.kind, one.text) for one in kept] == [
+        (str(script), "script", "#!/bin/sh\n#SBATCH --hold\n"),
+        ("try", "request", f'command = "echo ran"\n{REQUEST}'),
+    ]
+    program("cancel", "1", "2", "3", "--yes")
+
+
+def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(program: Program) -> None:
+    file = request(program, 'command = "true"\nqueue = "gone"')
+    said = "hpcdash: queue: there is no queue 'gone'. There is: local\n"
+    assert said in program("submit", file, "--dry-run").stderr
+    done = program("submit", file, "--chain", "2")
+    assert done.stderr.count(said) == 1
+    assert "submit on local: stage 2 files" in done.stderr
 
 
 def test_a_dry_run_for_machines_has_script_folder_and_commands(program: Program) -> None:
@@ -190,9 +223,18 @@ def test_links_of_a_chain_wait_for_each_other(program: Program) -> None:
     assert (done.status, done.text) == (0, "1\n2\n3\n"), done
     assert "3 jobs, one after the other: 1 2 3" in done.stderr
     found = {row["id"]: row["dependency"] for row in program.rows("jobs")}
-    assert [found["1"], "1" in found["2"], "2" in found["3"]] == [None, True, True]
+    assert [found["1"], found["2"].count("1"), found["3"].count("2")] == [None, 1, 1]
     assert len(launches(program)) == 3
     program("cancel", "1", "2", "3", "--yes")
+
+
+def test_links_of_a_chain_without_a_name_have_the_same_one(program: Program) -> None:
+    file = program.home / "a.toml"
+    file.write_text('command = "true"\nslots = 1\nslot_type = "cpu"\nhold = true\n')
+    program("submit", str(file), "--chain", "2")
+    (name,) = {row["name"] for row in program.rows("jobs")}
+    assert name.startswith("hpcdash_exp-")
+    program("cancel", "1", "2", "--yes")
 
 
 async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it() -> None:
@@ -208,8 +250,10 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             self.plans += 1
             if self.plans > 1:
                 raise UsageError("no more")
-            again = Again(cast("Any", None), (), {})
-            return SimpleNamespace(again=again, script=SimpleNamespace(warnings=()))
+            return SimpleNamespace(again=Again(cast("Any", None), (), {}), script=SimpleNamespace(job_name="one"))
+
+        async def findings(self, planned: Any) -> tuple[()]:
+            return ()
 
         async def conclude(self, planned: Any, outcome: Outcome) -> str:
             concluded.append(outcome.done)
@@ -263,7 +307,7 @@ def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(on_pbs: Program,
     assert (done.status, done.text) == (0, "35.pbs01\n"), done
     (folder,) = (on_pbs.home / "jobs").iterdir()
     (called,) = stand_ins.calls("qsub")
-    assert called[:3] == ["qsub", "-f", "-v"]
+    assert called[:5] == ["qsub", "-f", "-W", "depend=afterany:12[].pbs01", "-v"]
     assert called[-1] == f"{folder}/batch.sh"
     script = (folder / "batch.sh").read_bytes()
     assert b"\n#PBS -W depend=afterany:12[].pbs01\n" in script

@@ -73,6 +73,34 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(over_ssh: Pr
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["", 'name = "chained"\n'])
+def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
+    over_ssh: Program, root: Path, slurm_lab: SlurmLab, name: str
+) -> None:
+    file = request(over_ssh, root)
+    Path(file).write_text(f'{name}slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "sleep 1"\n')
+    links = first, second, third = over_ssh("submit", file, "--chain", "3").text.split()
+    try:
+        wait_until(
+            "the first link to end",
+            lambda: over_ssh("show", first, "--format", "json").json["job"]["state"] == "completed",
+            40,
+        )
+        whole = [
+            {"job_id": first, "after": [], "by_name": False},
+            {"job_id": second, "after": [first], "by_name": False},
+            {"job_id": third, "after": [second], "by_name": False},
+        ]
+        # The accounting hears of a job a moment after it begins.
+        wait_until(
+            "its train",
+            lambda: all(over_ssh("train", job, "--format", "json").json["order"] == whole for job in links),
+            20,
+        )
+    finally:
+        slurm_lab.admin("scancel", "--quiet", *links, check=False)
+
+
 def test_as_another_account_it_is_alice_s_job_and_her_folder(locally: Program, root: Path) -> None:
     if shutil.which("sudo") is None:
         pytest.skip("sudo is not installed")

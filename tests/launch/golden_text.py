@@ -10,7 +10,7 @@ from hpcdash.launch.batch import Place
 from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
 
 FOLDER = Path(__file__).parent / "golden"
-PLACE = Place("1a2b", "/home/ann/launches/det-ai_exp-1a2b")
+PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")
 REQUESTS = {
     "torchrun": Request(
         command="train.py --lr 1e-3",

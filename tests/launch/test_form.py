@@ -100,6 +100,13 @@ def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
     assert read_form(Draft()).problems == {"command": "missing: give what to run, a command or a script"}
 
 
+def test_each_odd_name_of_a_variable_is_told() -> None:
+    problems = read_form(Draft({"command": "x", "environment": "1A=x\nGOOD=1\nB-C=2"})).problems
+    assert problems["environment"].count("no name of a variable") == 2
+    assert problems["environment"].startswith("1A: ")
+    assert "; B-C: " in problems["environment"]
+
+
 def test_a_chain_of_an_array_is_not_both() -> None:
     reading = read_form(Draft({"command": "x", "array": "1-4%1", "chain": "3"}))
     assert "one of array and chain" in reading.problems["chain"]

@@ -11,7 +11,7 @@ from hpcdash.launch.names import accounted_to, job_name, pbs_project, slurm_proj
 
 
 def test_a_name_has_its_prefix_its_kind_and_its_own_part() -> None:
-    assert job_name("det-ai", "exp-2-trial-2", "1a2b") == "det-ai_exp-2-trial-2-1a2b"
+    assert job_name("hpcdash", "exp-2-trial-2", "1a2b") == "hpcdash_exp-2-trial-2-1a2b"
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.integers(8, 236))

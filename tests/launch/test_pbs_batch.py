@@ -26,7 +26,7 @@ from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 # Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning (W:).
 SHOWN: dict[str, tuple[Any, str]] = {
     "name": ("my run!", "N=myrun"),
-    "kind": ("cmd", "N=det-ai_cmd-1a2b"),
+    "kind": ("cmd", "N=hpcdash_cmd-1a2b"),
     "command": ("echo 'x y'", "\necho 'x y'\nEND_OF_COMMAND\n"),
     "script": ("train.py", "\npython3 ./train.py\nEND_OF_COMMAND\n"),
     "slots": (3, "l.select=3:ngpus=1"),

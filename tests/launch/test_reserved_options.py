@@ -92,6 +92,15 @@ def test_words_of_other_qsubs_are_refused(word: str) -> None:
         pbs_extra_options([word])
 
 
+def test_all_options_that_are_the_request_s_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        slurm_extra_options(["-N4", "--comment=x", "--wait", "-n 2"])
+    assert [word for word in refused.value.message.split() if word.startswith("-")] == ["-N", "--wait", "-n"]
+    assert refused.value.next_step == "Its field is slots and slots_per_node. Leave it out."
+    with pytest.raises(UsageError, match=r"-q is not for extra_args.*; -J is not for extra_args"):
+        pbs_extra_options(["-q x -J 1-3"])
+
+
 def test_other_pbs_options_stay_in_order_each_once_and_resources_are_left_to_the_select() -> None:
     assert pbs_extra_options(["-A acct", "-l mem=4gb", "-m abe", "-A acct", '-A "two words"']) == (
         "-A acct",

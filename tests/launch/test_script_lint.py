@@ -195,3 +195,20 @@ def test_the_folders_of_a_script_s_output_are_wanted_where_they_are_known() -> N
     ]
     of_pbs = script_paths(b"#!/bin/sh\n#PBS -o login1:/work/ada/logs/ -e err\nx\n", "pbs")
     assert [(one.field, one.path) for one in of_pbs] == [("line 2", "/work/ada/logs/")]
+
+
+def test_a_time_that_is_said_over_the_script_is_the_one_that_counts() -> None:
+    script = b"#!/bin/bash\n#SBATCH -p gpu\n#SBATCH --time=900-0\nx\n"
+    assert [one.field for one in lint_script(script, "slurm", OFFERS)] == ["line 3"]
+    assert lint_script(script, "slurm", OFFERS, ("--time=00:10:00",)) == ()
+    (one,) = lint_script(script, "slurm", OFFERS, ("--time=901-0",))
+    assert (one.field, one.severity) == ("time", "error")
+    (one,) = lint_script(script, "slurm", OFFERS, ("--time=10", "--partition=gone"))
+    assert one.field == "queue"
+
+
+def test_a_walltime_that_is_said_over_the_script_is_the_one_that_counts() -> None:
+    script = b"#!/bin/bash\n#PBS -q gpu -l walltime=9000:00:00\nx\n"
+    assert [one.field for one in lint_script(script, "pbs", OFFERS)] == ["line 2"]
+    assert lint_script(script, "pbs", OFFERS, ("-l", "walltime=0:10:00")) == ()
+    assert [one.field for one in lint_script(script, "pbs", OFFERS, ("-lwalltime=9001:00:00",))] == ["time"]

@@ -21,7 +21,7 @@ USR1 = EarlySignal("USR1", 600)
 # Field → what of it a script shows: `--option=value` of a directive, a line of bash, or a warning.
 SHOWN: dict[str, tuple[Any, str]] = {
     "name": ("my run!", "--job-name=myrun"),
-    "kind": ("cmd", "--job-name=det-ai_cmd-1a2b"),
+    "kind": ("cmd", "--job-name=hpcdash_cmd-1a2b"),
     "command": ("echo 'x y'", "\necho 'x y'\nEND_OF_COMMAND\n"),
     "script": ("train.py", "\npython3 ./train.py\nEND_OF_COMMAND\n"),
     "slots": (3, "--gpus=3"),

@@ -19,9 +19,7 @@ SHAPES = {
     "plain": "3: step={step}/500 loss={a} lr={b} speed={c}k\n",
     "csv": "{step},{a},,{b}\n",
 }
-FLOATS = st.one_of(
-    st.floats(-1e6, 1e6).map(repr), st.sampled_from(["nan", "inf", "-inf", "0", "2.5E-05", "1e-8"])
-)
+FLOATS = st.one_of(st.floats(-1e6, 1e6).map(repr), st.sampled_from(["nan", "inf", "-inf", "0", "2.5E-05", "1e-8"]))
 LINES = st.lists(
     st.tuples(st.integers(0, 10**7), FLOATS, FLOATS, FLOATS, st.integers(0, 10**9), st.integers(0, 59)), min_size=8
 )

@@ -97,7 +97,7 @@ async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transpo
 async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches: Launches) -> None:
     await launches.root()
     asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
-    assert {"--partition=gpu", "--gpus=1", "--output=/jobs/det-ai_exp-1/%j.out"} <= set(asked)
+    assert {"--partition=gpu", "--gpus=1", "--output=/jobs/hpcdash_exp-1/%j.out"} <= set(asked)
 
 
 async def test_without_gpus_the_default_queue_is_meant_and_slots_are_cpus(launches: Launches) -> None:
@@ -139,6 +139,12 @@ async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluste
     cluster.store.backend = PbsBackend(Dialect.TORQUE)
     with pytest.raises(UsageError, match="Torque"):
         launches.render(Request(command="true"), uid="1", root="/jobs")
+
+
+async def test_what_it_waits_for_is_on_the_command_line_too(launches: Launches) -> None:
+    planned = await launches.plan(WantedLaunch(Request(command="true", name="one", after=("7", "8"))))
+    assert planned.again.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
+    assert "--dependency=afterany:7:8" in options(planned.script.text)
 
 
 async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) -> None:

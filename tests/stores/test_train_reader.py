@@ -11,7 +11,7 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.trains import MOST_ASKED, TrainReader
 from tests.support.scripted_transport import HISTORY
 from tests.ui.acting_stage import acting_session, job
-from tests.ui.train_stage import PAST, TrainTransport
+from tests.ui.train_stage import PAST, WAITS, TrainTransport
 
 
 def store_on(transport: TrainTransport, folder: Path) -> ClusterStore:
@@ -77,3 +77,33 @@ async def test_what_others_share_is_its_name_alone_and_joins_nothing(tmp_path: P
 async def test_a_job_that_nothing_knows_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoSuchJob, match="knows job 999"):
         await TrainReader(store_on(TrainTransport(), tmp_path), "999").read()
+
+
+async def test_a_job_whose_turn_has_come_and_that_waits_for_room_still_follows_what_ended(tmp_path: Path) -> None:
+    transport = TrainTransport(has_array=False)
+    transport.recent = [job("62", name="other", **{**WAITS, "reason": "Resources"})]
+    reader = TrainReader(store_on(transport, tmp_path), "62")
+    assert await order(reader) == ["60", "61", "62"]
+
+
+async def test_what_the_history_does_not_know_yet_is_asked_once_more(tmp_path: Path) -> None:
+    class Lagging(TrainTransport):
+        """Tells nothing of how jobs were submitted, at first."""
+
+        knows = False
+
+        def _line(self, words: tuple[str, ...]) -> bytes:
+            told = super()._line(words)
+            return told if self.knows else told.partition(b"\n")[0] + b"\n"
+
+    transport = Lagging(has_array=False)
+    asked: list[str] = []
+    transport.line_asked = asked.append
+    transport.recent = [job("62", name="other", timeused="30:00")]
+    reader = TrainReader(store_on(transport, tmp_path), "62")
+    assert await order(reader) == ["62"]
+    transport.knows = True
+    assert await order(reader) == ["60", "61", "62"]
+    transport.knows = False
+    await reader.read()
+    assert sorted(asked) == ["60", "61", "62", "62"]

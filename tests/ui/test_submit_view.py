@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import StartEstimate
+from hpcdash.backends.base import ActionCommand, Answer, Outcome, StartEstimate
+from hpcdash.errors import CommandTimedOut
+from hpcdash.launch.form import Draft
+from hpcdash.launch.offers import Offers
+from hpcdash.stores.actions import Report
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog
+from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.submit import SubmitView
 from hpcdash.ui.widgets.form_choice import ChoiceDialog
@@ -24,7 +29,9 @@ SMALL, LARGE = (80, 24), (140, 40)
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[QueueLab]:
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueLab]:
+    # Jobs write their logs where they are submitted from.
+    monkeypatch.chdir(tmp_path)
     lab = QueueLab(tmp_path / "queue", tmp_path / "work")
     yield lab
     lab.end()
@@ -60,7 +67,8 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert (folder / "1.out").read_text() == "it runs\n"
         assert 'command = "echo it runs"' in (folder / "request.toml").read_text()
         await until(pilot, lambda: app.main.view.pointed_job() == "1", "the cursor on the new job")
-        assert f"its logs will be in {folder}" in screen_text(app).replace("\n", "")
+        # However long the path is, and wherever it is broken.
+        assert f"itslogswillbein{folder}" in "".join(screen_text(app).split())
 
 
 async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tmp_path: Path) -> None:
@@ -96,6 +104,44 @@ async def test_the_key_pressed_twice_asks_once_and_submits_once(queue: QueueLab,
             queue.job("2")
 
 
+async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_more(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, is_lost = ClusterStore.act, True
+
+    async def act(store: ClusterStore, command: ActionCommand) -> Answer:
+        answer = await plain(store, command)
+        if is_lost and "submit" in command.argv:
+            raise CommandTimedOut("no answer", argv=command.argv)
+        return answer
+
+    async def settle(store: ClusterStore, again: Any, report: Report, told: Any) -> tuple[Outcome, ...]:
+        return report.outcomes
+
+    monkeypatch.setattr(ClusterStore, "act", act)
+    monkeypatch.setattr("hpcdash.stores.lost_answers.settle", settle)
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=SMALL) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, command="true", name="once")
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.screen, ResultsDialog), "how it went")
+        await press(pilot, "escape")
+        is_lost = False
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        words = " ".join(screen_text(app).replace("│", " ").replace("┃", " ").split())
+        assert re.search(r"whether job once was submitted at \d\d:\d\d is not known: submit once more\?", words)
+        await press(pilot, "enter")
+        await until(pilot, lambda: app.screen is app.main, "the form again")
+        assert queue.ended("1").state == "completed"
+        await submit(pilot)
+        assert queue.ended("2").state == "completed"
+
+
 async def test_a_chain_is_jobs_that_wait_each_for_the_one_before(queue: QueueLab, tmp_path: Path) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
@@ -126,6 +172,79 @@ async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(qu
         assert (tmp_path / "said").read_text() == "two words\n"
         (row,) = queue.rows("history", "1")
         assert (row["name"], row["limit_seconds"]) == ("own", 300)
+
+
+async def test_all_of_a_chain_is_the_script_that_was_asked_about(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, other = tmp_path / "train.sbatch", tmp_path / "other.sbatch"
+    script.write_text(f"#!/bin/bash\necho asked >>{tmp_path}/said\n")
+    other.write_text(f"#!/bin/bash\necho other >>{tmp_path}/said\n")
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await press(pilot, "ctrl+n")
+        view = await fill(pilot, file=str(script), chain="3")
+        planned = ClusterStore.act
+
+        async def act(store: ClusterStore, command: ActionCommand) -> Answer:
+            """Another file is named as soon as the first is on its way."""
+            if command.stdin is not None and "submit" in command.argv and view.form.texts()["file"] != str(other):
+                view.form.set_text("file", str(other))
+                await view.look_now()
+            return await planned(store, command)
+
+        monkeypatch.setattr(ClusterStore, "act", act)
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        await pilot.press("y")
+        await until(pilot, lambda: "what you typed since is kept" in screen_text(app).replace("\n", " "), "submitted")
+        assert app.main.view is view
+        assert view.form.texts() == {"file": str(other), "chain": "3"}
+        for number in "123":
+            assert queue.ended(number).state == "completed"
+        assert (tmp_path / "said").read_text() == "asked\n" * 3
+
+
+async def test_what_stood_there_before_is_there_after_another_was_submitted(queue: QueueLab, tmp_path: Path) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, name="long-thought", command="python train.py")
+        view.put(Draft({"name": "quick", "command": "true"}))
+        await looked(pilot)
+        await submit(pilot)
+        await open_form(pilot)
+        await pilot.press("ctrl+l")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list")
+        await pilot.press("down", "enter")
+        await looked(pilot)
+        assert view.form.texts() == {"name": "long-thought", "command": "python train.py"}
+
+
+async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def fetch(store: ClusterStore) -> Offers:
+        asked.append(store.name)
+        return Offers()
+
+    monkeypatch.setattr("hpcdash.stores.offers.fetch_offers", fetch)
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        for _ in range(3):
+            await press(pilot, "escape")
+            await open_form(pilot)
+        assert len(asked) == 1
+        await press(pilot, "ctrl+r")
+        await looked(pilot)
+        assert len(asked) == 2
 
 
 async def test_an_array_is_submitted_held_where_that_is_wanted(queue: QueueLab, tmp_path: Path) -> None:
@@ -197,6 +316,23 @@ async def test_a_template_is_kept_and_started_from(tmp_path: Path) -> None:
         assert form_of(pilot).form.texts()["container.image"] == "torch.sif"
 
 
+async def test_a_template_is_replaced_by_another_only_after_that_was_said(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    file = tmp_path / "templates" / "base.toml"
+    file.parent.mkdir()
+    file.write_text('command = "thought about for long"\n')
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="base", command="true")
+        await pilot.press("ctrl+g")
+        await pilot.press("enter")
+        await until(pilot, lambda: "there is another template base" in screen_text(app), "a complaint")
+        assert "thought about" in file.read_text()
+        await pilot.press("enter")
+        await until(pilot, lambda: "thought about" not in file.read_text(), "the other in its place")
+
+
 # -- what it says while one types
 
 
@@ -222,6 +358,60 @@ async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitt
         await press(pilot, "ctrl+j")
         assert app.screen is app.main
         assert view.form.field == "queue"
+
+
+async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, command="true", queue="gqu", time="30", container__binds="x")
+        assert "no queue" in view.form.complaint_of("queue")
+        assert "has no unit" in view.form.complaint_of("time")
+
+
+async def test_what_arrow_right_takes_is_said(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        view.form.enter("queue")
+        await type_text(pilot, "gp")
+        await looked(pilot)
+        assert "→ takes gpu" in view.hint()
+        await press(pilot, "right")
+        assert view.form.texts()["queue"] == "gpu"
+        assert "→" not in view.hint()
+
+
+async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_over(tmp_path: Path) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --partition=gpu\n#SBATCH --time=900-0\ntrue\n")
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await press(pilot, "ctrl+n")
+        view = await fill(pilot, file=str(script))
+        assert "over the limit" in view.form.complaint_of("file")
+        view = await fill(pilot, time="5m")
+        assert view.form.complaint_of("file") == ""
+        assert "over the limit" not in screen_text(app)
+        view.form.enter("queue")
+        await pilot.pause()
+        assert view.hint().startswith("empty: gpu, ")
+
+
+@pytest.mark.parametrize("part", ["#verdict", "#about", "ScriptPage"])
+async def test_a_look_that_ends_while_the_app_does_is_no_error(tmp_path: Path, part: str) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        view.form.set_text("command", "true")
+        await view.query_one(part).remove()
+        await view.look_now()
+        assert "true" in view.seen.script
 
 
 async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path: Path) -> None:
@@ -281,7 +471,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
 
     monkeypatch.setattr("hpcdash.stores.checks.estimate_start", estimate)
     monkeypatch.setattr("hpcdash.ui.views.submit_answer._EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("hpcdash.ui.views.submit._REST_SECONDS", 0.3)
+    monkeypatch.setattr("hpcdash.ui.views.submit_timing._REST_SECONDS", 0.3)
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -420,7 +610,7 @@ def test_the_form_looks_as_it_did(
     monkeypatch.chdir(tmp_path)
     Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
     # What the cluster says once typing rests comes when it comes.
-    monkeypatch.setattr("hpcdash.ui.views.submit._REST_SECONDS", 3600.0)
+    monkeypatch.setattr("hpcdash.ui.views.submit_timing._REST_SECONDS", 3600.0)
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)
@@ -429,3 +619,16 @@ def test_the_form_looks_as_it_did(
         await pilot.pause()
 
     assert snap_compare(recorded_app(tmp_path / "state"), terminal_size=size, run_before=go_there)
+
+
+async def test_help_is_there_while_one_types(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, name="what")
+        await pilot.press("f1")
+        await until(pilot, lambda: "help: submit" in screen_text(app), "the help")
+        assert "lists what a field may hold" in screen_text(app)
+        await pilot.press("escape")
+        assert form_of(pilot).form.texts()["name"] == "what"

@@ -130,8 +130,10 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "plus")
+        assert "how many more, or tasks as 1-10%1; then a script, or nothing for the same" in screen_text(pilot.app)
         await type_text(pilot, "3")
         await pilot.press("enter")
+        await until(pilot, lambda: "append 3 jobs of train after 63?" in screen_text(pilot.app), "a question")
         await agreed(pilot)
         await until(pilot, lambda: len(transport.submitted) == 3, "three submissions")
         waits = [word for words, _ in transport.submitted for word in words if word.startswith("--dependency=a")]

@@ -92,8 +92,6 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
             return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs))]))
         case Verb.ALTER:
             return tuple(_commands(dialect, _alter(dialect, jobs, request)))
-        case Verb.SUBMIT:
-            raise UsageError("submitting is no action on jobs")
         case Verb.SUSPEND | Verb.RESUME if dialect is Dialect.SLURM_WRAPPERS:
             raise UsageError(f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
         case Verb.HOLD | Verb.RELEASE:
@@ -102,6 +100,8 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
         case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
             return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
+        case _:
+            raise UsageError(f"{verb} is no action on jobs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,10 +248,10 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
         if job.tasks is not None:
             raise UsageError(f"PBS lets a job wait for no task of an array: {text}", "Name the whole array: 12[].")
         (arrays if dialect is Dialect.TORQUE and job.has_brackets else plain).append(text)
-    conditions = [earlier] if earlier else []
-    conditions += [f"afterany:{':'.join(plain)}"] if plain else []
+    conditions = [f"afterany:{':'.join(plain)}"] if plain else []
     conditions += [f"afteranyarray:{':'.join(arrays)}"] if arrays else []
-    return ",".join(conditions)
+    before = earlier.split(",") if earlier else []
+    return ",".join((*before, *(one for one in conditions if one not in before)))
 
 
 def _job_name(dialect: Dialect, file_name: str) -> str:

@@ -77,8 +77,8 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             word = _SCONTROL_WORDS[request.verb]
             return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids)))
-        case Verb.SUBMIT:
-            raise UsageError("submitting is no action on jobs")
+        case _:
+            raise UsageError(f"{request.verb} is no action on jobs")
 
 
 Job = tuple[str, JobId]

@@ -95,14 +95,17 @@ class Acting(_Screen):
         self._underway: list[Underway] = []
         self._looks_again: dict[str, Timer] = {}
 
-    async def carry_out(self, plan: Plan, *, asides: Sequence[str] = ()) -> Report | None:
+    async def carry_out(
+        self, plan: Plan, *, asides: Sequence[str] = (), question: str = "", is_doubtful: bool = False
+    ) -> Report | None:
         """Ask whether to do it, do it and tell how it went; None where the person said no.
 
-        `asides` are told beside the question. To be awaited in a worker: what handles a key must not wait for a person.
+        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in a worker: what
+        handles a key must not wait for a person.
         """
         view = self.view
         session = self.session
-        dialog = self.ask_first(plan, asides)
+        dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful)
         if dialog is None or not await dialog.answer:
             return None
         return await self._run_plan(plan, view, session)
@@ -120,7 +123,13 @@ class Acting(_Screen):
             dialog.answer.add_done_callback(answered)
 
     def ask_first(
-        self, plan: Plan, asides: Sequence[str] = (), form: ModalScreen[None] | None = None
+        self,
+        plan: Plan,
+        asides: Sequence[str] = (),
+        form: ModalScreen[None] | None = None,
+        *,
+        question: str = "",
+        is_doubtful: bool = False,
     ) -> ConfirmDialog | None:
         """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
         numbers = _numbers(plan.request.job_ids)
@@ -136,6 +145,8 @@ class Acting(_Screen):
             asides=asides,
             form=form,
             has_recipients=session.actions.can_signal_parts,
+            question=question,
+            is_doubtful=is_doubtful,
         )
         self.app.push_screen(dialog)
         return dialog

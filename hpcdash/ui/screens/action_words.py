@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.backends.base import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.domain import stakes
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_clock
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError
 from hpcdash.stores.actions import Plan, Report
 
 Row = Mapping[str, Any]
@@ -206,9 +205,9 @@ def present_value(name: str, rows: Sequence[Row]) -> str:
     return values.pop() if len(values) == 1 else ""
 
 
-def shown_command(argv: tuple[str, ...]) -> str:
-    """A command as it is typed, whole, without its `env` settings; control bytes made visible."""
-    return visible(shlex.join(program_words(argv)))
+def shown_command(command: ActionCommand) -> str:
+    """A command as a person reads it, whole; control bytes made visible."""
+    return visible(command.words)
 
 
 def error_words(error: HpcdashError) -> str:

@@ -26,14 +26,18 @@ from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
-from hpcdash.ui.actions import Action, available, key_sign, textual_keys
+from hpcdash.ui.actions import FORM, Action, available, key_sign, textual_keys
 from hpcdash.ui.screens.action_words import changeable_words
+from hpcdash.ui.screens.alerting import Alerting
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.screens.submitting import Submitting
+from hpcdash.ui.screens.switch_actions import SwitchActions
 from hpcdash.ui.screens.train_actions import TrainActions
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.surroundings import meanwhile_words, shown_error, shown_snapshot, status_parts
 from hpcdash.ui.views import (
+    alerts,
+    chart,
     clusters,
     history,
     job,
@@ -62,10 +66,12 @@ SPECS: dict[str, ViewSpec] = {
         nodes.VIEW,
         queues.VIEW,
         history.VIEW,
+        alerts.VIEW,
         clusters.VIEW,
         job.VIEW,
         node.VIEW,
         log.VIEW,
+        chart.VIEW,
         script.VIEW,
         triage.VIEW,
         train.VIEW,
@@ -77,10 +83,12 @@ SPECS: dict[str, ViewSpec] = {
 _ANNOUNCED_ONE_BY_ONE = 4
 _NAME_CELLS = 40
 _NEWS_SECONDS = 3.0
+# Where `?` is typed there has to be another way to the help, and a way out.
+_SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 _BAD_NEWS_SECONDS = 8.0
 
 
-class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False):
+class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None], inherit_bindings=False):
     """Keeps a stack of views for each cluster, and what is around them up to date."""
 
     DEFAULT_CSS = """
@@ -165,7 +173,7 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
 
     async def push(self, name: str, /, **arguments: object) -> None:
         """A view on top of the one that is shown."""
-        extra = self._arguments(name) if name in ("jobs", "history") else {}
+        extra = self._arguments(name) if name in ("jobs", "history", "chart") else {}
         await self._show_stack([*self.stack, SPECS[name].make(self.session, **{**extra, **arguments})])
 
     async def pop(self) -> bool:
@@ -216,6 +224,7 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
         if session is self.session and self.stack:
             self.view.store_changed(changed)
         self._announce(session, changed.events)
+        self.judge_alerts(session, changed)
         self._around()
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
@@ -302,6 +311,8 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
         hidden = set() if self._tour.is_on else {"tour_next", "tour_end"}
         if len(self.sessions) <= 1:
             hidden.add("next_cluster")
+        if self.session.watching is None:
+            hidden.add("show_alerts")
         alterable = self.session.store.backend.alterable
         return [
             replace(action, words=changeable_words(alterable)) if action.name == "alter" and alterable else action
@@ -501,6 +512,16 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
     async def do_show_history(self) -> None:
         await self.go("history")
 
+    async def do_show_alerts(self) -> None:
+        if self.session.watching is not None:
+            await self.go("alerts")
+
+    def alerts_changed(self, session: ClusterSession) -> None:
+        """What is wrong was judged anew."""
+        if session is self.session and self.stack and self.view_name == "alerts":
+            self.view.alerts_changed()  # type: ignore[attr-defined]
+        self._around()
+
     async def do_show_clusters(self) -> None:
         await self.go("clusters")
 
@@ -511,6 +532,16 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
             # One that stands is refined; the last one, recalled, makes way for what is typed.
             bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
             view.try_filter(view.filter_text or bar.last_filter)
+
+    async def do_chart(self) -> None:
+        """The metrics of the job one points at; of several marked ones each other's over the first's."""
+        targets = self.view.targets()
+        job_ids = targets.job_ids if self.view.marks() else ()
+        first = next(iter(job_ids), None) or self.view.pointed_job()
+        if first is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
+            await self.push("chart", job_id=first, others=tuple(job_ids[1:]))
 
     def do_command(self) -> None:
         self.query_one(CommandBar).ask(":")
@@ -554,14 +585,24 @@ class MainScreen(TrainActions, Submitting, Screen[None], inherit_bindings=False)
         else:
             self.notify("nothing is wrong", timeout=2)
 
+    def do_form_help(self) -> None:
+        """In a field `?` is typed."""
+        self.do_help()
+
     def do_help(self) -> None:
         words = Text()
-        for action in self.actions():
+        actions = self.actions()
+        for action in _obeyed_while_typing(actions) if _is_of_a_form(self.focused) else actions:
             words.append(f"  {key_sign(action.key):<12}", "bold")
             words.append(f"{action.words}\n")
         if isinstance(self.view, TableView):
             words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
-        words.append("\n  ↑ ↓ j k     move      pgup pgdn home end   further\n")
+        if self.view_name not in FORM:
+            words.append("\n  ↑ ↓ j k     move      pgup pgdn home end   further\n")
+        else:
+            words.append("\n  ↑ ↓ tab     move      pgup pgdn   the script\n")
+            words.append("  enter       lists what a field may hold, or moves on; in several lines a new one\n")
+            words.append("  →           takes what is suggested      space   folds or shows a heading's fields\n")
         if isinstance(self.view, TableView):
             words.append("\nfilters\n", "bold")
             words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
@@ -575,8 +616,8 @@ def _is_of_a_form(widget: Widget | None) -> bool:
 
 
 def _obeyed_while_typing(actions: Sequence[Action]) -> list[Action]:
-    """What the line of keys tells in a field; that one can leave it is worth a word."""
-    return [replace(one, shown=4) if one.name == "escape" else one for one in actions if one.while_typing]
+    """What the line of keys tells in a field."""
+    return [replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown)) for one in actions if one.while_typing]
 
 
 def _visible_lines(words: str) -> Text:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hpcdash.backends.base import Outcome
@@ -94,12 +95,18 @@ class Submitting(JobActions):
             rest = looked.links - 1
             what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
             asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
+        question = view.not_known.question(draft, first.again.plan.request.job_ids[0])
+        if question:
+            asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
+        begun_at = session.store.clock.now()
         if looked.links == 1:
-            outcomes = await self._submit_one(session, first, asides)
+            outcomes = await self._submit_one(session, first, asides, question)
         else:
-            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links)
+            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question)
         if not outcomes:
             return
+        name = first.again.plan.request.job_ids[0]
+        view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
         said = [await self._concluded(view, first, outcomes[0])]
         if outcomes[0].done:
             await self._was_submitted(view, draft, first, looked, outcomes, said)
@@ -108,9 +115,9 @@ class Submitting(JobActions):
         session.poller.ask_now()
 
     async def _submit_one(
-        self, session: ClusterSession, planned: _Planned, asides: Sequence[str]
+        self, session: ClusterSession, planned: _Planned, asides: Sequence[str], question: str
     ) -> tuple[Outcome, ...]:
-        report = await self.carry_out(planned.again.plan, asides=asides)
+        report = await self.carry_out(planned.again.plan, asides=asides, question=question, is_doubtful=bool(question))
         if report is None:
             return ()
         return (await self.look_for(planned.again, report, session))[-1:]
@@ -123,10 +130,11 @@ class Submitting(JobActions):
         plan: Callable[[tuple[str, ...] | None], Awaitable[_Planned]],
         asides: Sequence[str],
         links: int,
+        question: str,
     ) -> tuple[Outcome, ...]:
         from hpcdash.stores.chains import chain_words, submit_chain
 
-        dialog = self.ask_first(first.again.plan, asides)
+        dialog = self.ask_first(first.again.plan, asides, question=question, is_doubtful=bool(question))
         if dialog is None or not await dialog.answer:
             return ()
         made = [first]
@@ -202,14 +210,19 @@ def _planner(
 ) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
     """What plans the job, or a link of its chain that waits for others than it says itself."""
 
+    # The links of a chain have one name, by which a train is found whole.
+    name = looked.request.name if looked.request is not None else ""
+
     async def launch(after: tuple[str, ...] | None) -> _Planned:
         from hpcdash.stores.launches import WantedLaunch
 
+        nonlocal name
         request = looked.request
         if request is None:
             raise UsageError("there is nothing to submit yet")
-        request = request if after is None else replace(request, after=after)
+        request = request if after is None else replace(request, after=after, name=name)
         planned = await view.launches.plan(WantedLaunch(request, looked.text))
+        name = name or planned.script.job_name
         return _Planned(planned.again, planned)
 
     async def hand_in(after: tuple[str, ...] | None) -> _Planned:

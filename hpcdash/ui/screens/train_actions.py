@@ -20,7 +20,7 @@ from hpcdash.stores.trains import Appendix, plan_append, same_again
 from hpcdash.ui.screens.action_words import error_words
 from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.train import TrainView
+from hpcdash.ui.views.train import APPEND, TrainView
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 _MOST_BYTES = 4 << 20
@@ -60,8 +60,10 @@ class TrainActions(JobActions):
             self.run_worker(self._append(view, session, end, wish), group="acting")
             return ""
 
-        sign = f"after {visible(end.job_id)}, how many or 1-10%1, and a script: "
-        self.query_one(CommandBar).ask("append", _proposed(end), sign=sign, take=take, proposed=True)
+        sign = f"append after {visible(end.job_id)}: "
+        self.query_one(CommandBar).ask(APPEND, _proposed(end), sign=sign, take=take, proposed=True)
+        # What it asks for stands above it, where there is room.
+        view.post_message(view.CrumbsChanged())
 
     async def _append(self, view: TrainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
         store = session.store
@@ -78,7 +80,9 @@ class TrainActions(JobActions):
             return
         finally:
             self._is_appending = False
-        dialog = self.ask_first(first.plan, [*_asides(end, wish), *first.asides])
+        dialog = self.ask_first(
+            first.plan, [*_asides(end, wish), *first.asides], question=_question(end, wish, appendix)
+        )
         if dialog is None or not await dialog.answer:
             return
         outcomes = await submit_chain(plan, session.actions, store, wish.count)
@@ -157,6 +161,14 @@ def _proposed(end: Unit) -> str:
         return "1"
     count = sum(row["_tasks"] or 1 for row in end.rows)
     return f"1-{count}%{end.throttle or 1}"
+
+
+def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
+    """`append 3 jobs of train after 64?`"""
+    what = f"an array {wish.array}" if wish.array else "1 job" if wish.count == 1 else f"{wish.count} jobs"
+    if end.is_array and not wish.array and not wish.path:
+        what = "the same array"
+    return f"append {what} of {appendix.name} after {end.job_id}?"
 
 
 def _asides(end: Unit, wish: AppendWish) -> Sequence[str]:

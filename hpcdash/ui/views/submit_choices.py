@@ -12,7 +12,7 @@ from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.units import format_memory
 from hpcdash.domain.words import state_word
-from hpcdash.launch.form_fields import FIELDS
+from hpcdash.launch.form_fields import FIELDS, FieldKind
 from hpcdash.launch.offers import Offers, QosOffer, QueueOffer
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
@@ -133,6 +133,11 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
         parts.append(f"{queue.name} gives up to {span_words(queue.limit_seconds)}")
     elif typed and (words := next((one.words for one in choices if one.value == typed), "")):
         parts = [words]
+    word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
+    # What the field itself proposes behind the cursor.
+    proposed = (one.value for one in choices if word and one.value.startswith(word) and one.value != word)
+    if (first := next(proposed, "")) and not any(one.value == word for one in choices):
+        parts.append(f"→ takes {first}")
     if choices:
         parts.append("enter lists them")
     return "; ".join(parts)

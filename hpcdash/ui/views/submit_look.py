@@ -120,6 +120,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         # What else is asked for is shown all the same.
         request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
     if request is None:
+        _complain_of_the_rest(draft, problems, launches, offers)
         return Look(problems, text=reading.text, links=reading.links)
     try:
         script = launches.render(request, uid=_UID, root=root)
@@ -175,7 +176,7 @@ def look_at_script(
     draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
 ) -> Look:
     """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
-    from hpcdash.launch.lint import lint_script
+    from hpcdash.launch.script_lint import Dialect, lint_script, script_demand
 
     backend = launches.store.backend
     directives = "pbs" if backend.directives == "pbs" else "slurm"
@@ -191,10 +192,12 @@ def look_at_script(
     except UsageError as error:
         _complain(problems, error, "extra_args")
         said = ()
-    findings = lint_script(content, "pbs" if directives == "pbs" else "slurm", offers)
+    kind: Dialect = "pbs" if directives == "pbs" else "slurm"
+    findings = lint_script(content, kind, offers, reading.options)
+    queues = script_demand(content, kind, reading.options).queues
     if reading.options:
         # What is said over a line of the script may mend it: the scheduler tells.
-        findings = tuple(replace(one, severity="warning") if _is_of_a_line(one) else one for one in findings)
+        findings = tuple(replace(one, severity="warning") if _may_be_mended(one) else one for one in findings)
     problems, warnings, asides = sorted_findings(findings, problems, "file")
     text = content.decode("utf-8", "surrogateescape")
     lines = _with_notes(script_lines(text, backend.explain_directive), findings)
@@ -205,7 +208,19 @@ def look_at_script(
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
     words = f"the script as it is{', over it ' + over if over else ''}"
     return Look(
-        problems, warnings, (*asides, *said), words, text, lines, difference, before, text, None, reading, reading.links
+        problems,
+        warnings,
+        (*asides, *said),
+        words,
+        text,
+        lines,
+        difference,
+        before,
+        text,
+        None,
+        reading,
+        reading.links,
+        queues[0] if queues else "",
     )
 
 
@@ -248,6 +263,27 @@ def sorted_findings(
 def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
     name, words = field_of_complaint(error.message)
     problems.setdefault(name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part))
+
+
+def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers) -> None:
+    """What the cluster has not got, of the fields that can be read while others cannot."""
+    from hpcdash.launch.lint import lint_request
+
+    tables = {name.partition(".")[0] for name in problems}
+    texts = {name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables}
+    if not texts.get("script", "").strip():
+        texts["command"] = _NO_COMMAND_YET
+    request = read_form(Draft(texts), launches.settings.site).request
+    if request is None:
+        return
+    for finding in lint_request(in_its_queue(request, launches), offers):
+        if finding.severity == "error" and texts.get(finding.field, "").strip():
+            words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+            problems.setdefault(finding.field, words)
+
+
+def _may_be_mended(finding: Finding) -> bool:
+    return _is_of_a_line(finding) or finding.field == "extra_args"
 
 
 def _is_of_a_line(finding: Finding) -> bool:

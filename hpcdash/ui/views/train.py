@@ -33,10 +33,13 @@ from hpcdash.ui.views.jobs import elapsed_cell, job_hint
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.rows_layout import Column
 
 ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
 WHOLE = "whole train"
+# The line that asks what is to be appended.
+APPEND = "append"
 _LISTS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY)
 _MOST_NOTES = 4
 _NAME_CELLS = 40
@@ -294,6 +297,16 @@ class TrainView(TableView):
 
     def way_crumb(self) -> str:
         return f"train of {number_of(self.job_id)}"
+
+    def hint(self) -> str:
+        bar = self.screen.query_one(CommandBar) if self.is_live else None
+        if bar is not None and bar.is_open and bar.mode == APPEND:
+            return "how many more, or tasks as 1-10%1; then a script, or nothing for the same"
+        return super().hint()
+
+    def take_focus(self) -> None:
+        super().take_focus()
+        self.post_message(self.CrumbsChanged())
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         if row["_row_id"] != WHOLE:

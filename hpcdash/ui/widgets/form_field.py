@@ -38,6 +38,11 @@ class _Suggestions(Suggester):
         return None if found is None else f"{start}{blank}{visible(found)}"
 
 
+def _example(field: FormField) -> str:
+    """What an empty field shows; without colours too it is no value."""
+    return f"e.g. {field.example}" if field.example else ""
+
+
 class FieldInput(Input):
     """One line of text. Enter asks for what there is to choose from."""
 
@@ -45,7 +50,7 @@ class FieldInput(Input):
 
     def __init__(self, field: FormField, values: Values) -> None:
         super().__init__(
-            placeholder=field.example,
+            placeholder=_example(field),
             compact=True,
             max_length=_LONGEST_LINE,
             select_on_focus=False,
@@ -71,7 +76,7 @@ class FieldLines(TextArea):
 
     def __init__(self, field: FormField) -> None:
         super().__init__(
-            placeholder=field.example, compact=True, tab_behavior="focus", soft_wrap=True, highlight_cursor_line=False
+            placeholder=_example(field), compact=True, tab_behavior="focus", soft_wrap=True, highlight_cursor_line=False
         )
         self.cursor_blink = False
 

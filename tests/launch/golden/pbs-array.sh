@@ -1,8 +1,8 @@
 #!/bin/bash
 # 1 node × 4 CPUs = 4; the command once on each node
 #PBS -N sweep
-#PBS -o /home/ann/launches/det-ai_exp-1a2b/job.^array_index^.out
-#PBS -e /home/ann/launches/det-ai_exp-1a2b/job.^array_index^.err
+#PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.out
+#PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
 #PBS -J 1-10%2
 #PBS -W depend=afterany:17:18
 #PBS -h

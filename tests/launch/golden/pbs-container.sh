@@ -1,8 +1,8 @@
 #!/bin/bash
 # 1 node × 2 GPUs = 2; the command once on each node
-#PBS -N det-ai_exp-1a2b
-#PBS -o /home/ann/launches/det-ai_exp-1a2b/job.out
-#PBS -e /home/ann/launches/det-ai_exp-1a2b/job.err
+#PBS -N hpcdash_exp-1a2b
+#PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
+#PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
 #PBS -r n
 #PBS -W umask=0022
 #PBS -l select=1:ngpus=2
@@ -30,7 +30,7 @@ hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
 }
 hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
 "$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
-  --bind /home/ann/launches/det-ai_exp-1a2b /images/torch.sif \
+  --bind /home/ann/launches/hpcdash_exp-1a2b /images/torch.sif \
   sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
 exec "$@"' \
   sh bash -c "$1"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # 2 nodes × 4 GPUs = 8; torchrun on each node
-#PBS -N det-ai_exp-1a2b
-#PBS -o /home/ann/launches/det-ai_exp-1a2b/job.out
-#PBS -e /home/ann/launches/det-ai_exp-1a2b/job.err
+#PBS -N hpcdash_exp-1a2b
+#PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
+#PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
 #PBS -q gpu
 #PBS -A vision
 #PBS -r n

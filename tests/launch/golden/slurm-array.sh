@@ -1,8 +1,8 @@
 #!/bin/bash
 # 1 node × 4 CPUs = 4; the command once on each node
 #SBATCH --job-name=sweep
-#SBATCH --output=/home/ann/launches/det-ai_exp-1a2b/%A_%a.out
-#SBATCH --error=/home/ann/launches/det-ai_exp-1a2b/%A_%a.err
+#SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.out
+#SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%A_%a.err
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=4

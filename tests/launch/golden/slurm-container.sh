@@ -1,8 +1,8 @@
 #!/bin/bash
 # 1 node × 2 GPUs = 2; the command once on each node
-#SBATCH --job-name=det-ai_exp-1a2b
-#SBATCH --output=/home/ann/launches/det-ai_exp-1a2b/%j.out
-#SBATCH --error=/home/ann/launches/det-ai_exp-1a2b/%j.err
+#SBATCH --job-name=hpcdash_exp-1a2b
+#SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
+#SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
 #SBATCH --gpus=2
 #SBATCH --nodes=1-2
 #SBATCH --tasks-per-node=1
@@ -33,7 +33,7 @@ hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
 }
 hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
 "$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
-  --bind /home/ann/launches/det-ai_exp-1a2b /images/torch.sif \
+  --bind /home/ann/launches/hpcdash_exp-1a2b /images/torch.sif \
   sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
 exec "$@"' \
   sh bash -c "$1"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # 2 nodes × 4 GPUs = 8; torchrun on each node
-#SBATCH --job-name=det-ai_exp-1a2b
-#SBATCH --output=/home/ann/launches/det-ai_exp-1a2b/%j.out
-#SBATCH --error=/home/ann/launches/det-ai_exp-1a2b/%j.err
+#SBATCH --job-name=hpcdash_exp-1a2b
+#SBATCH --output=/home/ann/launches/hpcdash_exp-1a2b/%j.out
+#SBATCH --error=/home/ann/launches/hpcdash_exp-1a2b/%j.err
 #SBATCH --partition=gpu
 #SBATCH --gpus=8
 #SBATCH --nodes=1-8

@@ -1,0 +1,71 @@
+"""What the screen does about alerts: has what changed judged, says what is new once, rings where one asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual.screen import Screen
+
+from hpcdash.domain.text import clip, visible
+from hpcdash.stores.cluster import Changed
+from hpcdash.ui.session import ClusterSession
+
+if TYPE_CHECKING:
+    from hpcdash.watch.alerts import AlertEvent
+
+_WORDS_CELLS = 160
+_AT_ONCE = 4
+_SECONDS = 8.0
+
+
+class Alerting(Screen[None], inherit_bindings=False):
+    """Part of the main screen."""
+
+    def judge_alerts(self, session: ClusterSession, changed: Changed) -> None:
+        """Have the rules look at a table that is new; where nothing is to be watched only the view does so."""
+        board = session.watching
+        if board is None or changed.kind is None or not board.settings.is_configured:
+            return
+        if changed.kind in board.kinds:
+            self.run_worker(self._judged(session), exclusive=True, group=f"alerts of {session.name}")
+
+    async def _judged(self, session: ClusterSession) -> None:
+        if session.watching is not None:
+            events = await session.watching.judge()
+            self.announce_alerts(session, events)
+            self.alerts_changed(session)
+
+    def alerts_changed(self, session: ClusterSession) -> None:
+        """What is wrong was judged anew."""
+
+    def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
+        """Each once, the gravest first; many at once in one line."""
+        if not events or session.watching is None:
+            return
+        sessions = getattr(self, "sessions", ())
+        where = f" on {session.store.title}" if len(sessions) > 1 else ""
+        shown = events[: _AT_ONCE - 1] if len(events) > _AT_ONCE else events
+        for event in shown:
+            over = event.kind == "recovered"
+            words = f"{'over: ' if over else ''}{clip(visible(event.finding.words), _WORDS_CELLS)}{where}"
+            self.notify(words, severity="information" if over else "warning", timeout=_SECONDS, markup=False)
+        if len(shown) < len(events):
+            self.notify(f"{len(events) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
+        if session.watching.settings.terminal is not None:
+            self.run_worker(self._ring(session, events), group="ringing")
+
+    async def _ring(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
+        from hpcdash.watch.message import message_of
+        from hpcdash.watch.notifiers.base import NotifyFailed
+        from hpcdash.watch.notifiers.terminal import TerminalNotifier
+
+        driver = self.app._driver
+        if driver is None or session.watching is None:
+            return
+        # Through the driver, as what is painted: a terminal takes one thing at a time.
+        notifier = TerminalNotifier(session.watching.settings.terminal, driver.write)
+        try:
+            await notifier.send(message_of(events, session.store.title))
+        except NotifyFailed as error:
+            self.notify(error.message, severity="warning", markup=False)
