@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slurm)
             item.add_marker(pytest.mark.xdist_group("slurm"))
+    # They wait more than they work, and one worker has them all: it begins with them.
+    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

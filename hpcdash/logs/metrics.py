@@ -31,8 +31,8 @@ class MetricBatch:
     """The samples of a stretch of a log, in its order; every array is as long as `offsets`.
 
     `offsets` are where in the log a sample's first line begins, in bytes. `steps`, `epochs`, `tokens` and `times`
-    (epoch seconds, of a time that stands in the line) are nan where the log does not say them. `last_step` is the final step
-    that the log names (`iteration 1000/ 95367`), None where it names none. `format` is the reader's word for the
+    (epoch seconds, of a time that stands in the line) are nan where the log does not say them. `last_step` is the final
+    step that the log names (`iteration 1000/ 95367`), None where it names none. `format` is the reader's word for the
     format.
     """
 

@@ -146,7 +146,11 @@ class SshTransport:
                         line, command, session, f"running {program_name(argv)}", does_read=stdin is not None
                     )
                     if stdin is not None:
-                        session.send(stdin)
+                        try:
+                            session.send(stdin)
+                        except OSError as error:
+                            doing = f"running {program_name(argv)}"
+                            raise _line_lost(self.name, session.lost or error, doing, is_sent=False) from error
                     await session.wait()
             except TimeoutError:
                 raise timed_out(argv, limit_seconds, self.name, session.stderr) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def stage(slurm_lab: SlurmLab) -> Iterator[list[Scene]]:
     """The scene that was played last, if any; the lab is left as it was found."""
     played: list[Scene] = []
     yield played
-    if played:
+    # A lab of this session's own ends here with all that is in it.
+    if played and os.environ.get("HPCDASH_SLURM_LAB"):
         clear(slurm_lab, DRAINED_NODE)
 
 

@@ -218,7 +218,7 @@ def staging(again: Again) -> ActionCommand:
 
 
 def jobs_with(lab: SlurmLab, mark: str) -> list[str]:
-    listed = lab.admin("squeue", "-h", "-t", "all", "-u", "alice", "-o", "%A %k").stdout.decode().splitlines()
+    listed = lab.admin("squeue", "-h", "-t", "all", "-u", "alice", "-o", "%A %k").stdout.decode(errors="replace").splitlines()
     return [line.split()[0] for line in listed if line.split()[1:] == [mark]]
 
 
@@ -239,7 +239,7 @@ def seen(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> dict[
     finally:
         patch.undo()
     jobs = [job for one in found.values() if isinstance(one, Seen) for job in one.jobs]
-    slurm_lab.admin("scancel", *jobs)
+    slurm_lab.admin("scancel", "--quiet", *jobs, check=bool(jobs))
     return found
 
 
