@@ -9,7 +9,9 @@ import pytest
 
 from hpcdash.config import ConfigProblems, Settings, default_config_text, settings_from_text
 from hpcdash.launch.request import Site, SlotType
+from hpcdash.launch.request_defaults import with_queue_defaults
 from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS
+from hpcdash.launch.request_file import read_request
 
 FILE = Path("/home/ada/config.toml")
 TEXT = """\
@@ -143,3 +145,17 @@ def test_the_example_shows_every_key_and_the_defaults_of_those_that_have_one() -
         assert getattr(shown, key) == getattr(default, key)
     assert settings.clusters["juno"].launch.site.gres_supported is False
     assert settings.clusters["juno"].launch.queues["cpu"] == {"slot_type": SlotType.CPU}
+
+
+def test_a_queue_s_probe_counts_in_place_of_the_site_s_and_a_request_s_own_over_both() -> None:
+    probes = '[launch]\nnode_probe = "true"\n[launch.queues.gpu]\nnode_probe = """\nnvidia-smi &&\n  true\n"""\n'
+    launch = read(f"{probes}[clusters.a]\n").clusters["a"].launch
+    assert launch.site.node_probe == "true"
+
+    def probe(request: str) -> str:
+        asked = read_request(request, site=launch.site)
+        return with_queue_defaults(asked, launch.queues, ()).site.node_probe
+
+    assert probe('command = "x"\nqueue = "cpu"') == "true"
+    assert probe('command = "x"\nqueue = "GPU"') == "nvidia-smi &&\n  true\n"
+    assert probe('command = "x"\nqueue = "gpu"\n[site]\nnode_probe = "ls"') == "ls"

@@ -9,13 +9,16 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.errors import program_words
 from hpcdash.launch.offers import AccountOffer, QosOffer
+
+if TYPE_CHECKING:
+    from hpcdash.backends.stacks import Stacks
 
 _ALPHABET = string.ascii_letters + string.digits
 # How the comment of a job begins that was submitted from here.
@@ -409,6 +412,13 @@ class Backend(Protocol):
 
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         """What a job of domain.schema.JOBS uses (running) or used (ended); None for one that has not started."""
+        ...
+
+    def stacks_query(self, row: Mapping[str, Any]) -> Query[Stacks] | None:
+        """Where the Python processes of a running job of domain.schema.JOBS stand, on each of its nodes.
+
+        None where the scheduler has no way onto them.
+        """
         ...
 
     def priority_query(self, job_id: str) -> Query[Mapping[str, str]] | None:

@@ -121,6 +121,16 @@ def log(common: CommonOptions, **given: Any) -> None:
 
 @cli.command()
 @click.argument("job")
+@common_options
+def stacks(common: CommonOptions, job: str) -> None:
+    """Where the Python processes of a running job stand, on each of its nodes, by py-spy; the job goes on."""
+    from hpcdash.cli.stacks import run_stacks
+
+    run_stacks(common, job)
+
+
+@cli.command()
+@click.argument("job")
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
 )

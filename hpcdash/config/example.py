@@ -70,11 +70,14 @@ _EXAMPLE = """\
 #image_root = "/work/images"
 # Whose account jobs are submitted as, through sudo (`hpcdash sudoers`); "user" is the cluster's own `user`.
 #run_as = "ada"
+# Bash that is run on each node before a launch's command: a node on which it fails, or takes over 5 minutes, is named
+# in the job's stderr, and the job ends with 1 before the command starts anywhere. "true" asks for nothing.
+#node_probe = "nvidia-smi -L > /dev/null && df -h /data > /dev/null"
 
 # What holds in one queue; its name in upper or lower case. Single values count where a request says nothing, lists are
 # added before the request's own. Of a request: slots_per_node, slot_type, gpu_type, account, qos, time, memory, signal,
 # requeue, launcher, project, workspace, labels, exclude_nodes, extra_args, environment; of [launch]: tres_supported,
-# gres_supported, job_project_source, name_prefix, image_root.
+# gres_supported, job_project_source, name_prefix, node_probe, image_root.
 #[launch.queues.gpu]
 #slots_per_node = 8
 #extra_args = ["--constraint=a100"]

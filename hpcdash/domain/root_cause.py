@@ -97,7 +97,9 @@ _BY_STRENGTH = (
         Strength.SCHEDULER,
         r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?(?:CANCELLED|FAILED)\b.*\bDUE TO (?!TASK FAILURE)"
         r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of memory: Kill"
-        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:",
+        r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:"
+        # What a probe of the node said is its own: the node's name is what is to be known.
+        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): ",
     ),
     (
         Strength.PROGRAM,

@@ -9,12 +9,13 @@ from hpcdash.domain import qsub
 from hpcdash.domain.qsub_arrays import range_of_tasks
 from hpcdash.launch.batch import BatchScript, Place, asked_words, body_of, name_of, said_twice, script_text
 from hpcdash.launch.directive_words import pbs_word
-from hpcdash.launch.early_signal import pbs_signal_timer
+from hpcdash.launch.early_signal import pbs_signal_timer, signal_name
 from hpcdash.launch.fanout import START, pbs_fanout
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
 from hpcdash.launch.pbs_reserved import pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
+from hpcdash.launch.probe import pbs_probe
 from hpcdash.launch.request import Request
 from hpcdash.launch.slots import slot_type_of, slots_of
 
@@ -57,6 +58,7 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         ),
         pbs_preamble(request.launcher),
         pbs_signal_timer(request.signal, request.limit_seconds) if request.signal else "",
+        pbs_probe(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
     said = (*warnings, *resources.warnings, *_unasked(request), *body.notes)

@@ -66,7 +66,8 @@ class Site:
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
     `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", or "failed" to remove
     the folder of one that completed. `run_as` is the account that jobs are submitted as through sudo, '' for one's own.
-    `slot_type` is what a slot is where a request does not say; None: GPUs where the queue has some.
+    `slot_type` is what a slot is where a request does not say; None: GPUs where the queue has some. `node_probe` is
+    bash that ends with 0 on a node that is well, tried on each before a command starts; '' for none.
     """
 
     tres_supported: bool = True
@@ -78,6 +79,7 @@ class Site:
     keep: str = "always"
     run_as: str = ""
     slot_type: SlotType | None = None
+    node_probe: str = ""
 
 
 @dataclass(frozen=True, slots=True)

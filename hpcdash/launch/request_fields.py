@@ -276,6 +276,7 @@ SITE_FIELDS: Mapping[str, Reader] = {
     "singularity_image_root": _folder,
     "keep": one_of("always", "failed"),
     "run_as": _run_as,
+    "node_probe": lines_of_text,
 }
 # What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what its queues differ in.
 QUEUE_FIELDS: Mapping[str, Reader] = {
@@ -283,7 +284,7 @@ QUEUE_FIELDS: Mapping[str, Reader] = {
     for key in (
         *("slots_per_node", "slot_type", "gpu_type", "account", "qos", "time", "memory", "signal", "requeue"),
         *("exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
-        *("tres_supported", "gres_supported", "job_project_source", "name_prefix"),
+        *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe"),
         *("image_root", "apptainer_image_root", "singularity_image_root"),
     )
 }

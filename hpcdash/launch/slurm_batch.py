@@ -19,6 +19,7 @@ from hpcdash.launch.early_signal import signal_name, slurm_signal_option, slurm_
 from hpcdash.launch.fanout import START, exports, slurm_fanout, slurm_srun, status_kept
 from hpcdash.launch.launchers import slurm_preamble
 from hpcdash.launch.names import accounted_to, slurm_project
+from hpcdash.launch.probe import slurm_probe
 from hpcdash.launch.request import Request
 from hpcdash.launch.slots import slot_type_of, slots_of
 from hpcdash.launch.slurm_reserved import slurm_extra_options
@@ -83,13 +84,16 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
         body.definitions,
         slurm_preamble(request.launcher, nodes),
     ]
+    early_name = signal_name(request.signal) if request.signal else ""
+    if probe := slurm_probe(request.site.node_probe, early_name):
+        parts.append(probe)
     words = body.words
     if slots_of(request).nodes > 1 or tasks != 1:
-        around, words = status_kept(words, signal_name(request.signal) if request.signal else "")
+        around, words = status_kept(words, early_name)
         parts.append(around)
     if request.signal and request.signal.batch_only:
         parts += [
-            slurm_fanout(words, {}, tasks_per_node=tasks, srun_options=options),
+            slurm_fanout(words, {}, step=1 if probe else 0, tasks_per_node=tasks, srun_options=options),
             slurm_signal_trap(request.signal),
             START,
         ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.launch.batch import Place
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
+from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 
 FOLDER = Path(__file__).parent / "golden"
 PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")
@@ -46,6 +46,15 @@ REQUESTS = {
         limit_seconds=3600,
         container=Container(Runtime.APPTAINER, "/images/torch.sif", ("/data:/d:ro",)),
         environment={"DATA": "/d"},
+    ),
+    "probe": Request(
+        command="python train.py",
+        slots=8,
+        slots_per_node=4,
+        limit_seconds=3600,
+        signal=EarlySignal("USR1", 600, batch_only=True),
+        environment={"DATA": "/data"},
+        site=Site(node_probe='nvidia-smi -L > /dev/null &&\n  test -d "$DATA"\n'),
     ),
 }
 

@@ -40,6 +40,7 @@ SITES = st.builds(
     image_root=st.sampled_from(["", "/images"]),
     keep=st.sampled_from(["always", "failed"]),
     run_as=st.sampled_from(["", "ada"]),
+    node_probe=st.sampled_from(["", "nvidia-smi", 'a "b"\nc\\d """\n']),
     slot_type=st.one_of(st.none(), st.sampled_from(list(SlotType))),
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {

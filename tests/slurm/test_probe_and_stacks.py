@@ -11,12 +11,11 @@ import pytest
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.launch.batch import Place, Scheduler, batch_script
 from hpcdash.launch.request import EarlySignal, Launcher, Request, Site, SlotType
-from tests.e2e.program import Program, home_with
+from tests.e2e.program import program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
 _PY_SPY = """#!/bin/sh
-echo "$*" >> "$HOME/spied"
 echo "Process $4: python3"
 echo 'Thread 0x7F (idle): "MainThread"'
 echo '    all_reduce (torch/distributed/distributed_c10d.py:2050)'
@@ -68,7 +67,7 @@ def test_a_node_that_fails_its_probe_is_named_and_the_command_starts_nowhere(
 def test_a_signal_reaches_the_command_that_started_after_the_probe(clean_slurm: SlurmLab, folder: Path) -> None:
     command = "trap 'echo warned; exit' USR1\necho up\nfor _ in $(seq 600); do sleep 0.1; done"
     signal = EarlySignal("USR1", 25, batch_only=True)
-    job = submit(clean_slurm, folder, f'bash -c "$(cat <<"X"\n{command}\nX\n)"', "true", signal=signal)
+    job = submit(clean_slurm, folder, command, "true", signal=signal)
     out = folder / f"{job}.out"
     wait_until("both commands", lambda: out.exists() and out.read_text().count("up") == 2, 30)
     clean_slurm.as_user("alice", "scancel", "--batch", "--signal=USR1", job)
@@ -76,14 +75,10 @@ def test_a_signal_reaches_the_command_that_started_after_the_probe(clean_slurm: 
     assert out.read_text().count("warned") == 2
 
 
-def stacks(lab: SlurmLab, folder: Path) -> Program:
-    return Program(home_with(folder / "home"), ("--ssh", "lab-alice"), {})
-
-
 @pytest.mark.parametrize("has_spy", [True, False])
 @pytest.mark.parametrize("launcher", [Launcher.PLAIN, Launcher.SRUN])
 def test_stacks_of_every_node_while_the_job_has_all_of_it(
-    clean_slurm: SlurmLab, folder: Path, lab_program: Program, launcher: Launcher, *, has_spy: bool
+    clean_slurm: SlurmLab, folder: Path, tmp_path: Path, launcher: Launcher, *, has_spy: bool
 ) -> None:
     if has_spy:
         (folder / "bin" / "py-spy").write_text(_PY_SPY)
@@ -91,7 +86,7 @@ def test_stacks_of_every_node_while_the_job_has_all_of_it(
     job = submit(clean_slurm, folder, f"echo up; {_SLEEPS}", launcher=launcher, extra_args=("--exclusive",))
     out, tasks = folder / f"{job}.out", 4 if launcher is Launcher.SRUN else 2
     wait_until("all tasks", lambda: out.exists() and out.read_text().count("up") == tasks, 30)
-    lines = lab_program("stacks", job).text.splitlines()
+    lines = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).text.splitlines()
     assert {line.partition(":")[0] for line in lines} == {"g1", "g2"}
     processes = [line for line in lines if ": process " in line]
     assert len(processes) == tasks
@@ -102,5 +97,14 @@ def test_stacks_of_every_node_while_the_job_has_all_of_it(
     else:
         assert sum("State: S (sleeping)" in line for line in lines) == tasks
         assert sum("pip install --user py-spy" in line for line in lines) == 2
-    assert clean_slurm.job_states()[job] == "RUNNING"
+    assert clean_slurm.job_states(job) == {"RUNNING"}
     clean_slurm.as_user("alice", "scancel", job)
+
+
+def test_a_job_of_another_s_is_refused_in_slurm_s_words(clean_slurm: SlurmLab, tmp_path: Path) -> None:
+    job = clean_slurm.submit("bob", "-o", "/dev/null", script="#!/bin/sh\nsleep 30\n")
+    clean_slurm.wait_state(job, "RUNNING")
+    words = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).refused(1)
+    assert words.startswith("hpcdash: Slurm starts no step in this job\n")
+    assert "Access/permission denied" in words
+    clean_slurm.as_user("bob", "scancel", job)

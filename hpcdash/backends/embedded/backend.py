@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from hpcdash.backends.embedded.answers import read_jobs, read_native, read_objec
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED
+
+if TYPE_CHECKING:
+    from hpcdash.backends.stacks import Stacks
 
 _HINTS = {
     "Resources": "the next to start, once enough CPU or GPU slots are free",
@@ -126,6 +129,11 @@ class EmbeddedBackend:
         if row["state"] not in ACTIVE and row["state"] not in ENDED:
             return None
         return Query(self._ask("usage", str(row["id"])), partial(_usage, row=row))
+
+    def stacks_query(self, row: Mapping[str, Any]) -> Query[Stacks]:
+        from hpcdash.backends.embedded.stacks import stacks_query
+
+        return stacks_query(self._program, row)
 
     def priority_query(self, job_id: str) -> None:
         return None

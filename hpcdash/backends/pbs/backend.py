@@ -143,6 +143,9 @@ class PbsBackend:
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         return usage.usage_query(self._dialect, row)
 
+    def stacks_query(self, row: Mapping[str, Any]) -> None:
+        return None
+
     def priority_query(self, job_id: str) -> Query[Mapping[str, str]] | None:
         return rules.priority_query(self._dialect, job_id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -46,6 +46,9 @@ from hpcdash.backends.slurm import (
 )
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.launch.offers import AccountOffer, QosOffer
+
+if TYPE_CHECKING:
+    from hpcdash.backends.stacks import Stacks
 
 
 class SlurmBackend:
@@ -109,6 +112,11 @@ class SlurmBackend:
 
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         return usage.usage_query(row)
+
+    def stacks_query(self, row: Mapping[str, Any]) -> Query[Stacks]:
+        from hpcdash.backends.slurm import stacks
+
+        return stacks.stacks_query(row)
 
     def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
         return priority.priority_query(job_id)

@@ -1,0 +1,113 @@
+"""`hpcdash stacks` on the embedded queue: the job's own processes and no others, with py-spy and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.base import Answer
+from hpcdash.backends.stacks import exactly, read_stacks
+from hpcdash.errors import SchedulerRefused
+from hpcdash.transport.base import Completed
+from tests.e2e.program import Program, home_with
+
+SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    """On an embedded queue of its own, whose jobs are ended after the test."""
+    program = Program(
+        home_with(tmp_path / "home"),
+        ("--local", "--backend", "local"),
+        {"HPCDASH_QUEUE": str(tmp_path / "a+b queue"), "HPCDASH_STATE": str(tmp_path / "state")},
+    )
+    yield program
+    jobs = program("jobs", "--format", "json").json["jobs"]
+    program("--yes", "cancel", *(job["id"] for job in jobs))
+
+
+def running(program: Program, *options: str, begin: str = "") -> str:
+    """A job, of an array its second task, whose Python has printed that it is up."""
+    file = program.home / "job.sh"
+    file.write_text(f"#!/bin/bash\n{begin}{SLEEPS}")
+    job = program("submit", str(file), *options).text.strip()
+    shown = f"{job}_2" if options else job
+    for _ in range(100):
+        if program("log", shown).stdout == b"up\n":
+            return shown
+    raise AssertionError(program("show", shown))
+
+
+def test_a_job_s_python_is_dumped_and_no_other_job_s(program: Program) -> None:
+    spy = program.home / ".local" / "bin" / "py-spy"
+    spy.parent.mkdir(parents=True)
+    spy.write_text('#!/bin/sh\necho "Thread $4 (idle): MainThread"\nprintf "    odd \\033[31m (a.py:1)\\n"\n')
+    spy.chmod(0o755)
+    running(program)
+    job = running(program)
+    lines = program("stacks", job).text.splitlines()
+    assert len(lines) == 3
+    assert len({line.partition(": ")[0] for line in lines}) == 1
+    process = lines[0].partition(": process ")[2]
+    assert "python3 -c import time;" in process.partition(": ")[2]
+    assert f"Thread {process.partition(',')[0]} (idle)" in lines[1]
+    assert "\x1b" not in lines[2]
+
+
+def test_one_task_of_an_array_is_told_from_the_others(program: Program) -> None:
+    task = running(program, "--array", "1-3")
+    lines = program("stacks", task).text.splitlines()
+    assert sum(": process " in line for line in lines) == 1
+    assert "many jobs" in program("stacks", f"{task.partition('_')[0]}_[1-3]").refused(2)
+
+
+def test_without_py_spy_what_proc_tells_is_shown_and_how_to_get_it(program: Program) -> None:
+    lines = program("stacks", running(program)).text.splitlines()
+    assert any("State: S (sleeping)" in line for line in lines)
+    assert any(": S (sleeping), waits in " in line for line in lines)
+    assert "pip install --user py-spy" in lines[-1]
+
+
+def test_where_py_spy_fails_its_words_and_what_proc_tells_are_shown(program: Program) -> None:
+    begin = (
+        'mkdir -p bin; printf "#!/bin/sh\\necho Permission denied >&2; exit 1\\n" > bin/py-spy; chmod +x bin/py-spy\n'
+        'export PATH="$PWD/bin:$PATH"\n'
+    )
+    lines = program("stacks", running(program, begin=begin)).text.splitlines()
+    assert any("py-spy ended with 1: Permission denied; what /proc tells:" in line for line in lines)
+    assert any("State: S (sleeping)" in line for line in lines)
+
+
+def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
+    file = program.home / "job.sh"
+    file.write_text("#!/bin/bash\ntrue\n")
+    job = program("submit", "--hold", str(file)).text.strip()
+    assert f"{job} does not run: it is held" in program("stacks", job).refused(2)
+
+
+def answered(stdout: str, status: int = 0, stderr: str = "") -> Answer:
+    return Completed(("srun",), status, stdout.encode(), stderr.encode(), 0.1)
+
+
+def refused(answer: Answer) -> SchedulerRefused:
+    return SchedulerRefused("no", words=answer.stderr.decode())
+
+
+def test_lines_of_several_nodes_are_put_together_in_their_order() -> None:
+    read = read_stacks(answered("n10: a\nn2: b: c\nn10:   d\nn2:\n"), refused)
+    assert [(node.node, node.lines) for node in read.nodes] == [("n2", ("b: c", "")), ("n10", ("a", "  d"))]
+    assert read.problem == ""
+
+
+def test_what_some_nodes_told_is_kept_where_others_could_not() -> None:
+    read = read_stacks(answered("n1: a\n", 1, "srun: error: n2: gone"), refused)
+    assert ([node.node for node in read.nodes], read.problem) == (["n1"], "srun: error: n2: gone")
+    with pytest.raises(SchedulerRefused):
+        read_stacks(answered("", 1, "srun: error: Access/permission denied"), refused)
+
+
+def test_a_text_is_found_as_it_is_written() -> None:
+    assert exactly("/a+b (c)/[d].e") == r"/a\+b \(c\)/\[d\]\.e"

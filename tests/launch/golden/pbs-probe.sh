@@ -1,0 +1,158 @@
+#!/bin/bash
+# 2 nodes × 4 GPUs = 8; the command once on each node
+#PBS -N hpcdash_exp-1a2b
+#PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.out
+#PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
+#PBS -r n
+#PBS -W umask=0022
+#PBS -l select=2:ngpus=4
+#PBS -l walltime=01:00:00
+
+# shellcheck disable=SC2016,SC2317
+
+cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+# USR1 is for the programs: this shell goes on.
+trap : USR1
+python train.py
+END_OF_COMMAND
+
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+hosts=() slots=() all_slots=0
+while read -r count host; do
+  hosts+=("$host")
+  slots+=("$((count * 4))")
+  all_slots=$((all_slots + count * 4))
+done < <(sort "$PBS_NODEFILE" | uniq -c)
+
+# One command on each host. Nothing of this environment goes along: each variable is written out.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*}
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 20000))
+  for rank in "${!hosts[@]}"; do
+    pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
+      "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
+      "PBS_JOBID=$PBS_JOBID" ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"} \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      DATA=/data \
+      bash -c "$command" &
+    running+=("$!")
+  done
+}
+
+# Every process of the command on every host, found by the variable that it was started with.
+signal_nodes() {
+  local host senders=()
+  for host in "${hosts[@]}"; do
+    pbs_tmrsh "$host" bash -c '
+      grep -lszFx "HPCDASH_COMMAND_OF=$1" /proc/[0-9]*/environ | cut -d/ -f3 |
+        while read -r pid; do kill -s "$0" "$pid" 2>/dev/null; done' "$1" "$PBS_JOBID@$host" &
+    senders+=("$!")
+  done
+  wait "${senders[@]}"
+}
+
+# A look each second: `wait -n` is not in every bash, and misses those that ended before it.
+wait_nodes() {
+  local pid left
+  status=0
+  while [ "${#running[@]}" -gt 0 ]; do
+    left=()
+    for pid in "${running[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then
+        left+=("$pid")
+        continue
+      fi
+      while :; do
+        interrupted=
+        status=0
+        wait "$pid" || status=$?
+        [ -n "$interrupted" ] || break
+      done
+      if [ "$status" -ne 0 ]; then
+        echo "a command on a host ended with $status: all are ended" >&2
+        end_nodes "$status"
+      fi
+    done
+    running=(${left[@]+"${left[@]}"})
+    [ "${#running[@]}" -eq 0 ] || sleep 1
+  done
+}
+
+# Asks all commands to end, and ends after 5 s those that did not.
+end_nodes() {
+  trap '' TERM
+  signal_nodes TERM
+  local pid left
+  for _ in 1 2 3 4 5; do
+    left=
+    for pid in "${running[@]}"; do
+      kill -0 "$pid" 2>/dev/null && left=1
+    done
+    [ -n "$left" ] || exit "$1"
+    sleep 1
+  done
+  signal_nodes KILL
+  exit "$1"
+}
+trap 'end_nodes 143' TERM
+
+# USR1 comes 600 s before the time limit.
+# It is passed on to the command on all nodes.
+pass_on() {
+  interrupted=1
+  signal_nodes USR1
+}
+trap pass_on USR1
+# This scheduler sends no early signal: a timer does, 3000 s after the start. It ends with this script.
+(
+  trap 'kill "$!"; wait "$!"; exit' TERM
+  sleep 3000 &
+  wait "$!" && kill -s USR1 "$$"
+) 2>/dev/null &
+timer=$!
+trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null' EXIT
+
+# On each node before the command starts anywhere; where it fails on any the job ends with 1.
+IFS= read -r -d '' probe << 'END_OF_PROBE'
+nvidia-smi -L > /dev/null &&
+  test -d "$DATA"
+END_OF_PROBE
+# $1 is the node, $2 the text; what it prints is shown with the node's name before it.
+IFS= read -r -d '' on_probed << 'END_OF_ON_PROBED'
+trap '' USR1
+timeout -k 10 300 bash -c "$2" 2>&1 < /dev/null | timeout 320 sed -u "s/^/$1: /" >&2
+status=${PIPESTATUS[0]}
+step="PBS leaves no node out by name: choose others with host= in select, or tell the site"
+[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2
+exit "$status"
+END_OF_ON_PROBED
+probes=() failed=
+for host in "${hosts[@]}"; do
+  pbs_tmrsh "$host" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
+    "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "PBS_JOBID=$PBS_JOBID" \
+    DATA=/data \
+    bash -c "$on_probed" on_probed "$host" "$probe" &
+  probes+=("$!")
+done
+# A signal cuts wait short while the probe still runs.
+for pid in "${probes[@]}"; do
+  while :; do
+    interrupted=
+    status=0
+    wait "$pid" || status=$?
+    [ -n "$interrupted" ] || break
+  done
+  [ "$status" -eq 0 ] || failed=1
+done
+[ -z "$failed" ] || exit 1
+
+interrupted=
+start_nodes
+wait_nodes
+exit "$status"
