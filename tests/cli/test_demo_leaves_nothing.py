@@ -52,7 +52,8 @@ class Demo:
         return found
 
     def output(self, name: str) -> str:
-        return next((self.folder / "work").glob(f"{name}-*.out")).read_text()
+        """What a sample job wrote; '' while it has not begun."""
+        return "".join(path.read_text() for path in (self.folder / "work").glob(f"{name}-*.out"))
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

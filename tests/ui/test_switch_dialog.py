@@ -21,6 +21,9 @@ from hpcdash.ui.screens.switch_dialog import SwitchDialog
 from tests.ui.acting_stage import EVERYDAY, ActingTransport, acting_app, mark, point_at
 from tests.ui.stage import press, screen_text, settled, type_text, until
 
+# Pictures show the path, which is therefore the same for all.
+pytestmark = pytest.mark.xdist_group("switch files")
+
 
 class SwitchTransport(ActingTransport):
     """Every job's script is `script`; what looks at files and makes them is run here, on real ones.
