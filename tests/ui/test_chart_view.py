@@ -340,3 +340,15 @@ def test_no_array_of_a_chart_is_imported_before_one_is_opened() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+async def test_a_chart_that_had_no_room_is_drawn_once_it_has(tmp_path: Path) -> None:
+    (tmp_path / "job.out").write_bytes(training_log(range(1, 600)))
+    app = chart_dashboard(tmp_path)
+    async with app.run_test(size=(140, 8)) as pilot:
+        await settled(pilot)
+        await app.main.push("chart", job_id=RUNNING)
+        await until(pilot, lambda: "too little room" in screen_text(app))
+        await pilot.resize_terminal(140, 40)
+        await until(pilot, lambda: chart_of(pilot).picture.panels)
+        assert "too little room" not in screen_text(app)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from textual.await_remove import AwaitRemove
 from textual.message import Message
 from textual.widget import Widget
 
@@ -53,8 +54,17 @@ class View(Widget):
 
     @property
     def is_live(self) -> bool:
-        """Whether its widgets are there; Textual calls a view mounted only after on_mount."""
-        return self.is_attached and bool(self.children)
+        """Whether its widgets are there; Textual calls a view mounted only after on_mount.
+
+        A view that is being taken away loses its widgets innermost first.
+        """
+        return self.is_attached and not (self._pruning or self._closing) and bool(self.children)
+
+    def remove(self) -> AwaitRemove:
+        """Take it away. Its workers end first: Textual would let them run until its widgets are gone."""
+        for node in self.walk_children(with_self=True):
+            self.workers.cancel_node(node)
+        return super().remove()
 
     def now(self) -> datetime:
         """The clock of what is shown: a recording's stands still."""

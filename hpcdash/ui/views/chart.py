@@ -101,6 +101,8 @@ class ChartView(ChartSeeing, can_focus=True):
             reason = f": {visible(watched.row['reason'])}" if watched.row["reason"] else ""
             where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
             return Text(f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}")
+        if watched.run.names:
+            return Text("there is too little room for a chart here")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
         if not watched.progress.is_whole and watched.progress.total_bytes:
             text.append(f"\n{self._progress_words()}")

@@ -84,6 +84,10 @@ class ChartFollowing(View):
         self.take_focus()
         self.start()
 
+    def on_resize(self) -> None:
+        # The plot itself hears of no size while it is hidden, as it is where there was no room for a picture.
+        self._dirty.set()
+
     def on_hide(self) -> None:
         self.workers.cancel_group(self, "watch")
 
@@ -202,10 +206,9 @@ class ChartFollowing(View):
             axis = run.reading.axis if run.reading is not None else ""
             runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
         self._kept.keep_only([one.run for one in runs])
-        size = self.query_one(ChartPlot).size
-        if not size.height:
-            # While there is nothing to show the plot is hidden.
-            size = self.size
+        plot = self.query_one(ChartPlot)
+        # While there is nothing to show the plot is hidden, and has the size that it had.
+        size = plot.size if plot.display and plot.size.height else self.size
         return ChartRequest(tuple(runs), self.state, size.width, size.height, self._kept, self.session.zone, is_ascii())
 
 
