@@ -314,6 +314,15 @@ async def test_one_stays_where_one_has_scrolled_to_and_the_page_repaints_in_plac
         assert screen_text(app).splitlines()[1].strip().startswith("in the scheduler's words")
 
 
+async def test_no_line_is_lost_of_a_key_that_is_held() -> None:
+    app = app_on(SpeakingTransport(RUNNING))
+    async with app.run_test(size=SMALL) as pilot:
+        view = await opened(pilot)
+        for _ in range(5):
+            view.action_scroll(1)
+        assert view.query_one(VerticalScroll).scroll_offset.y == 5
+
+
 async def test_what_was_seen_to_happen_is_listed_with_its_time() -> None:
     app = app_on(SpeakingTransport(RUNNING))
     async with app.run_test(size=SIZE) as pilot:

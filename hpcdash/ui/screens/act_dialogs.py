@@ -80,11 +80,11 @@ class ScrollingDialog(ModalScreen[None]):
             part.styles.max_height = max(3, int(0.96 * self.size.height) - self.AROUND_LINES - more_lines)
 
     def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
 
     def action_page(self, pages: int) -> None:
         scroll = self.query_one(VerticalScroll)
-        scroll.scroll_relative(y=pages * max(1, scroll.size.height - 1), animate=False)
+        scroll.scroll_relative(y=pages * max(1, scroll.size.height - 1), animate=False, immediate=True)
 
 
 class ConfirmDialog(ScrollingDialog):

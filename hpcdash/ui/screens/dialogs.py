@@ -218,7 +218,7 @@ class WordsDialog(_Scrolling[None]):
         self.query_one(VerticalScroll).focus()
 
     def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
 
     def action_close(self) -> None:
         self.dismiss(None)

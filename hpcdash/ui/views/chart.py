@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from hpcdash.ui.widgets.chart_series import ChartRequest
 
 _HISTORY_SECONDS = 4.0
+# Lines of a view in which words may have a blank one above them.
+_ROOMY = 8
 _LOOKED_FOR = (
     "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, Hugging Face, "
     "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
@@ -50,6 +52,7 @@ class ChartView(ChartSeeing, can_focus=True):
     DEFAULT_CSS = """
     ChartView > #nothing { height: 1fr; padding: 1 2; display: none; }
     ChartView.-empty > #nothing { display: block; }
+    ChartView.-cramped > #nothing { padding: 0 2; }
     ChartView.-empty > ChartPlot { display: none; }
     ChartView > #legend { display: none; }
     ChartView.-several > #legend { display: block; }
@@ -72,6 +75,7 @@ class ChartView(ChartSeeing, can_focus=True):
 
         self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
         self.set_class(not self.picture.panels, "-empty")
+        self.set_class(self.size.height < _ROOMY, "-cramped")
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())

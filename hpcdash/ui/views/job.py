@@ -79,7 +79,7 @@ class JobView(View):
             yield Static("asking …", markup=False)
 
     def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
 
     def on_mount(self) -> None:
         self.picture.glance()

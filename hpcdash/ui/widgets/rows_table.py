@@ -314,10 +314,10 @@ class RowsTable(ScrollView, can_focus=True):
         self._move_by(self.row_count)
 
     def action_scroll_left(self) -> None:
-        self.scroll_to(x=self.scroll_offset.x - HORIZONTAL_STEP, animate=False)
+        self.scroll_to(x=self.scroll_offset.x - HORIZONTAL_STEP, animate=False, immediate=True)
 
     def action_scroll_right(self) -> None:
-        self.scroll_to(x=self.scroll_offset.x + HORIZONTAL_STEP, animate=False)
+        self.scroll_to(x=self.scroll_offset.x + HORIZONTAL_STEP, animate=False, immediate=True)
 
     def action_open_row(self) -> None:
         if self._cursor is not None:

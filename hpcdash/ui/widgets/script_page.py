@@ -119,16 +119,16 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- moving
 
     def action_by_lines(self, lines: int) -> None:
-        self.scroll_relative(y=lines, animate=False)
+        self.scroll_relative(y=lines, animate=False, immediate=True)
 
     def action_by_pages(self, pages: int) -> None:
-        self.scroll_relative(y=pages * max(1, self.scrollable_content_region.height - 1), animate=False)
+        self.scroll_relative(y=pages * max(1, self.scrollable_content_region.height - 1), animate=False, immediate=True)
 
     def action_to_line(self, row: int) -> None:
         self.scroll_to(y=row if row >= 0 else self.max_scroll_y, animate=False)
 
     def action_sideways(self, steps: int) -> None:
-        self.scroll_relative(x=steps * _SIDEWAYS_CELLS, animate=False)
+        self.scroll_relative(x=steps * _SIDEWAYS_CELLS, animate=False, immediate=True)
 
     # -- searching
 
