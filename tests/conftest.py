@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
+_LABS = 2
 
 # A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,12 +26,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the marker `slurm` to every test that uses the lab; with several workers one has them all, and the lab."""
-    for item in items:
-        if _LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.slurm)
-            item.add_marker(pytest.mark.xdist_group("slurm"))
-    # They wait more than they work, and one worker has them all: it begins with them.
+    """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each."""
+    on_slurm = [item for item in items if _LAB_FIXTURES & set(getattr(item, "fixturenames", ()))]
+    files = sorted({item.path for item in on_slurm})
+    labs = 1 if os.environ.get("HPCDASH_SLURM_LAB") else _LABS
+    for item in on_slurm:
+        item.add_marker(pytest.mark.slurm)
+        item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
+    # They wait more than they work, and few workers have them all: these begin with them.
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
 
 
@@ -56,7 +59,9 @@ def slurm_lab() -> Iterator[SlurmLab]:
         yield lab
         return
     # pytest's own temporary folders are closed to the lab's users.
-    lab = SlurmLab(tempfile.mkdtemp(prefix="hpcdash-slurm-"), base_port=free_base_port())
+    port = free_base_port()
+    # Jobs of two labs that write to one home have different ids.
+    lab = SlurmLab(tempfile.mkdtemp(prefix="hpcdash-slurm-"), base_port=port, extra_conf=f"FirstJobId={port}")
     try:
         lab.start()
         yield lab

@@ -105,7 +105,7 @@ def left_running(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) 
             await store.open()
             await store.fetch(Kind.MINE)
 
-    for lab in _small_lab(min_job_age=300):
+    for lab in _small_lab(min_job_age=3600):
         job_id = lab.submit("alice", "-J", "too slow", "-t", "5")
         lab.wait_state(job_id, "RUNNING")
         asyncio.run(look(lab))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.slurm import SlurmLab
+from tests.support.warm_start import is_warm, warm_start
 
 SECONDS = 30.0
 
@@ -82,15 +83,19 @@ class Program:
     def __call__(self, *words: str, seconds: float = SECONDS, **variables: str) -> Run:
         """Run to the end, with no terminal anywhere."""
         argv = self.argv(*words)
-        ended = subprocess.run(
-            argv,
-            env={**self.environment, **variables},
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            start_new_session=True,
-        )
+        environment = {**self.environment, **variables}
+        if is_warm(environment):
+            ended = warm_start().run((*self.before, *words), environment, self.home, seconds)
+        else:
+            ended = subprocess.run(
+                argv,
+                env=environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=seconds,
+                start_new_session=True,
+            )
         run = Run(argv, ended.returncode, ended.stdout, ended.stderr.decode("utf-8", "replace"))
         assert "Traceback" not in run.stderr, run
         return run

@@ -87,7 +87,7 @@ def port_is_free(port: int) -> bool:
 def free_base_port() -> int:
     """The first of 40 free ports in a row, below those the system hands out. Each process starts elsewhere."""
     blocks = list(range(_LOWEST_PORT, _HIGHEST_PORT, PORTS))
-    first = os.getpid() % len(blocks)
+    first = os.getpid() * 37 % len(blocks)
     for base in blocks[first:] + blocks[:first]:
         if all(port_is_free(port) for port in range(base, base + PORTS)):
             return base

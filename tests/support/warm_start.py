@@ -1,0 +1,162 @@
+"""Starts hpcdash in new processes that need not import it: each is forked from one that has. Knows no test.
+
+The imports are paid once a session instead of at each of hundreds of calls. Every call still has a process, a session,
+an environment, a working directory and standard streams of its own, and ends as the program ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+_IMPORTED = (
+    "asyncssh",
+    "hpcdash.cli.acting",
+    "hpcdash.cli.build",
+    "hpcdash.cli.main",
+    "hpcdash.cli.oneshot",
+    "hpcdash.cli.submit_request",
+    "hpcdash.transport.ssh",
+    "pyarrow.compute",
+)
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+# What Python and the C library read before anything of ours does: who sets another one needs a start from nothing.
+_READ_AT_START = ("LANG", "LC_", "PYTHON", "LD_")
+_LONGEST_BYTES = 1 << 20
+_START_SECONDS = 60.0
+
+
+def is_warm(environment: Mapping[str, str]) -> bool:
+    """Whether a call in this environment may be forked."""
+    read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+    return read == _ENVIRONMENT
+
+
+class WarmStart:
+    """Calls of `python -m hpcdash`; the process they are forked from ends with this one."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="hpcdash-warm-")
+        self._path = str(Path(self._folder.name) / "socket")
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", "tests.support.warm_start", self._path),
+            cwd=Path(__file__).parents[2],
+            env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+        )
+        atexit.register(self._end)
+
+    def run(
+        self, words: tuple[str, ...], environment: Mapping[str, str], folder: Path, seconds: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """`python -m hpcdash WORDS` with no terminal anywhere; raises subprocess.TimeoutExpired, as subprocess.run."""
+        until = time.monotonic() + seconds
+        call = json.dumps({"words": words, "environment": dict(environment), "folder": str(folder)}).encode()
+        pipes = os.pipe(), os.pipe()
+        with self._connection() as connection, ThreadPoolExecutor(2) as pool:
+            socket.send_fds(connection, [call], [theirs for _, theirs in pipes])
+            connection.shutdown(socket.SHUT_WR)
+            for _, theirs in pipes:
+                os.close(theirs)
+            outputs = [pool.submit(_read_all, ours) for ours, _ in pipes]
+            answers = connection.makefile()
+            program = int(answers.readline())
+            try:
+                stdout, stderr = (output.result(until - time.monotonic()) for output in outputs)
+            except TimeoutError:
+                os.killpg(program, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(words, seconds) from None
+            return subprocess.CompletedProcess(words, int(answers.readline()), stdout, stderr)
+
+    def _connection(self) -> socket.socket:
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(self._path)
+                return connection
+            except OSError:
+                connection.close()
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+@cache
+def warm_start() -> WarmStart:
+    """The session's."""
+    return WarmStart()
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as stream:
+        return stream.read()
+
+
+def _serve(path: str) -> list[str]:
+    """Fork a process for each call. Comes back in those alone, with the words of the call."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    # What was imported stays as it is: its pages are shared as long as nobody looks for garbage in them.
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    while True:
+        connection, _ = listening.accept()
+        if os.fork():
+            connection.close()
+            continue
+        listening.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        call, streams, _, _ = socket.recv_fds(connection, _LONGEST_BYTES, 2)
+        while more := connection.recv(_LONGEST_BYTES):
+            call += more
+        program = os.fork()
+        if not program:
+            connection.close()
+            return _become(json.loads(call), streams)
+        for stream in streams:
+            os.close(stream)
+        connection.sendall(b"%d\n" % program)
+        _, status = os.waitpid(program, 0)
+        connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
+
+
+def _become(call: dict[str, object], streams: list[int]) -> list[str]:
+    os.setsid()
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(str(call["folder"]))
+    os.environ.clear()
+    os.environ.update(call["environment"])  # type: ignore[arg-type]
+    time.tzset()
+    return list(call["words"])  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = _serve(sys.argv[1])
+    runpy.run_module("hpcdash", run_name="__main__", alter_sys=True)
