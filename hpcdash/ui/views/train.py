@@ -23,14 +23,12 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.trains import Train, Unit, living_targets
 from hpcdash.domain.words import ended_words
-from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.trains import TrainReader
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, ViewSpec
 from hpcdash.ui.views.jobs import elapsed_cell, job_hint
-from hpcdash.ui.views.table import TableView
+from hpcdash.ui.views.read_table import ReadTableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -40,7 +38,6 @@ ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
 WHOLE = "whole train"
 # The line that asks what is to be appended.
 APPEND = "append"
-_LISTS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY)
 _MOST_NOTES = 4
 _NAME_CELLS = 40
 
@@ -61,7 +58,7 @@ def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cell
     return cells.text_cell(value.removesuffix(ending) if value else value, row)
 
 
-class TrainView(TableView):
+class TrainView(ReadTableView):
     """One train. It is read again when the lists show that something of it, or after it, is in another state."""
 
     NAME = "train"
@@ -72,14 +69,11 @@ class TrainView(TableView):
     TrainView > .notes { color: $text-muted; }
     """
 
+    reader: TrainReader
+
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
         self.reader = TrainReader(session.store, job_id, self._read_more)
-        self._error: HpcdashError | None = None
-        self._read_at: float | None = None
-        self._reading = False
-        self._again_wanted = False
-        self._states: object = None
         self._made: tuple[Train, pa.Table] | None = None
         super().__init__(session, **rest)
 
@@ -97,21 +91,6 @@ class TrainView(TableView):
     @property
     def schema(self) -> pa.Schema:
         return ROWS
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset({Kind.MINE})
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._read_at
 
     def source(self) -> pa.Table | None:
         train = self.train
@@ -196,17 +175,7 @@ class TrainView(TableView):
     def on_resize(self) -> None:
         self._show_picture()
 
-    def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
-        self.read()
-
-    def store_changed(self, changed: Changed) -> None:
-        """Ask again where a list shows other states, or a new job that may belong to it."""
-        if changed.kind in _LISTS and (states := self._states_in_lists()) != self._states:
-            self._states = states
-            self.read()
-
-    def _states_in_lists(self) -> object:
+    def states_in_lists(self) -> object:
         train = self.train
         table = self.session.store.table(Kind.MINE)
         if table is None or train is None:
@@ -216,41 +185,18 @@ class TrainView(TableView):
         rows = table.filter(wanted).select(["id", "state", "dependency"])
         return rows.to_pylist()
 
-    def read(self) -> None:
-        """Read the train now, or once more after what is being read."""
-        if self._reading:
-            self._again_wanted = True
-            return
-        self._reading = True
-        self.run_worker(self._read(), group="train")
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                self._again_wanted = False
-                try:
-                    await self.reader.read()
-                except HpcdashError as error:
-                    self._error = error.with_traceback(None)
-                else:
-                    self._error = None
-                    self._read_at = self.session.store.clock.now()
-                if not self._again_wanted:
-                    return
-        finally:
-            self._reading = False
-            self.reload()
-            self._show_picture()
-
     def _read_more(self) -> None:
         self._read_at = self.session.store.clock.now()
         if self._states is None:
-            self._states = self._states_in_lists()
+            self._states = self.states_in_lists()
+        self.show_read()
+
+    def show_read(self) -> None:
         self.reload()
         self._show_picture()
 
     def _show_picture(self) -> None:
-        if not self.is_live or not self.is_attached:
+        if not self.is_live:
             return
         train = self.train
         head, notes = self.query_one(".picture", Static), self.query_one(".notes", Static)

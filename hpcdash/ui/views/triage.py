@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +19,11 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.triage import EndedTask, TaskGroup
 from hpcdash.domain.words import state_word
-from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.triage import Row, Triage, TriageReader
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, ViewSpec
-from hpcdash.ui.views.table import TableView
+from hpcdash.ui.views.read_table import ReadTableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column
 
@@ -49,7 +47,6 @@ FOLDED, OPEN, TASK = 1, 2, 3
 _SHELL_SIGNAL = 128
 _MOST_NODES = 3
 _NAME_CELLS = 30
-_LISTS = frozenset({None, Kind.MINE, Kind.EVERYONE})
 
 
 def tasks_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -83,23 +80,21 @@ def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
     return visible(row["_problem"] or ""), cells.MUTED
 
 
-class TriageView(TableView):
+class TriageView(ReadTableView):
     """One array. It is read again when the lists show that one of its tasks is in another state."""
 
     NAME = "triage"
+    LISTS: ClassVar[frozenset[Kind | None]] = frozenset({None, Kind.MINE, Kind.EVERYONE})
     IDENTITY = "_id"
     DEFAULT_COLUMNS = ("state", "n", "tasks", "exit", "line", "nodes")
+
+    reader: TriageReader
 
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
         self.reader = TriageReader(session.store, job_id, self._read_more)
         self._open: frozenset[str] = frozenset()
         self._members: dict[str, frozenset[str]] = {}
-        self._error: HpcdashError | None = None
-        self._read_at: float | None = None
-        self._reading = False
-        self._again_wanted = False
-        self._states: object = None
         super().__init__(session, **rest)
 
     # -- what the table is made of
@@ -115,21 +110,6 @@ class TriageView(TableView):
     @property
     def schema(self) -> pa.Schema:
         return ROWS
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset({Kind.MINE})
-
-    @property
-    def main_kind(self) -> Kind | None:
-        return None
-
-    @property
-    def own_error(self) -> HpcdashError | None:
-        return self._error
-
-    def taken_at(self) -> float | None:
-        return self._read_at
 
     def source(self) -> pa.Table | None:
         if self.triage is None:
@@ -196,23 +176,10 @@ class TriageView(TableView):
 
     def on_mount(self) -> None:
         self.reload()
-        self._states = self._states_in_lists()
+        self._states = self.states_in_lists()
         self.read()
 
-    def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
-        self.read()
-
-    def store_changed(self, changed: Changed) -> None:
-        """Ask again where a list shows other states of this array; each question is three commands or more."""
-        if changed.kind not in _LISTS:
-            return
-        states = self._states_in_lists()
-        if states != self._states:
-            self._states = states
-            self.read()
-
-    def _states_in_lists(self) -> object:
+    def states_in_lists(self) -> object:
         store = self.session.store
         seen: dict[str, str] = {}
         for kind in (Kind.MINE, Kind.EVERYONE):
@@ -221,31 +188,6 @@ class TriageView(TableView):
                 for job_id, state in zip(rows["id"].to_pylist(), rows["state"].to_pylist(), strict=True):
                     seen.setdefault(job_id, state)
         return seen
-
-    def read(self) -> None:
-        """Read the array now, or once more after what is being read."""
-        if self._reading:
-            self._again_wanted = True
-            return
-        self._reading = True
-        self.run_worker(self._read(), group="triage")
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                self._again_wanted = False
-                try:
-                    await self.reader.read()
-                except HpcdashError as error:
-                    self._error = error.with_traceback(None)
-                else:
-                    self._error = None
-                    self._read_at = self.session.store.clock.now()
-                if not self._again_wanted:
-                    return
-        finally:
-            self._reading = False
-            self.reload()
 
     def _read_more(self) -> None:
         self._read_at = self.session.store.clock.now()
