@@ -12,15 +12,32 @@ from pathlib import Path
 from types import FrameType
 
 from hpcdash.cli.build import build_queue_session
-from hpcdash.cli.dashboard import require_terminal, run_app
+from hpcdash.cli.dashboard import require_terminal, run_app, watched
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import load_settings
+from hpcdash.config import load_settings, settings_from_text
 from hpcdash.errors import HpcdashError
 from hpcdash.local.demo.jobs import READY
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.session import ClusterSession
 
 _END_SECONDS = 20.0
+# What the demonstration's watchdogs look after: one of its jobs hangs, a training has a spike, another is too long.
+WATCHED = """
+[watch]
+every_seconds = 60
+[[watch.hanging]]
+name = "allreduce-bench"
+limit_seconds = 20
+[[watch.losses]]
+[[watch.trains]]
+name = "train-7b"
+[[watch.saves]]
+name = "train-7b"
+interval_seconds = "10m"
+save_seconds = 40
+[watch.failures]
+"""
 
 
 def run_demo(common: CommonOptions) -> None:
@@ -28,8 +45,13 @@ def run_demo(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     require_terminal()
     with demonstration() as folder:
-        session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
-        run_app(common, settings, [session], UiPrompter(), tour=True)
+        run_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True)
+
+
+def demo_session(folder: Path) -> ClusterSession:
+    """The demonstration's queue with its watchdogs; what they remember is gone with its folder."""
+    session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
+    return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder / "watch")
 
 
 @contextmanager
@@ -63,4 +85,6 @@ def demonstration() -> Iterator[Path]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
+    # A terminal that is closed also sends SIGCONT, at which Textual would take the terminal again.
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
     sys.exit(128 + number)

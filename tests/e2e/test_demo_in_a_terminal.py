@@ -71,6 +71,10 @@ async def test_it_shows_a_full_screen_soon_and_a_log(tmp_path: Path) -> None:
         await screen.until(lambda text: "lm loss" not in text)
         screen.type("q")
         await screen.until(is_full)
+        screen.type("5")
+        await screen.until("lm loss: spike at 4")
+        screen.type("1")
+        await screen.until(is_full)
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)
         screen.type("q")
@@ -88,11 +92,12 @@ def _hang_up(screen: Screen) -> None:
     os.close(nowhere)
 
 
-WAYS: dict[str, Callable[[Screen], None]] = {
-    "ctrl+q": lambda screen: screen.type("\x11"),
-    "terminated": lambda screen: screen.process.terminate(),
-    "hung up": _hang_up,
-    "killed": lambda screen: screen.process.kill(),
+# How one leaves, and the status of the program then.
+WAYS: dict[str, tuple[Callable[[Screen], None], int]] = {
+    "ctrl+q": (lambda screen: screen.type("\x11"), 0),
+    "terminated": (lambda screen: screen.process.terminate(), 128 + signal.SIGTERM),
+    "hung up": (_hang_up, 128 + signal.SIGHUP),
+    "killed": (lambda screen: screen.process.kill(), -signal.SIGKILL),
 }
 
 
@@ -101,8 +106,9 @@ async def test_nothing_is_left_however_it_ends(tmp_path: Path, way: str) -> None
     async with dashboard(demonstration(tmp_path), "demo") as screen:
         await screen.until(is_full)
         assert left_behind(tmp_path)
-        WAYS[way](screen)
-        await screen.ended()
+        leave, status = WAYS[way]
+        leave(screen)
+        assert await screen.ended() == status
     await nothing_is_left(tmp_path)
 
 
