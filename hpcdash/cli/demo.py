@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -85,6 +86,10 @@ def demonstration() -> Iterator[Path]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # A terminal that is closed also sends SIGCONT, at which Textual would take the terminal again.
-    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    if number == signal.SIGHUP:
+        # The terminal is gone: SIGCONT comes with it, at which Textual would take the terminal again.
+        signal.signal(signal.SIGCONT, signal.SIG_IGN)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
     sys.exit(128 + number)
