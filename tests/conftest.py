@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each."""
-    on_slurm = [item for item in items if _LAB_FIXTURES & set(getattr(item, "fixturenames", ()))]
+    on_slurm = [item for item in items if item.get_closest_marker("slurm") or _uses_lab(item)]
     files = sorted({item.path for item in on_slurm})
     labs = 1 if os.environ.get("HPCDASH_SLURM_LAB") else _LABS
     for item in on_slurm:
@@ -35,6 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
     # They wait more than they work, and few workers have them all: these begin with them.
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
+def _uses_lab(item: pytest.Item) -> bool:
+    return bool(_LAB_FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

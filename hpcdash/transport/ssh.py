@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through the same master.
 CHANNELS = 8
 STREAMS = 5
+# Between attempts to open a channel.
+_CHANNEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 # A stream whose line died unseen ends on the login node after a day at most.
@@ -289,28 +291,33 @@ class SshTransport:
     ) -> asyncssh.SSHClientChannel[bytes]:
         """Open a channel and start the command in it; a channel that opens after we gave up is closed again.
 
+        A login node frees a session a moment after its command has ended: a refused channel is asked for again.
         A command that `does_read` does nothing before its stdin is whole, so that one that did not start is NotSent.
         """
         import asyncssh
 
-        opening = asyncio.ensure_future(
-            line.connection.create_session(lambda: session, command.text, encoding=None, request_pty=False)
-        )
-        try:
-            channel, _ = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_late)
-            raise
-        except asyncssh.ChannelOpenError as error:
-            if self._line is not line:
+        for pause in (*_CHANNEL_PAUSES, None):
+            opening = asyncio.ensure_future(
+                line.connection.create_session(lambda: session, command.text, encoding=None, request_pty=False)
+            )
+            try:
+                channel, _ = await asyncio.shield(opening)
+                return channel
+            except asyncio.CancelledError:
+                opening.add_done_callback(_close_late)
+                raise
+            except asyncssh.ChannelOpenError as error:
+                if self._line is not line:
+                    raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
+                if pause is None:
+                    raise (NotSent if does_read else ConnectionFailed)(
+                        f"{self.name} opened no channel for {doing}: {error.reason}.",
+                        "It may allow few sessions at once (MaxSessions); close other windows on it.",
+                    ) from error
+            except (asyncssh.Error, OSError) as error:
                 raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
-            raise (NotSent if does_read else ConnectionFailed)(
-                f"{self.name} opened no channel for {doing}: {error.reason}.",
-                "It may allow few sessions at once (MaxSessions); close other windows on it.",
-            ) from error
-        except (asyncssh.Error, OSError) as error:
-            raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
-        return channel
+            await asyncio.sleep(pause)
+        raise AssertionError("a refused channel is told")
 
     def _status(self, session: RunSession, program: str) -> int:
         if session.status is None:

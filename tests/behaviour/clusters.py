@@ -24,7 +24,7 @@ from hpcdash.transport.local import LocalTransport
 
 Row = Mapping[str, Any]
 Fate = dict[str, tuple[bool | None, str]]
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 ENDED = frozenset({"completed", "failed", "timeout", "cancelled", "gone", "out_of_memory", "node_failed"})
 _LOG_BYTES = 1 << 16
 

@@ -24,7 +24,7 @@ while :; do sleep 0.05; done
 """
 SCHEDULERS = (
     pytest.param("embedded"),
-    pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.xdist_group("slurm")]),
+    pytest.param("slurm", marks=pytest.mark.slurm),
 )
 
 

@@ -14,7 +14,7 @@ from tests.e2e.program import Program
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.slurm
 
 REQUEST = 'name = "live"\nslots = 1\nslot_type = "cpu"\ntime = "2m"\nscript = "run.sh"\n'
 

@@ -11,7 +11,7 @@ from tests.e2e.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.slurm
 SLEEPS = "#!/bin/sh\n#SBATCH --time=5\nsleep 60\n"
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from hpcdash.errors import UsageError
 from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, sudoers_text
+from tests.support.sudo_rules import install_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,12 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     account = f"hpcdash-l{os.getpid()}"
     subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", account], check=True, capture_output=True)
     root = Path(tempfile.mkdtemp(prefix="hpcdash-launch-"))
-    # sudo leaves out files with a dot in their names.
     installed = Path("/etc/sudoers.d") / account
     try:
         root.chmod(0o755)
         (root / "job-1").mkdir()
         text = sudoers_text(account, bin_folder="/usr/bin", commands=("id",), storage_root=str(root))
-        installed.touch(0o440)
-        installed.write_text(text)
+        install_rules(installed, text)
         yield Launcher(account, root)
     finally:
         installed.unlink(missing_ok=True)

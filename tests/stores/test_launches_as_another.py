@@ -27,6 +27,7 @@ from hpcdash.stores.launch_cleanup import _removed
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed
 from hpcdash.transport.local import LocalTransport
+from tests.support.sudo_rules import install_rules
 
 SQUEUE = '#!/bin/sh\n[ "$1" = --version ] && echo "slurm-wlm 22.05.8"\n'
 SCONTROL = '#!/bin/sh\necho "Slurmctld(primary) at here is UP"\n'
@@ -87,7 +88,6 @@ def site() -> Iterator[Accounts]:
     found = Accounts(
         f"hpcdash-a{os.getpid()}", f"hpcdash-b{os.getpid()}", Path(tempfile.mkdtemp(prefix="hpcdash-launch-"))
     )
-    # sudo leaves out files with a dot in their names.
     rules = Path("/etc/sudoers.d") / found.launcher
     try:
         for account in (found.launcher, found.user):
@@ -104,8 +104,7 @@ def site() -> Iterator[Accounts]:
         text = sudoers_text(
             found.launcher, bin_folder=str(found.bin), commands=("sbatch",), storage_root=str(found.root)
         )
-        rules.touch(0o440)
-        rules.write_text(text)
+        install_rules(rules, text)
         yield found
     finally:
         rules.unlink(missing_ok=True)
@@ -172,7 +171,7 @@ async def test_a_refused_one_is_handed_back_and_removed(launches: Launches, site
 
 async def test_without_the_rules_nothing_is_submitted(launches: Launches, site: Accounts, tmp_path: Path) -> None:
     one = await planned(launches)
-    (Path("/etc/sudoers.d") / site.launcher).write_text("")
+    install_rules(Path("/etc/sudoers.d") / site.launcher, "")
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
     assert f"nothing was submitted: {one.place.folder} is not {site.user}'s: sudo: a password is required" in (

@@ -205,6 +205,14 @@ async def test_more_commands_than_channels_wait_for_one(sshd: Sshd, user: str, t
         assert [answer.stdout for answer in done] == [f"{n}\n".encode() for n in range(30)]
 
 
+async def test_a_login_node_with_few_sessions_is_asked_again(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+    own_sshd.stop()
+    own_sshd.start("MaxSessions 4\n")
+    async with transport_to(own_sshd, user, tmp_path) as transport:
+        done = await asyncio.gather(*(transport.run(("echo", str(n))) for n in range(16)))
+        assert [answer.stdout for answer in done] == [f"{n}\n".encode() for n in range(16)]
+
+
 async def test_output_over_the_cap_ends_the_command(sshd: Sshd, user: str, tmp_path: Path) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         done = await transport.run(("sh", "-c", "yes; : 98765.73"), cap_bytes=100_000)

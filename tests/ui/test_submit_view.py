@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 from hpcdash.backends.base import ActionCommand, Answer, Outcome, StartEstimate
+from hpcdash.config import settings_from_text
 from hpcdash.errors import CommandTimedOut
 from hpcdash.launch.form import Draft
 from hpcdash.launch.offers import Offers
 from hpcdash.stores.actions import Report
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.watch_board import WatchBoard
+from hpcdash.stores.watch_state import WatchFiles
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.submit import SubmitView
@@ -26,6 +30,7 @@ from tests.ui.stage import PBS_CASES, press, screen_text, settled, type_text, un
 from tests.ui.submit_stage import fill, form_of, looked, open_form, queue_app, recorded_app
 
 SMALL, LARGE = (80, 24), (140, 40)
+WATCHED = '[[watch.saves]]\nname = "train-7b"\ninterval_seconds = "1h"\nsave_seconds = 40'
 
 
 @pytest.fixture
@@ -291,7 +296,9 @@ async def test_what_was_submitted_can_be_started_from_and_compared_with(queue: Q
         assert view.form.texts() == {"name": "train", "command": "true", "time": "1h"}
         await press(pilot, "ctrl+o")
         changed = [line.text for line in view.page.lines if line.text[:1] in "+-"][2:]
-        assert changed == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
+        assert changed[:2] == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
+        # When it is over, where Slurm would not say it.
+        assert [re.findall(r"\+ (\d+)\)\)", line) for line in changed[2:]] == [["300"], ["3600"]]
 
 
 async def test_a_template_is_kept_and_started_from(tmp_path: Path) -> None:
@@ -348,6 +355,27 @@ async def test_what_is_wrong_is_said_by_its_field_and_goes_when_it_is_mended(tmp
         assert "--time=00:30:00" in screen_text(app)
 
 
+async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(tmp_path: Path) -> None:
+    app = recorded_app(tmp_path)
+    settings = settings_from_text(WATCHED, tmp_path / "config.toml").watch
+    session = app.sessions[0]
+    files = WatchFiles(tmp_path, session.name)
+    app.sessions[0] = replace(session, watching=WatchBoard(session.store, settings, files))
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s")
+        assert view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+        assert view.seen.saving in screen_text(app)
+        assert view.seen.saving in view.told()
+        assert "3h" not in view.seen.text
+        view = await fill(pilot, save_takes="40 s of it")
+        assert (view.seen.saving, view.seen.problems.get("save_takes")) == ("", None)
+        assert "40 s of it" in view.form.complaint_of("save_takes")
+        view = await fill(pilot, name="train-7b", saves_every="", save_takes="")
+        assert view.seen.saving == "a save every 1 h for 40 s: 2160 saves, 24 h lost, 1.11 % of its time"
+
+
 async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitted(tmp_path: Path) -> None:
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
@@ -400,18 +428,6 @@ async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_ov
         view.form.enter("queue")
         await pilot.pause()
         assert view.hint().startswith("empty: gpu, ")
-
-
-@pytest.mark.parametrize("part", ["#verdict", "#about", "ScriptPage"])
-async def test_a_look_that_ends_while_the_app_does_is_no_error(tmp_path: Path, part: str) -> None:
-    app = recorded_app(tmp_path)
-    async with app.run_test(size=LARGE) as pilot:
-        await settled(pilot)
-        view = await open_form(pilot)
-        view.form.set_text("command", "true")
-        await view.query_one(part).remove()
-        await view.look_now()
-        assert "true" in view.seen.script
 
 
 async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hpcdash.ui.widgets.form_page import FormPage
 
 FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
-_PARTS = "FormPage, ScriptPage, #about, #verdict"
 
 
 class SubmitPage(View):
@@ -37,11 +36,15 @@ class SubmitPage(View):
         self.page_shown = FORM
         self._coloured = ""
         self._is_tried = False
+        self._is_made = False
+
+    def on_mount(self) -> None:
+        self._is_made = True
 
     @property
     def is_live(self) -> bool:
-        """Whether all of its parts are there: when the app ends they go one after the other."""
-        return super().is_live and len(self.query(_PARTS)) == len(_PARTS.split(","))
+        """Whether all of its parts are there, those within others as well."""
+        return self._is_made and super().is_live
 
     @property
     def form(self) -> FormPage:
@@ -150,6 +153,7 @@ class SubmitPage(View):
         refusal = self.answer.refusal_of(looked)
         words = [
             "; ".join(part for part in (looked.words, start) if part),
+            looked.saving,
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
             *looked.asides,
