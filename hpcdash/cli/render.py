@@ -11,7 +11,8 @@ from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name
+from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name, has_library
+from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
 from hpcdash.launch.request_defaults import with_queue_defaults
 
@@ -34,6 +35,9 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         except UsageError as error:
             raise source.placed(error) from None
         asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
+        if has_library(wanted, place):
+            path = f"{place.folder}/{LIBRARY_NAME}"
+            asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")
     elif made_for is Scheduler.SLURM:
         asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
     if source.script is not None:

@@ -21,15 +21,16 @@ def end_time(
 ) -> float | None:
     """Epoch seconds at which the job ends, or should have ended; the earliest of what is known, None for nothing.
 
-    Known are SLURM_JOB_END_TIME, or with `ask_slurm` one `scontrol show job` (which knows of extensions); `walltime`,
-    or Torque's PBS_WALLTIME, counted from the start of this process; and `exit_duration_in_mins` after that start.
+    Known are SLURM_JOB_END_TIME and HPCDASH_END_TIME, which the script of a launch sets, or instead of both, with
+    `ask_slurm`, one `scontrol show job` (which knows of extensions); `walltime`, or Torque's PBS_WALLTIME, counted from
+    the start of this process; and `exit_duration_in_mins` after that start.
     Raises ValueError for a walltime that is none.
     """
     given = os.environ if environment is None else environment
     started = process_start()
     ends: list[float | None] = [_asked(given) if ask_slurm else None]
     if ends[0] is None:
-        ends.append(_positive(given.get("SLURM_JOB_END_TIME", "")))
+        ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _of_the_launch(given)]
     seconds = _positive(given.get("PBS_WALLTIME", "")) if walltime is None else walltime_seconds(walltime)
     ends.append(started + seconds if seconds else None)
     if exit_duration_in_mins is not None:
@@ -71,6 +72,13 @@ def process_start() -> float:
     return now - max(0.0, age)
 
 
+def _of_the_launch(given: Mapping[str, str]) -> float | None:
+    """What the job's script found out. A job that is submitted by a job has that one's variables: they are not its."""
+    own = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID") or ""
+    whose = given.get("HPCDASH_END_TIME_OF") or own
+    return _positive(given.get("HPCDASH_END_TIME", "")) if not own or own == whose else None
+
+
 def _positive(text: str) -> float | None:
     text = text.strip()
     return float(text) if text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) else None
@@ -85,6 +93,9 @@ def _asked(given: Mapping[str, str]) -> float | None:
     job_id = given.get("SLURM_JOB_ID") or given.get("SLURM_JOBID")
     if not job_id:
         return None
+    if given.get("SLURM_ARRAY_JOB_ID") and given.get("SLURM_ARRAY_TASK_ID"):
+        # The last task of an array has the array's own number, which means all tasks to scontrol.
+        job_id = "{}_{}".format(given["SLURM_ARRAY_JOB_ID"], given["SLURM_ARRAY_TASK_ID"])
     # Without this a site's own format of times would come back.
     environment = {**given, "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
     try:

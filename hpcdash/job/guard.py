@@ -6,7 +6,7 @@ import os
 from time import monotonic
 
 from hpcdash.job.memory import MemoryGuard
-from hpcdash.job.metrics import MetricsWriter
+from hpcdash.job.metrics import METRICS, MetricsWriter
 from hpcdash.job.preemption import Preemption
 from hpcdash.job.rank_variables import processes_in_all, rank_among_all
 from hpcdash.job.ranks import highest_of_all, torch_is_distributed
@@ -54,11 +54,13 @@ class TrainingGuard:
     Where rank 0 alone saves, have the others wait for it after the loop (`torch.distributed.barrier()`): launchers end
     what is left soon after the first rank has.
 
-    The end of the job is SLURM_JOB_END_TIME, which older versions of Slurm do not set: `ask_slurm=True` asks it once,
-    on rank 0. PBS says none: give `walltime="24:00:00"` or `exit_duration_in_mins`.
+    The end of the job is HPCDASH_END_TIME, which `hpcdash submit REQUEST.toml` sets, or SLURM_JOB_END_TIME, which older
+    versions of Slurm do not set: `ask_slurm=True` asks it once, on rank 0. PBS says none: give `walltime="24:00:00"` or
+    `exit_duration_in_mins`.
 
     `memory` and `preemption` may be given ready made; `memory=None` and `signals=()` leave them out. Paths of switches
-    are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given; "" is none.
+    are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH unless given, that of metrics is HPCDASH_METRICS; "" is
+    none.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class TrainingGuard:
             ask_slurm=ask_slurm and self.rank == 0,
         )
         self.memory = MemoryGuard() if memory is True else (memory or None)
+        if metrics is None:
+            metrics = os.environ.get(METRICS, "")
         if isinstance(metrics, (str, os.PathLike)):
-            metrics = MetricsWriter(metrics, rank=self.rank)
+            metrics = MetricsWriter(metrics, rank=self.rank) if os.fspath(metrics) else None
         self.metrics: MetricsWriter | None = metrics
         self.save_reason = ""
         self.stop_reason = ""

@@ -13,11 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+METRICS = "HPCDASH_METRICS"
 _MOST_WAITING_LINES = 10_000
 
 
 class MetricsWriter:
     """Appends one line a step to a file, on rank 0 alone; the folder is made.
+
+    The file is that of HPCDASH_METRICS unless one is given: what a job's script sets it to, charts read by themselves.
 
     Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a lost
     mount never stops the training: it is logged once, and up to 10 000 lines wait until writing works again.
@@ -28,7 +31,10 @@ class MetricsWriter:
     Values are numbers, or what has `.item()` as a tensor does; NaN and infinities are written as texts, which is JSON.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:
+        path = os.environ.get(METRICS, "") if path is None else path
+        if not os.fspath(path):
+            raise ValueError(f"no metrics file is named: give MetricsWriter a path, or set {METRICS}")
         self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self._is_writing = (rank_among_all() if rank is None else rank) == 0
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)

@@ -28,9 +28,10 @@ _RECENT_SAVES = 5
 class Preemption:
     """Says when to save and end: after SIGUSR1 or SIGTERM, or when the job's end is nearer than 2 × (iteration + save).
 
-    The end is the earliest of SLURM_JOB_END_TIME, `walltime` ("24:00:00" or seconds, from this process's start: PBS
-    says it nowhere) and `exit_duration_in_mins` after the start. `ask_slurm` has one `scontrol show job` asked, here:
-    older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME, and an end that was put off later is not in it.
+    The end is the earliest of HPCDASH_END_TIME (the script of a launch sets it), SLURM_JOB_END_TIME, `walltime`
+    ("24:00:00" or seconds, from this process's start: PBS says it nowhere) and `exit_duration_in_mins` after the start.
+    `ask_slurm` has one `scontrol show job` asked, here: older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME,
+    and an end that was put off later is in neither.
 
         preemption = Preemption()
         for step in range(steps):

@@ -9,17 +9,29 @@ import zipfile
 
 # The earliest time a zip can say: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
+# First on PYTHONPATH it would hide an hpcdash that is installed, which a job may run as well.
+_PACKAGE = b"""\
+__path__ = __import__("pkgutil").extend_path(__path__, __name__)
+for _folder in __path__[1:]:
+    try:
+        with open(_folder + "/__init__.py", encoding="utf-8") as _file:
+            exec(_file.read())
+        break
+    except OSError:
+        pass
+"""
 
 
 def job_zip() -> bytes:
-    """A zip of `hpcdash/__init__.py`, empty, and `hpcdash/job/`: the same bytes for the same files.
+    """A zip of `hpcdash/job/`, and of an `hpcdash/__init__.py` that hides no hpcdash which is installed beside it.
 
+    The same files give the same bytes.
     Raises FileNotFoundError where this package has no files of its own, as when it was itself read from a zip.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     if not os.path.isdir(here):
         raise FileNotFoundError(f"{here} is no folder: this is read from a zip already; copy that one")
-    sources = {"hpcdash/__init__.py": b""}
+    sources = {"hpcdash/__init__.py": _PACKAGE}
     for folder, folders, names in os.walk(here):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:

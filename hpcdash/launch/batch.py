@@ -14,6 +14,7 @@ from enum import StrEnum
 from hpcdash.errors import UsageError
 from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
+from hpcdash.launch.job_library import END_TIME_NAMES, library_line
 from hpcdash.launch.launchers import Start, lone_launcher, start_of
 from hpcdash.launch.names import job_name
 from hpcdash.launch.refusals import raise_for
@@ -24,6 +25,8 @@ KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
+# Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last save.
+_UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
@@ -74,13 +77,17 @@ class BatchScript:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started."""
+    """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started.
+
+    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
+    """
 
     definitions: str
     words: tuple[Word, ...]
     start: Start
     environment: Mapping[str, str]
     notes: tuple[str, ...]
+    library: str = ""
 
 
 def batch_script(scheduler: Scheduler, request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
@@ -100,6 +107,11 @@ def name_of(request: Request, uid: str, most_letters: int | None = None) -> tupl
     if not name:
         raise UsageError(f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -.")
     return name, (() if name == request.name else (f"the job is called {name}: {request.name!r} is no name here",))
+
+
+def has_library(request: Request, place: Place) -> bool:
+    """Whether hpcdash.job is to be in the launch's folder."""
+    return request.job_library and bool(place.folder)
 
 
 def folder_name(request: Request, uid: str) -> str:
@@ -129,17 +141,23 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         start = replace(start, notes=(*start.notes, warning))
     environment = {**request.environment, **_switches(request)}
     said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
-    command = _text("command", start.line, said)
+    command = _text("command", f"{_UNTIL_ITS_END}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in environment.items() if value}
         plain = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
-        return Body(command, plain, start, given, start.notes)
+        library = ""
+        if has_library(request, place):
+            # The batch script's own environment, which Slurm passes on, goes nowhere with PBS.
+            library = library_line(place.folder, "" if is_slurm else given.pop("PYTHONPATH", ""))
+        return Body(command, plain, start, given, start.notes, library)
+    inherited = (*_OF_THE_NODE, *(END_TIME_NAMES if request.job_library else ()))
+    up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
     made = container_command(
         container,
-        ("sh", "-c", _UP, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
+        ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
         slot_type=slot_type,
-        environment={**environment, **{name: "" for name in _OF_THE_NODE if name not in environment}},
+        environment={**environment, **{name: "" for name in inherited if name not in environment}},
         binds=_folders(request, place),
         scheduler_variables=scheduler_variables,
         image_root=request.site.image_root,
@@ -148,6 +166,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
     around = "\n".join(replace(made, environment={}).lines())
     if request.signal:
         around = f"trap : {signal_name(request.signal)}\n{around}"
+    around = f"{_UNTIL_ITS_END}{around}"
     definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
     words = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
     return Body(

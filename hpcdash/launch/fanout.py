@@ -203,15 +203,22 @@ def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequ
 
 
 def pbs_fanout(
-    words: Sequence[str | Word], environment: Mapping[str, str], *, slots_a_chunk: int = 1, lines_a_chunk: int = 1
+    words: Sequence[str | Word],
+    environment: Mapping[str, str],
+    *,
+    passed_on: Sequence[str] = (),
+    slots_a_chunk: int = 1,
+    lines_a_chunk: int = 1,
 ) -> str:
     """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder.
 
     Besides `environment` it has NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host, and in all), and
-    MASTER_ADDR and MASTER_PORT, the same on all hosts. A chunk of `mpiprocs` has so many `lines_a_chunk` in that file.
-    The first that fails ends all and the script, with its status. Raises UsageError for what bash cannot hold.
+    MASTER_ADDR and MASTER_PORT, the same on all hosts, and of the script's own variables those `passed_on`. A chunk of
+    `mpiprocs` has so many `lines_a_chunk` in that file. The first that fails ends all and the script, with its status.
+    Raises UsageError for what bash cannot hold.
     """
     variables = "".join(f"      {shlex.quote(f'{name}={value}')} \\\n" for name, value in _checked(environment))
+    variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)
     lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
     return _PBS.format(
         words=_quoted(words), variables=variables, mark=MARK, slots_a_chunk=int(slots_a_chunk), lines_a_chunk=lines

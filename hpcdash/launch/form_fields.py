@@ -172,6 +172,8 @@ _ENDS = FormGroup(
             "kill_switch", "kill switch", "a file: when it appears, the training stops", example="/scratch/me/KILL"
         ),
         FormField("save_switch", "save switch", "a file: when it appears, a checkpoint is saved"),
+        FormField("saves_every", "saves every", "how often it saves by itself: what that costs is told", example="3h"),
+        FormField("save_takes", "a save takes", "how long it stands still for one", example="40s"),
     ),
 )
 _MORE = FormGroup(
@@ -185,5 +187,5 @@ _MORE = FormGroup(
 GROUPS = (_RUNS, _GETS, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}
 # Fields that no request has.
-OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain"})
+OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain", "saves_every", "save_takes"})
 YES = "yes"

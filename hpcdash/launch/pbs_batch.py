@@ -11,6 +11,7 @@ from hpcdash.launch.batch import BatchScript, Place, asked_words, body_of, name_
 from hpcdash.launch.directive_words import pbs_word
 from hpcdash.launch.early_signal import pbs_signal_timer, signal_name
 from hpcdash.launch.fanout import START, pbs_fanout
+from hpcdash.launch.job_library import END_TIME_NAMES, pbs_end_time
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
 from hpcdash.launch.pbs_reserved import pbs_extra_options
@@ -50,9 +51,12 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
     parts = [
         f"cd -- {folder} || exit 1",
         body.definitions,
+        body.library,
+        pbs_end_time(request.limit_seconds) if request.job_library else "",
         pbs_fanout(
             body.words,
             body.environment,
+            passed_on=(*(["PYTHONPATH"] if body.library else []), *(END_TIME_NAMES if request.job_library else [])),
             slots_a_chunk=slots_of(request).per_node,
             lines_a_chunk=_lines_a_chunk(resources.options),
         ),

@@ -88,6 +88,7 @@ class Request:
 
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
+    `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
     counts where it says what is usual too.
     """
@@ -113,6 +114,7 @@ class Request:
     requeue: bool = False
     kill_switch: str = ""
     save_switch: str = ""
+    job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
     launcher: Launcher = Launcher.PLAIN

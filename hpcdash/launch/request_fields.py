@@ -249,6 +249,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "requeue": flag,
     "kill_switch": line_of_text,
     "save_switch": line_of_text,
+    "job_library": flag,
     "exclude_nodes": partial(text_list, read=_nodes),
     "extra_args": text_list,
     "launcher": _launcher,

@@ -13,7 +13,7 @@ from hpcdash.launch.request_fields import FIELD_OF_KEY
 _ORDER = (
     *("name", "kind", "command", "script", "slots", "slots_per_node", "slot_type", "gpu_type", "queue", "account"),
     *("qos", "time", "memory", "work_dir", "array", "after", "hold", "signal", "requeue", "kill_switch", "save_switch"),
-    *("exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
+    *("job_library", "exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
 )
 _USUAL = Request()
 

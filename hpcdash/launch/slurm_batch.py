@@ -17,6 +17,7 @@ from hpcdash.launch.batch import (
 from hpcdash.launch.directive_words import slurm_word
 from hpcdash.launch.early_signal import signal_name, slurm_signal_option, slurm_signal_trap
 from hpcdash.launch.fanout import START, exports, slurm_fanout, slurm_srun, status_kept
+from hpcdash.launch.job_library import slurm_end_time
 from hpcdash.launch.launchers import slurm_preamble
 from hpcdash.launch.names import accounted_to, slurm_project
 from hpcdash.launch.probe import slurm_probe
@@ -71,6 +72,9 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
         "--requeue" if request.requeue else "--no-requeue",
     ]
     extra = slurm_extra_options(request.extra_args)
+    if request.requeue and "open-mode" not in _given(extra):
+        # Slurm empties a requeued job's logs, and a training's curve would begin anew.
+        generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)
     warnings += _refuse_said_twice(generated, extra, request)
     excluded = slurm_extra_options((), request.exclude_nodes)
@@ -82,6 +86,8 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
     parts = [
         exports(body.environment),
         body.definitions,
+        body.library,
+        slurm_end_time(request.limit_seconds) if request.job_library else "",
         slurm_preamble(request.launcher, nodes),
     ]
     early_name = signal_name(request.signal) if request.signal else ""
@@ -151,14 +157,16 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
 def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> tuple[str, ...]:
     """Raises UsageError for an option of both; warnings for those that a script is to know of."""
 
-    def named(options: list[str] | tuple[str, ...]) -> dict[str, str]:
-        words = [word for text in options for word in sbatch.split_words(text)]
-        return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}
-
-    ours = named([*generated, *slurm_extra_options((), request.exclude_nodes)])
+    ours = _given([*generated, *slurm_extra_options((), request.exclude_nodes)])
     fields = {name: _FIELDS.get(name, "the request") for name in ours}
     # sbatch takes one of the three alone.
     fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
-    given = named(extra)
+    given = _given(extra)
     said_twice(fields, given)
     return tuple(f"{given[name]} in extra_args: {words}" for name, words in _BETTER_AS_FIELDS.items() if name in given)
+
+
+def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
+    """Options by their long names, as they are written."""
+    words = [word for text in options for word in sbatch.split_words(text)]
+    return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}

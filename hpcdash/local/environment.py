@@ -13,6 +13,7 @@ from hpcdash.local.store import Submission
 QUEUE = "local"
 # A job must not take the job it was submitted from for itself.
 _SCHEDULERS_OWN = ("SLURM_", "SBATCH_", "PBS_")
+_YEAR_SECONDS = 365 * 86400
 _KEPT_ALWAYS = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
 
@@ -90,8 +91,8 @@ def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: i
         "SLURM_TASKS_PER_NODE": str(request.processes),
         "SLURMD_NODENAME": machine.node,
     }
-    if job.limit_seconds is not None:
-        variables["SLURM_JOB_END_TIME"] = str(started + job.limit_seconds)
+    # As Slurm's own, a job without a limit ends in a year.
+    variables["SLURM_JOB_END_TIME"] = str(started + (job.limit_seconds or _YEAR_SECONDS))
     # As in Slurm, a script finds these only where somebody asked for them: what runs here is to run there.
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account

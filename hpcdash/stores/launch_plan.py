@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime
+from functools import cache
 
 from hpcdash.backends.base import MARK_START, ActionRequest, Outcome, Submission, Verb
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place
+from hpcdash.job.zip import job_zip
+from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
+from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import ClusterStore
@@ -29,6 +32,8 @@ def planned_launch(
     run_as = request.site.run_as
     content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
     own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
+    if has_library(request, place):
+        own[LIBRARY_NAME] = _library()
     staged = staged_files(place.folder, own, wanted.files, run_as=run_as, at=store.clock.now())
     submission = Submission(
         script=content,
@@ -65,6 +70,16 @@ def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRec
         at=now,
         request=planned.text,
     )
+
+
+@cache
+def _library() -> bytes:
+    try:
+        return job_zip()
+    except OSError as error:
+        raise UsageError(
+            f"hpcdash.job cannot be staged: {error}", "Write job_library = false, and have the job find it elsewhere."
+        ) from None
 
 
 def _submitting_program(store: ClusterStore) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,12 +121,13 @@ def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> 
 
 def test_the_training_obeys_its_switches(demo: Demo) -> None:
     until(lambda: "iteration      600" in demo.output("train-7b"), "the training")
-    (demo.folder / "work" / "save-switch").touch()
-    until(lambda: demo.output("train-7b").count("saved checkpoint") == 2, "the save switch")
-    assert not (demo.folder / "work" / "save-switch").exists()
-    (demo.folder / "work" / "kill-switch").touch()
+    (demo.folder / "work" / "train-7b.save").touch()
+    until(lambda: "save switch seen: checkpoint saved at step" in demo.output("train-7b"), "the save switch")
+    assert not (demo.folder / "work" / "train-7b.save").exists()
+    (demo.folder / "work" / "train-7b.kill").touch()
     until(lambda: demo.jobs()["train-7b"][0]["state"] == "completed", "the kill switch")
-    assert demo.output("train-7b").endswith("kill switch: ending\n")
+    assert re.search(r"kill switch seen: checkpoint saved at step \d+, ending\n$", demo.output("train-7b"))
+    assert (demo.folder / "work" / "train-7b.kill").exists()
     # What waited for it goes on.
     until(lambda: demo.jobs()["evaluate"][0]["state"] == "completed", "the one after it")
 

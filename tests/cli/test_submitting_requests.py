@@ -15,6 +15,7 @@ from hpcdash.cli.submit_request import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
+from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
 from hpcdash.stores.launches import WantedLaunch
 from hpcdash.stores.recents import Recents
@@ -71,7 +72,7 @@ def launches(program: Program) -> list[Path]:
 
 
 def size(folder: Path) -> str:
-    return format_memory(sum((folder / name).stat().st_size for name in ("batch.sh", "request.toml")))
+    return format_memory(sum((folder / name).stat().st_size for name in ("batch.sh", "request.toml", LIBRARY_NAME)))
 
 
 def ended(program: Program, job: str) -> dict[str, Any]:
@@ -102,16 +103,16 @@ def test_its_commands_are_said_before_they_run(program: Program) -> None:
     said = [line for line in program("submit", request(program)).stderr.splitlines() if "submit on local: " in line]
     (folder,) = launches(program)
     assert len(said) == 2
-    assert said[0] == f"submit on local: stage 2 files ({size(folder)}) in {folder}"
-    assert said[1].endswith(f" --named try {folder}/batch.sh")
+    assert said[0] == f"submit on local: stage 3 files ({size(folder)}) in {folder}"
+    assert said[1] == f"submit on local: hpcdash submit {folder}/batch.sh"
 
 
 def test_a_dry_run_prints_a_script_with_the_commands_as_remarks_and_stages_nothing(program: Program) -> None:
     done = program("submit", request(program), "--dry-run")
-    script, _, commands = done.text.rpartition("\n\n# stage 2 files (")
+    script, _, commands = done.text.rpartition("\n\n# stage 3 files (")
     assert script.startswith("#!/bin/bash\n")
     assert "\n#SBATCH --job-name=try\n" in script
-    assert commands.count("\n# ") == 1
+    assert commands.count("\n# hpcdash submit ") == 1
     assert subprocess.run(["bash", "-n"], input=done.stdout, check=False).returncode == 0
     assert launches(program) == []
     assert program.rows("jobs") == []
@@ -141,7 +142,7 @@ def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(progr
     assert said in program("submit", file, "--dry-run").stderr
     done = program("submit", file, "--chain", "2")
     assert done.stderr.count(said) == 1
-    assert "submit on local: stage 2 files" in done.stderr
+    assert "submit on local: stage 3 files" in done.stderr
 
 
 def test_a_dry_run_for_machines_has_script_folder_and_commands(program: Program) -> None:
@@ -282,6 +283,8 @@ def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> N
     script.write_bytes(b"#!/bin/sh\n")
     answer = program("submit", str(script), "--dry-run", "--format", "json").json
     assert (answer["job_id"], answer["script"], len(answer["commands"])) == (None, "#!/bin/sh\n", 1)
+    shown = program("submit", str(script), "--array", "1-3", "--dry-run", "--", "--nice=3", "--", "a b").text
+    assert shown == "hpcdash submit run.sh --array 1-3 -- --nice=3 -- 'a b'\n"
     assert program.rows("jobs") == []
 
 

@@ -10,12 +10,29 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.metrics import MetricsWriter
 from hpcdash.logs.metric_records import read_json
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def test_the_file_is_that_of_the_environment_unless_one_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCDASH_METRICS", raising=False)
+    with pytest.raises(ValueError, match="set HPCDASH_METRICS"):
+        MetricsWriter(rank=0)
+    assert TrainingGuard(rank=0, signals=(), memory=None).metrics is None
+    monkeypatch.setenv("HPCDASH_METRICS", str(tmp_path / "named.jsonl"))
+    assert MetricsWriter(rank=0).path == str(tmp_path / "named.jsonl")
+    assert MetricsWriter(tmp_path / "own", rank=0).path == str(tmp_path / "own")
+    guard = TrainingGuard(rank=0, signals=(), memory=None)
+    guard.step(1, loss=2.5)
+    assert lines_of(tmp_path / "named.jsonl")[0]["loss"] == 2.5
+    assert TrainingGuard(metrics="", rank=0, signals=(), memory=None).metrics is None
 
 
 def test_a_chart_reads_step_metrics_and_time_of_each_line(tmp_path: Path) -> None:

@@ -161,6 +161,11 @@ def test_the_earliest_end_counts_and_minutes_are_from_the_start_of_the_program()
     assert end_time(environment={}) is None
     assert end_time(environment={"SLURM_JOB_END_TIME": "2000000000"}) == 2_000_000_000
     assert end_time(environment={"SLURM_JOB_END_TIME": "soon"}) is None
+    of_the_launch = {"HPCDASH_END_TIME": "1900000000", "HPCDASH_END_TIME_OF": "7", "SLURM_JOB_END_TIME": "2000000000"}
+    assert end_time(environment=of_the_launch) == 1_900_000_000
+    assert end_time(environment={**of_the_launch, "SLURM_JOB_ID": "7"}) == 1_900_000_000
+    # It is of the job that this one was submitted from.
+    assert end_time(environment={**of_the_launch, "SLURM_JOB_ID": "8"}) == 2_000_000_000
     ends = end_time(exit_duration_in_mins=5990, walltime="1000:00:00", environment={})
     assert ends == pytest.approx(started_at + 5990 * 60, abs=0.1)
     assert end_time(environment={"PBS_WALLTIME": "3600"}) == pytest.approx(started_at + 3600, abs=0.1)
@@ -195,5 +200,9 @@ def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
     assert not calls.exists()
     assert ends("ask") == "2000000000"
     assert calls.read_text() == "--oneliner show job 7\n"
+    # The last task of an array has the array's number, which means all of its tasks.
+    environment |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "5"}
+    assert ends("ask") == "2000000000"
+    assert calls.read_text().endswith("show job 7_5\n")
     program.write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2\nexit 1\n")
     assert ends("ask") == "1990000000"

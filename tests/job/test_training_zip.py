@@ -120,3 +120,17 @@ def test_every_file_is_of_the_oldest_python_and_imports_the_standard_library_alo
 def test_a_file_that_is_too_new_is_seen() -> None:
     with pytest.raises(SyntaxError):
         ast.parse("match 1:\n    case 1: pass\n", feature_version=OLDEST)
+
+
+def test_an_hpcdash_that_is_installed_as_well_is_not_hidden(tmp_path: Path) -> None:
+    (tmp_path / "job.zip").write_bytes(job_zip())
+    code = "import hpcdash.job, hpcdash.errors; print(hpcdash.job.__file__, hpcdash.__version__)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}/job.zip:{tmp_path}/other.zip:{PACKAGE.parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout == f"{tmp_path}/job.zip/hpcdash/job/__init__.py {hpcdash.__version__}\n", ended.stderr

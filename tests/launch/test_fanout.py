@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hpcdash.errors import UsageError
 from hpcdash.launch.containers import Word
 from hpcdash.launch.fanout import MARK, START, pbs_fanout, slurm_fanout, slurm_srun, status_kept
+from hpcdash.launch.job_library import library_line, pbs_end_time
 
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
 PRINT = (sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(os.environb[b'V'])")
@@ -97,6 +98,14 @@ def test_pbs_passes_a_hostile_value_unharmed(job: Run, tmp_path: Path) -> None:
     ended = job(pbs_fanout(PRINT, {"V": HOSTILE}) + START)
     assert ended.stdout == HOSTILE * 3, ended.stderr
     assert not (tmp_path / "owned").exists()
+
+
+def test_pbs_passes_on_what_the_script_knows_when_it_runs(job: Run) -> None:
+    script = library_line("/lib", "/my code") + pbs_end_time(3600)
+    names = ("PYTHONPATH", "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF")
+    printed = 'echo "$PYTHONPATH $(($(date +%s) + 3600 - HPCDASH_END_TIME < 20)) $((${HPCDASH_END_TIME_OF%%.*} > 0))"'
+    ended = job(script + pbs_fanout(["bash", "-c", printed], {}, passed_on=names) + START)
+    assert set(ended.stdout.splitlines()) == {"/lib/hpcdash-job.zip:/my code 1 1"}, ended.stderr
 
 
 def test_one_host_that_fails_ends_the_others_and_the_job_with_its_status(job: Run, tmp_path: Path) -> None:

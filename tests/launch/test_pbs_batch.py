@@ -46,6 +46,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
+    "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
@@ -96,6 +97,13 @@ def test_each_field_of_a_request_is_in_the_script_or_told_not_to_be(field: str) 
         assert wanted in script.text
     else:
         assert wanted in {f"{name}={given}" for name, given in settings(script).items()}
+
+
+def test_what_a_request_says_of_python_s_path_comes_after_the_library_s() -> None:
+    text = made(environment={"PYTHONPATH": "/my code:/b", "V": "1"}).text
+    assert f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip:'/my code:/b'\n" in text
+    assert text.count("PYTHONPATH=") == 2
+    assert "END_TIME" not in made(job_library=False, limit_seconds=60).text
 
 
 def test_every_script_says_that_it_is_not_run_again_and_who_may_read_its_logs() -> None:

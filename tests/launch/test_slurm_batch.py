@@ -41,6 +41,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "requeue": (True, "--requeue"),
     "kill_switch": ("/k k", "\nexport HPCDASH_KILL_SWITCH='/k k'\n"),
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
+    "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
     "extra_args": (("--nice=3", " --nice=3", "--comment 'a b'"), "--comment=a b"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
@@ -94,6 +95,21 @@ def test_each_field_of_a_request_is_in_the_script(field: str) -> None:
         }
     else:
         assert wanted in script.text
+
+
+def test_without_the_library_nothing_is_on_python_s_path_and_slurm_is_asked_nothing() -> None:
+    without = made(job_library=False, limit_seconds=60).text
+    assert not [word for word in ("PYTHONPATH", "HPCDASH_", "squeue") if word in without]
+    assert "PYTHONPATH" not in made(Place("u")).text
+    container = Container(Runtime.PODMAN, "i:1")
+    assert "--env=HPCDASH_END_TIME " in made(container=container).text
+    assert "END_TIME" not in made(container=container, job_library=False).text
+
+
+def test_what_may_be_requeued_keeps_the_log_of_what_it_did_before() -> None:
+    assert options(made(requeue=True))["open-mode"] == "append"
+    assert options(made(requeue=True, extra_args=("--open-mode=truncate",)))["open-mode"] == "truncate"
+    assert "open-mode" not in options(made())
 
 
 def test_logs_are_in_the_folder_of_the_launch_and_of_an_array_one_a_task() -> None:

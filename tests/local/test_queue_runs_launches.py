@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpcdash.launch.batch import CONTAINER_UP, Place, Scheduler, batch_script
+from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
 from hpcdash.local.scancel import Asked, read
 from tests.local.queue_lab import QueueLab, until
@@ -31,6 +32,17 @@ until = time.monotonic() + 15
 while not flags and time.monotonic() < until:
     time.sleep(0.02)
 print(rank, "warned" if flags else "never warned", flush=True)
+"""
+_SAVE = """
+import os, signal, time
+flags = []
+shell = os.getppid()
+signal.signal(signal.SIGTERM, lambda *_: flags.append(1))
+print("up", flush=True)
+while not flags:
+    time.sleep(0.02)
+time.sleep(0.4)
+print("saved" if os.getppid() == shell else "its shell has ended", flush=True)
 """
 _RUNTIME = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done
@@ -65,7 +77,8 @@ def submit(queue: QueueLab, command: str, **fields: Any) -> str:
 
 
 def said(queue: QueueLab, number: str) -> list[str]:
-    return sorted((queue.work / f"{number}.out").read_text().splitlines())
+    file = queue.work / f"{number}.out"
+    return sorted(file.read_text().splitlines()) if file.exists() else []
 
 
 def errors(queue: QueueLab, number: str) -> str:
@@ -116,11 +129,23 @@ def test_a_container_runs_and_its_command_of_several_lines_goes_on_after_a_signa
     launches: QueueLab, signal: str
 ) -> None:
     container = Container(Runtime.APPTAINER, "/i.sif")
-    command = f"echo begun\n{sys.executable} train.py\necho went on"
+    command = f"echo begun ${{PYTHONPATH%%:*}}\n{sys.executable} train.py\necho went on"
     number = submit(launches, command, container=container, signal=SIGNALS[signal])
     assert launches.ended(number).state == "completed", errors(launches, number)
-    assert said(launches, number) == ["0 warned", "begun", "went on"]
+    assert said(launches, number) == ["0 warned", f"begun {launches.work}/{LIBRARY_NAME}", "went on"]
     assert CONTAINER_UP in errors(launches, number)
+
+
+@pytest.mark.parametrize("container", [None, Container(Runtime.APPTAINER, "/i.sif")], ids=["plain", "container"])
+def test_a_command_of_several_lines_may_save_before_it_is_ended(
+    launches: QueueLab, container: Container | None
+) -> None:
+    (launches.work / "save.py").write_text(_SAVE)
+    number = submit(launches, f"true\n{sys.executable} save.py\necho went on", container=container)
+    until(lambda: "up" in said(launches, number), "a program that runs")
+    launches.run("cancel", number)
+    assert launches.ended(number).state == "cancelled"
+    assert said(launches, number) == ["saved", "up"]
 
 
 def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:

@@ -11,7 +11,6 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,14 +45,18 @@ def _python(file: str, *arguments: str) -> str:
 
 def samples(folder: Path) -> tuple[Sample, ...]:
     """In the order they are handed in; their switches and outputs are in `folder`."""
-    switches = (("KILL_SWITCH", str(folder / "kill-switch")), ("SAVE_SWITCH", str(folder / "save-switch")))
+
+    def switches(name: str) -> tuple[tuple[str, str], ...]:
+        kinds = ("kill", "save")
+        return tuple((f"HPCDASH_{kind.upper()}_SWITCH", str(folder / f"{name}.{kind}")) for kind in kinds)
+
     chain = (("HEAD_START", "900"), ("SECONDS_A_STEP", "0.25"), ("STEPS_A_RUN", "1100"), ("CHECKPOINT", "chain.txt"))
     return (
         Sample(
             "train-7b",
             _python("train.py"),
             ("--time=2:00:00", "--cpus-per-task=2", "--gpus=2"),
-            environment=switches,
+            environment=switches("train-7b"),
         ),
         Sample("tokenize", "echo 1.2 B tokens written", ("--time=10",)),
         Sample("ablation-lr1e-3", _python("broken.py"), ("--time=1:00:00", "--gpus=1")),
@@ -65,7 +68,7 @@ def samples(folder: Path) -> tuple[Sample, ...]:
             "train-chain",
             _python("train.py", "--resume"),
             ("--array=1-10%1", "--time=20:00:00", "--gpus=1"),
-            environment=chain,
+            environment=(*switches("train-chain"), *chain),
         ),
         Sample("evaluate", "echo would score the checkpoint", ("--time=20",), after="train-7b"),
         Sample("sweep-next", "true", ("--hold", "--time=2:00:00")),
@@ -104,12 +107,12 @@ class Demonstration:
         pattern = "%A_%a" if any(option.startswith("--array") for option in sample.options) else "%j"
         file = re.sub(r"[^a-z0-9-]+", "-", sample.name).strip("-")
         script = self.work_folder / f"{file}.sh"
-        script.write_text(f"#!/bin/sh\n{sample.command}\n")
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sample.environment)
+        script.write_text(f"#!/bin/sh\n{exports}{sample.command}\n")
         options = [f"--job-name={sample.name}", f"--output={file}-{pattern}.out", *sample.options]
         if sample.after:
             options.append(f"--dependency=afterok:{numbers[sample.after]}")
-        with _variables(dict(sample.environment)):
-            status, said, complaint = self._command("submit", *options, str(script))
+        status, said, complaint = self._command("submit", *options, str(script))
         if status != 0:
             raise HpcdashError(f"the demonstration's queue cannot be filled: {complaint.strip()}")
         return str(json.loads(said)["id"])
@@ -135,14 +138,3 @@ class Demonstration:
             os.kill(pid, signal.SIGTERM)
             while supervisor_pid(self.queue_folder) is not None and time.monotonic() < over:
                 time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def _variables(added: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -1,6 +1,6 @@
 """A stand-in for a training: a loss that falls, with one spike, in a log like Megatron's. Polls its two switches.
 
-Standard library alone. KILL_SWITCH and SAVE_SWITCH name files: the one ends it, the other has it save.
+Standard library alone. HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH name files: the one ends it, the other has it save.
 """
 
 import math
@@ -26,12 +26,17 @@ def loss_at(step: int, noise: random.Random) -> float:
     return falling + spike + noise.gauss(0, 0.035)
 
 
-def switch(name: str) -> bool:
+def is_there(name: str) -> bool:
     path = os.environ.get(name, "")
-    if path and os.path.exists(path):
-        os.unlink(path)
-        return True
-    return False
+    return bool(path) and os.path.exists(path)
+
+
+def takes_save_switch() -> bool:
+    """Whether a save is asked for; the file is taken away, so that it is done once. A kill switch is a person's."""
+    if not is_there("HPCDASH_SAVE_SWITCH"):
+        return False
+    os.unlink(os.environ["HPCDASH_SAVE_SWITCH"])
+    return True
 
 
 def save(step: int) -> None:
@@ -40,11 +45,14 @@ def save(step: int) -> None:
 
 
 def main() -> None:
+    if is_there("HPCDASH_KILL_SWITCH"):
+        print(f"the kill switch {os.environ['HPCDASH_KILL_SWITCH']} is there: nothing is trained")
+        return
     noise = random.Random(int(os.environ.get("SLURM_ARRAY_TASK_ID", "7")))
     first = int(CHECKPOINT.read_text()) + 1 if "--resume" in sys.argv and CHECKPOINT.exists() else 1
     last = min(STEPS, first + STEPS_A_RUN - 1)
     print(f"training on {os.environ.get('SLURM_JOB_NODELIST', 'this machine')}, from iteration {first} to {last}")
-    for name in ("KILL_SWITCH", "SAVE_SWITCH"):
+    for name in ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"):
         if os.environ.get(name):
             print(f"{name}: touch {os.environ[name]}")
     for step in range(first, last + 1):
@@ -57,11 +65,14 @@ def main() -> None:
             f"consumed samples: {step * 1024:12} |",
             flush=step > HEAD_START,
         )
-        if step % 500 == 0 or step == last or switch("SAVE_SWITCH"):
+        is_asked = takes_save_switch()
+        if step % 500 == 0 or step == last or is_asked:
             save(step)
-        if switch("KILL_SWITCH"):
+        if is_asked:
+            print(f"save switch seen: checkpoint saved at step {step}", flush=True)
+        if is_there("HPCDASH_KILL_SWITCH"):
             save(step)
-            print("kill switch: ending", flush=True)
+            print(f"kill switch seen: checkpoint saved at step {step}, ending", flush=True)
             return
         if step > HEAD_START:
             time.sleep(SECONDS_A_STEP)

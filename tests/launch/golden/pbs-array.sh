@@ -17,8 +17,16 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 python sweep.py "$SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX"
 END_OF_COMMAND
+
+# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+
+# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
 hosts=() slots=() all_slots=0
@@ -40,6 +48,9 @@ start_nodes() {
       "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
       "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
       "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      "PYTHONPATH=$PYTHONPATH" \
+      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
+      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
       bash -c "$command" &
     running+=("$!")
   done

@@ -14,11 +14,15 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
 # The container it runs in; $1 is the command:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 trap 'rm -rf -- "$hpcdash_tmp"' EXIT
 for hpcdash_name in DATA; do
   export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" "SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"
@@ -31,10 +35,15 @@ hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
 hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
 "$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
   --bind /home/ann/launches/hpcdash_exp-1a2b /images/torch.sif \
-  sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
+  sh -c '# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
 exec "$@"' \
   sh bash -c "$1"
 END_OF_IN_CONTAINER
+
+# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
 hosts=() slots=() all_slots=0
@@ -57,6 +66,8 @@ start_nodes() {
       "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
       "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
       DATA=/d \
+      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
+      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
       bash -c "$in_container" in_container "$command" &
     running+=("$!")
   done

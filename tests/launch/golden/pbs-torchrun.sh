@@ -16,6 +16,8 @@ cd -- '/home/ann/my work' || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 # torchrun would end at USR1; the ranks set handlers of their own.
 trap '' USR1
 torchrun \
@@ -23,6 +25,12 @@ torchrun \
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
   train.py --lr 1e-3
 END_OF_COMMAND
+
+# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+
+# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+export HPCDASH_END_TIME=$(($(date +%s) + 72000)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
 hosts=() slots=() all_slots=0
@@ -48,6 +56,9 @@ start_nodes() {
       DATA=/data \
       HPCDASH_KILL_SWITCH=/home/ann/KILL \
       HPCDASH_SAVE_SWITCH=/home/ann/SAVE \
+      "PYTHONPATH=$PYTHONPATH" \
+      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
+      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
       bash -c "$command" &
     running+=("$!")
   done

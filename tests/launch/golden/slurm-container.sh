@@ -17,11 +17,15 @@ export DATA=/d
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
 # The container it runs in; $1 is the command:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 trap 'rm -rf -- "$hpcdash_tmp"' EXIT
 for hpcdash_name in DATA; do
   export "APPTAINERENV_$hpcdash_name=${!hpcdash_name}" "SINGULARITYENV_$hpcdash_name=${!hpcdash_name}"
@@ -34,10 +38,20 @@ hpcdash_runtime=$(type -P apptainer || type -P singularity) || {
 hpcdash_tmp=$(mktemp -d "${TMPDIR:-/tmp}/hpcdash.XXXXXXXX") || exit
 "$hpcdash_runtime" exec --nv --writable-tmpfs --bind "$hpcdash_tmp:/tmp" --bind /data:/d:ro \
   --bind /home/ann/launches/hpcdash_exp-1a2b /images/torch.sif \
-  sh -c 'echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
+  sh -c '# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+echo "hpcdash: the container is up on $(hostname 2>/dev/null || echo "$HOSTNAME")" >&2
 exec "$@"' \
   sh bash -c "$1"
 END_OF_IN_CONTAINER
+
+# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
+HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format=%e \
+  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+case $HPCDASH_END_TIME in
+  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
+esac
+export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
 if [ "$SLURM_JOB_NUM_NODES" -ne 1 ]; then
   echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 1. Not started." >&2

@@ -25,6 +25,8 @@ export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
 # torchrun would end at USR1; the ranks set handlers of their own.
 trap '' USR1
 torchrun \
@@ -32,6 +34,17 @@ torchrun \
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
   train.py --lr 1e-3
 END_OF_COMMAND
+
+# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+
+# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
+HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format=%e \
+  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+case $HPCDASH_END_TIME in
+  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 72000)) ;;
+esac
+export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
 if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
   echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
