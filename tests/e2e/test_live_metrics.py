@@ -49,7 +49,7 @@ def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: S
     assert series["source"] == str(lab.work_dir("alice") / f"gpt-{job_id}.out")
     chart = over_ssh("metrics", job_id).text
     assert chart.startswith(f"{job_id} gpt\n")
-    assert "loss by step" in chart
+    assert " loss  newest " in chart
 
 
 def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab, over_ssh: Program) -> None:
@@ -89,6 +89,6 @@ async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
 async def test_a_chart_in_a_terminal_is_drawn_as_the_training_goes_on(lab: SlurmLab, over_ssh: Program) -> None:
     job_id = lab.submit("alice", "-J", "live", "-o", "live-%j.out", script=TRAIN)
     async with dashboard(over_ssh, "metrics", job_id, "-f", columns=80, lines=30) as screen:
-        await screen.until(lambda text: "loss by step" in text and "at step 200" not in text)
+        await screen.until(lambda text: " loss  newest " in text and "at step 200" not in text)
         await screen.until(lambda text: "at step 200" in text)
         assert await screen.ended() == 0
