@@ -62,6 +62,15 @@ def test_times_and_sizes_are_numbers_or_text_with_a_unit() -> None:
     assert (rule.counts_by_du, rule.quota_of) == (True, "group:lab")
 
 
+def test_losses_are_read_only_where_that_is_asked_for_and_as_metrics_are() -> None:
+    assert watch("[watch]").losses == ()
+    found = watch(
+        "[metrics]\npatterns = ['step (?P<step>[0-9]+) l=(?P<value>[0-9.]+)']\n[[watch.losses]]\nkinds = ['nan']"
+    )
+    assert found.losses[0].watch.kinds == ("nan",)
+    assert found.metric_patterns == ("step (?P<step>[0-9]+) l=(?P<value>[0-9.]+)",)
+
+
 def test_a_rule_may_be_one_table_or_several() -> None:
     assert len(watch('[watch.running]\nname = "a"').running) == 1
     assert len(watch('[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"').running) == 2
@@ -75,6 +84,8 @@ def test_a_rule_may_be_one_table_or_several() -> None:
         ('[watch]\nleast = "grave"', 2, "watch.least", "expected"),
         ("[[watch.running]]\nusers = ['a']", 1, "watch.running[0]", "name = … is missing"),
         ("[[watch.hanging]]\nlimit_seconds = 'soon'", 2, "watch.hanging[0].limit_seconds", "expected seconds, or text"),
+        ("[[watch.losses]]\nkinds = ['spice']", 2, "watch.losses[0].kinds", "did you mean"),
+        ("[[watch.losses]]\nkinds = []", 2, "watch.losses[0].kinds", "expected an array of nan, inf"),
         ("[[watch.storage]]\npath = 'here'", 2, "watch.storage[0].path", "expected a path from the root"),
         ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85 %"),
         ("[[watch.storage]]\npath = '/a'\nquota_of = 'group'", 3, "watch.storage[0].quota_of", "group:NAME"),

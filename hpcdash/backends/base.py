@@ -436,6 +436,10 @@ class Backend(Protocol):
         """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
         ...
 
+    def preemption_query(self, queue: str) -> Query[Mapping[str, str]] | None:
+        """Which queues' jobs take the place of a queue's, and how its own make way, in the words of qos_query."""
+        ...
+
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
         none, a change there is no such thing as), naming it."""

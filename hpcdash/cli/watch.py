@@ -15,12 +15,13 @@ from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, s
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import Settings, load_settings
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
 from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError, UsageError
 from hpcdash.stores.watch_round import RoundReport, watch_round
 from hpcdash.stores.watch_state import WatchFiles
 from hpcdash.ui.session import ClusterSession
+from hpcdash.watch.alerts import AlertEvent, AlertKind
 from hpcdash.watch.configured import WatchSettings
 from hpcdash.watch.message import trial_message
 from hpcdash.watch.notifiers.base import Notifier
@@ -125,15 +126,20 @@ class _Watch:
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:
         title, look = session.store.title, report.look
-        for words in (*report.problems, *look.problems):
+        told = report.told
+        for words in (*report.problems, *look.problems, *told.lost):
             _complain(f"{title}: {words}")
         for words in look.pulses:
             self._pulse(words)
-        asked = f"{look.job_count} jobs, {report.commands} commands" if look.is_reached else "not reached"
-        _tell(f"{title}: {asked}, {len(report.told.alerts.states)} wrong, {len(report.told.events)} to tell")
-        for event in report.told.events:
-            _tell(f"{title}: {event.kind} {event.finding.severity.word}: {event.finding.words}")
-        for delivery in report.told.deliveries:
+        looked = f"{counted(look.job_count, 'job')}, {counted(report.commands, 'command')}"
+        asked = looked if look.is_reached else "not reached"
+        again = f", {len(told.again)} to tell again" if told.again else ""
+        _tell(f"{title}: {asked}, {told.wrong} wrong, {len(told.events)} to tell{again}")
+        for event in told.events:
+            _tell(f"{title}: {_event_words(event)}")
+        for channel, event in told.again:
+            _tell(f"{title}: again for {channel}: {_event_words(event)}")
+        for delivery in told.deliveries:
             if delivery.problem:
                 _complain(f"{title}: {delivery.words}")
             else:
@@ -141,6 +147,9 @@ class _Watch:
 
     def _pulse(self, words: str) -> None:
         line = pulse_line(datetime.now().astimezone(), words) + "\n"
+        if self._watch.pulse_file and self._dry_run:
+            _tell(f"would be written to {self._watch.pulse_file}: PULSE: {words}")
+            return
         if not self._watch.pulse_file:
             sys.stdout.write(line)
             sys.stdout.flush()
@@ -155,6 +164,13 @@ class _Watch:
                 os.close(descriptor)
         except OSError as error:
             _complain(f"{path}: {error.strerror}: {line.strip()}")
+
+
+def _event_words(event: AlertEvent) -> str:
+    """`raised critical: …`, `over: …`, `no longer watched: …`."""
+    if event.kind.is_end:
+        return f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.words}"
+    return f"{event.kind} {event.finding.severity.word}: {event.words}"
 
 
 def _tell(words: str) -> None:

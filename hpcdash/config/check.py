@@ -73,6 +73,7 @@ def check_document(
         for name in checking.table(document, (), "clusters")
         if (cluster := checking.cluster(document, name, poll, launch)) is not None
     }
+    metrics = checking.metrics(document)
     settings = Settings(
         file=file,
         poll=poll,
@@ -80,10 +81,10 @@ def check_document(
         aliases=checking.aliases(document),
         clusters=clusters,
         ui=checking.ui(document),
-        metrics=checking.metrics(document),
+        metrics=metrics,
         embedded=embedded,
         launch=_of_user(launch, None),
-        watch=checking.watch(document, clusters),
+        watch=replace(checking.watch(document, clusters), metric_patterns=metrics.patterns),
         **top,
     )
     checking.default_cluster(document, settings.default_cluster)
@@ -253,8 +254,8 @@ def _unknown_key(key: str, path: KeyPath, known: Iterable[str]) -> str:
     return f"unknown key{hint}"
 
 
-# Columns the dashboard makes of several.
-_MADE_COLUMNS = {"jobs": ("left", "where", "starts"), "history": ("exit",)}
+# Columns the dashboard makes of several, or of logs.
+_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
 
 
 def _column_names(view: str) -> list[str]:

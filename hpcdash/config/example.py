@@ -146,6 +146,15 @@ _EXAMPLE = """\
 #severity = "critical"
 #log = "/work/ada/train-7b/{id}.log"
 
+# Running trainings whose metrics are read in their output, or in a file there: only what is new of it, at most 256 KiB
+# a log and round. kinds: "nan", "inf", "divergence", "spike" (once, by its step), "stall", "limit" (it ends after its
+# time limit, and too little waits behind it), "plateau"; without it all but the last. severity is of the first three.
+#[[watch.losses]]
+#name = "train-7b"
+#kinds = ["nan", "inf", "divergence", "spike", "stall", "limit"]
+#severity = "critical"
+#log = "/work/ada/train-7b/{id}.log"
+
 # Bytes and inodes of a path: told from a share on (0.75 of scratch), below a floor, and as soon as it would be full
 # within the forecast ("never" for none). full_at: the share at which writes fail already. quota: "auto", "none",
 # "lfs", "beegfs-ctl", "mmlsquota", "quota"; quota_of: "user", "user:NAME", "group:NAME", "project:ID". With limits
@@ -176,8 +185,8 @@ _EXAMPLE = """\
 #name = "train-7b"
 #fewest_waiting = 1
 
-# Jobs that end, or may be preempted, before they have saved. The last save is the newest file of a pattern (saved),
-# or the newest whole checkpoint of hpcdash.job in a folder (checkpoints); {id} is the job's.
+# Jobs that end, or may be preempted by QoS or partition, before they have saved. The last save is the newest file of a
+# pattern (saved), or the newest whole checkpoint of hpcdash.job in a folder (checkpoints); {id} is the job's.
 #[[watch.saves]]
 #name = "train-7b"
 #interval_seconds = "3h"
@@ -227,7 +236,8 @@ _EXAMPLE = """\
 
 #[ui]
 # Columns by view (jobs, nodes, queues, history), named as in `hpcdash jobs --format json`; jobs also have
-# left (time until the limit), where (nodes or reason) and starts (the estimate).
+# left (time until the limit), where (nodes or reason), starts (the estimate) and
+# loss (the newest values in the logs of one's own running jobs, read at the pace of polls).
 #columns.jobs = ["id", "state", "name", "user", "queue", "gpus", "elapsed_seconds", "limit_seconds", "reason"]
 # The column sorted by; '-' for the largest first.
 #sort.jobs = "-priority"

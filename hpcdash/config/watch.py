@@ -14,6 +14,7 @@ from hpcdash.watch.configured import (
     QUOTA_TOOLS,
     FailuresRule,
     HangingRule,
+    LossesRule,
     Meant,
     NodesRule,
     Notice,
@@ -25,12 +26,14 @@ from hpcdash.watch.configured import (
     WatchSettings,
 )
 from hpcdash.watch.settings import (
+    LOSS_KINDS,
     AlertSettings,
     AppriseSettings,
     CheckpointWatch,
     CommandSettings,
     FailuresWatch,
     HangingWatch,
+    LossWatch,
     MailSettings,
     NodesWatch,
     QuietHours,
@@ -112,7 +115,7 @@ _WEBHOOK: Mapping[str, Reader] = {
     "timeout_seconds": of_watch.some_seconds,
 }
 _TABLES = (
-    *("quiet", "snoozed", "running", "hanging", "storage", "nodes", "trains", "saves", "failures"),
+    *("quiet", "snoozed", "running", "hanging", "losses", "storage", "nodes", "trains", "saves", "failures"),
     *("mail", "webhook", "command", "apprise", "terminal"),
 )
 
@@ -143,6 +146,7 @@ class _Watch:
             snoozed=snoozed,
             running=tuple(self._each("running", self._running)),
             hanging=tuple(self._each("hanging", self._hanging)),
+            losses=tuple(self._each("losses", self._losses)),
             storage=tuple(self._each("storage", self._storage)),
             nodes=tuple(self._each("nodes", self._nodes)),
             trains=tuple(self._each("trains", self._trains)),
@@ -201,6 +205,11 @@ class _Watch:
         own = {"limit_seconds": of_watch.some_seconds, "severity": of_watch.severity, "log": of_watch.absolute_path}
         meant, fit = self._split(table, path, _MEANT, own)
         return HangingRule(meant, log=fit.pop("log", ""), watch=HangingWatch(**fit))
+
+    def _losses(self, table: Mapping[str, object], path: KeyPath) -> LossesRule | None:
+        own = {"kinds": of_watch.some_of(*LOSS_KINDS), "severity": of_watch.severity, "log": of_watch.absolute_path}
+        meant, fit = self._split(table, path, _MEANT, own)
+        return LossesRule(meant, log=fit.pop("log", ""), watch=LossWatch(**fit))
 
     def _storage(self, table: Mapping[str, object], path: KeyPath) -> StorageRule | None:
         meant, fit = self._split(table, path, _WHERE, {**_STORAGE, **_QUOTA})

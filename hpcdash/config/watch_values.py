@@ -6,7 +6,7 @@ from datetime import datetime, time
 
 from hpcdash.config import values
 from hpcdash.config.problems import quoted, shown
-from hpcdash.config.values import Unfit
+from hpcdash.config.values import Reader, Unfit
 from hpcdash.domain.units import DAY, parse_duration, parse_memory
 from hpcdash.errors import ConfigError
 from hpcdash.watch.findings import Severity
@@ -80,6 +80,20 @@ def texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise Unfit(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
     return tuple(map(values.line_of_text, value))
+
+
+def some_of(*words: str) -> Reader:
+    """An array of some of the words, one at least."""
+    one = values.one_of(*words)
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise Unfit(
+                f"expected an array of {', '.join(words)}, not {'an empty one' if value == [] else shown(value)}"
+            )
+        return tuple(dict.fromkeys(map(one, value)))
+
+    return read
 
 
 def absolute_path(value: object) -> str:

@@ -95,8 +95,9 @@ class WatchBoard:
 
     def _stepped(self, look: Look) -> tuple[AlertEvent, ...]:
         self.problems = tuple(look.problems)
+        ending_of = self._watchdogs().ending_of
         # Who looks at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
-        self.alerts, events = alerts.step(look.findings, self._store.clock.now(), settings, look.unknown)
+        self.alerts, events = alerts.step(look.findings, self._store.clock.now(), settings, look.unknown, ending_of)
         return events

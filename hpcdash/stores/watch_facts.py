@@ -1,4 +1,4 @@
-"""Asks a login node, in one command, for what no scheduler tells: how logs grow, the last saves, how full disks are.
+"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got, saves, disks.
 
 Knows no rule.
 """
@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hpcdash.backends.base import Answer, Query
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
 from hpcdash.watch.quotas import PARSERS
+from hpcdash.watch.tails import TailBytes
 from hpcdash.watch.usage import Usage, joined, of_path, parse_df, parse_df_inodes, parse_du
 
 MOST_FILES = 200
+# Of a log no more is read at once, of as many logs; of others another time.
+MOST_TAIL_BYTES = 256 << 10
+MOST_TAILS = 16
+_HEAD_BYTES = 4096
 _FILE_SECONDS = 10
 _TOOL_SECONDS = 20
 _DU_SECONDS = 110
@@ -27,7 +32,7 @@ _ENDING_SECONDS = 10.0
 # first of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that a pattern
 # is filled in by its files and not parted at blanks.
 FACTS_SCRIPT = (
-    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS}"
+    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} HEAD={_HEAD_BYTES}"
     + r"""
 LC_ALL=C; export LC_ALL; IFS=
 token=$1 user=${2:-$(id -un)}; shift 2
@@ -39,6 +44,21 @@ part clock; date +%s
 while [ $# -gt 0 ]; do
   case $1 in
   file) part "file $2"; bounded "$FILE" stat -L -c '%s %Y %F' -- "$3"; shift 3 ;;
+  tail)
+    key=$2 path=$3 identity=$4 read_to=$5 begin=$6 is_done=$7; shift 7
+    [ -f "$path" ] || continue
+    found=$(bounded "$FILE" stat -L -c '%d:%i %s %Y' -- "$path") || continue
+    size=${found#* }; size=${size%% *}
+    if [ "${found%% *}" != "$identity" ] || [ "$size" -lt "$read_to" ]; then begin=0 identity=; fi
+    [ "$size" -eq "$read_to" ] && [ "$is_done" = 1 ] && begin=$size
+    [ $((size - begin)) -gt "$MOST" ] && begin=$((size - MOST))
+    part "tail $key"; printf '%s %s\n' "$found" "$begin"
+    if [ "$begin" -gt 0 ] && [ ! "$identity" ]; then
+      part "head $key"; bounded "$FILE" head -c "$HEAD" -- "$path"
+    fi
+    part "bytes $key"
+    [ "$size" -gt "$begin" ] && bounded "$FILE" tail -c +$((begin + 1)) -- "$path" | head -c $((size - begin))
+    ;;
   newest) part "newest $2"; newest $3; shift 3 ;;
   whole) part "newest $2"; newest "$3"/step-*/WHOLE.json; shift 3 ;;
   disk)
@@ -90,16 +110,29 @@ class DiskAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class TailAsked:
+    """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0: nothing yet), where to
+    begin, and whether nothing is wanted as long as it did not grow."""
+
+    path: str
+    identity: str = ""
+    read_to: int = 0
+    begin: int = 0
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks."""
+    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks, logs."""
 
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
     disks: tuple[DiskAsked, ...] = ()
+    tails: tuple[TailAsked, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.files or self.newest or self.checkpoints or self.disks)
+        return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +158,7 @@ class Facts:
     files: Mapping[str, FileLook] = field(default_factory=dict)
     newest: Mapping[str, float | None] = field(default_factory=dict)
     disks: Mapping[str, DiskLook] = field(default_factory=dict)
+    tails: Mapping[str, TailBytes] = field(default_factory=dict)
 
 
 def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
@@ -137,7 +171,10 @@ def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
         words += ("newest", str(at), pattern)
     for at, folder in enumerate(asked.checkpoints, len(asked.newest)):
         words += ("whole", str(at), folder.rstrip("/") or "/")
-    seconds = 2.0 * _FILE_SECONDS
+    for at, tail in enumerate(asked.tails):
+        begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
+        words += ("tail", str(at), tail.path, *begin)
+    seconds = 2.0 * _FILE_SECONDS + len(asked.tails)
     for disk in asked.disks:
         kind, _, owner = disk.owner.partition(":")
         words += ("disk", disk.path, disk.tool, kind, owner, str(int(disk.by_du)), str(int(disk.inodes_by_du)))
@@ -158,6 +195,7 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
     files: dict[str, FileLook] = {}
     newest: dict[str, float | None] = {}
     disks: list[list[tuple[str, bytes]]] = []
+    tails: dict[str, TailBytes] = {}
     patterns = (*asked.newest, *asked.checkpoints)
     # The last may have been cut short.
     for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
@@ -167,12 +205,28 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
         elif kind == "newest":
             text = body.strip()
             newest[patterns[int(key)]] = max(0.0, float(now - int(text))) if text.isdigit() else None
+        elif kind == "tail":
+            tails |= _tail(asked.tails[int(key)].path, body, now)
+        elif kind in ("head", "bytes"):
+            path = asked.tails[int(key)].path
+            if path in tails:
+                tail = tails[path]
+                tails[path] = replace(tail, content=body) if kind == "bytes" else replace(tail, head=body)
         elif kind == "disk":
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
     looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
-    return Facts(files, newest, looks)
+    return Facts(files, newest, looks, tails)
+
+
+def _tail(path: str, body: bytes, now: int) -> dict[str, TailBytes]:
+    """{} for what stat has not told."""
+    words = decode(body).split()
+    if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
+        return {}
+    size, written, begin = map(int, words[1:])
+    return {path: TailBytes(words[0], size, max(0.0, float(now - written)), begin, b"")}
 
 
 def _file(body: bytes, now: int) -> FileLook:

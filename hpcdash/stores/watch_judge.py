@@ -17,11 +17,19 @@ from hpcdash.domain.units import MINUTE
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.watch_facts import DiskLook, Facts
-from hpcdash.stores.watch_state import DiskState, WatchState
-from hpcdash.watch.configured import ANYONE, HangingRule, Meant, SavesRule, StorageRule, WatchSettings
-from hpcdash.watch.findings import Finding, finding_key
+from hpcdash.stores.watch_state import DiskState, QosState, WatchState
+from hpcdash.watch.configured import (
+    ANYONE,
+    HangingRule,
+    LossesRule,
+    Meant,
+    SavesRule,
+    StorageRule,
+    WatchSettings,
+)
+from hpcdash.watch.findings import ANY_ASPECT, Finding, finding_key
 from hpcdash.watch.pulse import pulse_words
-from hpcdash.watch.rules import deadlines, failures, hanging, nodes, running, storage, successors, waiting
+from hpcdash.watch.rules import deadlines, failures, hanging, losses, nodes, running, storage, successors, waiting
 from hpcdash.watch.rules.rows import rows_where
 from hpcdash.watch.settings import HangingWatch, RunningWatch
 from hpcdash.watch.usage import Usage
@@ -34,7 +42,7 @@ ALL_RULES = tuple(
     finding_key(rule)
     for rule in (
         *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
-        *(deadlines.END, deadlines.GRACE, failures.RULE),
+        *(deadlines.END, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE),
     )
 )
 
@@ -80,7 +88,8 @@ class Judge:
     def job_kind(self) -> Kind:
         """Whose jobs must be known: one's own, or everyone's where a rule is about somebody else."""
         settings = self.settings
-        of_jobs = self._here((*settings.running, *settings.hanging, *settings.trains, *settings.saves))
+        of_logs = (*settings.hanging, *settings.losses)
+        of_jobs = self._here((*settings.running, *of_logs, *settings.trains, *settings.saves))
         own = {self.store.user}
         is_own = all(not rule.meant.users or set(rule.meant.users) <= own for rule in of_jobs)
         return Kind.MINE if is_own else Kind.EVERYONE
@@ -111,6 +120,18 @@ class Judge:
                 found.setdefault(str(row["id"]), rule)
         return found
 
+    def _trainings(self, jobs: pa.Table) -> dict[str, tuple[LossesRule, Row]]:
+        """The rule and the row of each running job whose metrics are watched; the first that means it."""
+        found: dict[str, tuple[LossesRule, Row]] = {}
+        for rule in self._here(self.settings.losses):
+            for row in self._rows(jobs, rule.meant, JobState.RUNNING):
+                found.setdefault(str(row["id"]), (rule, row))
+        return found
+
+    def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
+        """Where a job writes: the file that its rule names, else its own output as far as that was found."""
+        return [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
+
     def _saving(self, jobs: pa.Table) -> list[tuple[SavesRule, str]]:
         states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
         found: dict[str, SavesRule] = {}
@@ -140,6 +161,7 @@ class Judge:
         look.job_count = jobs.num_rows
         self._judge_jobs(jobs, now, look)
         self._judge_logs(jobs, look)
+        self._judge_losses(jobs, now, look)
         self._judge_saves(jobs, now, look)
         self._judge_disks(look)
         self._judge_nodes(look)
@@ -148,14 +170,15 @@ class Judge:
 
     def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:
         settings = self.settings
+        hint_of = self.store.backend.reason_hint
         zoned = datetime.fromtimestamp(now, UTC).astimezone()
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
             look.findings += running.is_running(jobs, watch)
-            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned))
+            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned, hint_of))
         if settings.never_starts:
             own = self._own(jobs)
-            look.findings += waiting.waits_for_ever(own)
+            look.findings += waiting.waits_for_ever(own, hint_of)
         for rule in self._here(settings.trains):
             seen: set[str] = set()
             for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
@@ -181,7 +204,13 @@ class Judge:
         facts = self._seen
         by_rule: dict[HangingWatch, list[hanging.LogGrowth]] = {}
         for job_id, rule in watched.items():
-            paths = self.state.logs_of.get(job_id, [])
+            paths = self._paths(job_id, rule)
+            unseen = "" if rule.log else self.state.unseen.get(job_id, "")
+            if unseen:
+                look.unknown.add(finding_key(hanging.RULE, job_id))
+                look.findings.append(hanging.cannot_be_seen(job_id, unseen, _name(jobs, job_id)))
+                look.problems.append(look.findings[-1].words)
+                continue
             is_known = facts is not None and bool(paths) and all(path in facts.files for path in paths)
             if not is_known:
                 look.unknown.add(finding_key(hanging.RULE, job_id))
@@ -192,6 +221,44 @@ class Judge:
             by_rule.setdefault(rule.watch, []).append(hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since))
         for watch, logs in by_rule.items():
             look.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
+
+    def _judge_losses(self, jobs: pa.Table, now: float, look: Look) -> None:
+        watched = self._trainings(jobs)
+        if not watched:
+            return
+        # What reads metrics loads numpy, which whoever watches none does without.
+        from hpcdash.watch.training import course, noticed
+
+        hangs = {one.subject for one in look.findings if one.rule == hanging.RULE and not one.aspect}
+        for job_id, (rule, row) in watched.items():
+            unseen = "" if rule.log else self.state.unseen.get(job_id, "")
+            if unseen:
+                look.findings.append(losses.cannot_be_seen(job_id, unseen, row["name"] or ""))
+            tails = [self.state.tails[path] for path in self._paths(job_id, rule) if path in self.state.tails]
+            if not tails:
+                look.unknown.add(finding_key(losses.RULE, job_id, ANY_ASPECT))
+            known: set[str] = set()
+            for tail in tails:
+                is_fresh = now - tail.looked_at <= FRESH_SECONDS
+                found = [one for one in noticed(tail, tail.looked_at) if one.metric not in known]
+                for stall in [one for one in found if one.kind == losses.STALL]:
+                    if job_id in hangs or not is_fresh:
+                        # That the job hangs says it already, and is not its end.
+                        found.remove(stall)
+                        look.unknown.add(losses.stall_key(job_id, stall.metric))
+                known |= set(tail.metrics)
+                look.findings += losses.losses(job_id, found, rule.watch, row["name"] or "")
+            if losses.LIMIT in rule.watch.kinds:
+                stand = next((one for tail in tails if (one := course(tail)) is not None), None)
+                if stand is None or stand.seconds_per_step is None:
+                    look.unknown.add(finding_key(losses.LATE, job_id))
+                else:
+                    look.findings += losses.ends_late(row, stand, now, self._waiting_behind(jobs, row))
+
+    def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
+        """How many jobs and tasks of a job's train wait and will start."""
+        train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
+        return successors.ready_behind(train)
 
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since
@@ -210,13 +277,10 @@ class Judge:
             saves.append(deadlines.Saves(job_id, rule.watch, None if age is None else self._facts_at - age))
         ends = deadlines.end_before_save(jobs, saves, now)
         look.findings += [one for one in ends if one.key not in look.unknown]
-        qos = {
-            name: deadlines.QosFacts(name, known.preempt_mode, known.grace_seconds)
-            for name, known in self.state.qos.items()
-        }
-        if self._here(self.settings.saves) and not qos and seen is None:
+        qos, queues = self.state.qos, self.state.queues
+        if self._here(self.settings.saves) and not qos and not queues and seen is None:
             look.unknown.add(finding_key(deadlines.GRACE))
-        look.findings += deadlines.grace_too_short(jobs, qos, saves)
+        look.findings += deadlines.grace_too_short(jobs, _grace_facts(qos), saves, _grace_facts(queues))
 
     def _judge_disks(self, look: Look) -> None:
         facts = self._seen
@@ -261,3 +325,14 @@ class Judge:
         elif table is not None:
             for rule in rules:
                 look.findings += failures.fails_on_a_node(table, rule.watch)
+
+
+def _name(jobs: pa.Table, job_id: str) -> str:
+    return next((row["name"] or "" for row in rows_where(jobs, id=(job_id,))), "")
+
+
+def _grace_facts(known: Mapping[str, QosState]) -> dict[str, deadlines.GraceFacts]:
+    return {
+        name: deadlines.GraceFacts(name, one.preempt_mode, one.grace_seconds, one.is_preempted)
+        for name, one in known.items()
+    }

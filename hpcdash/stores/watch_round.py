@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,10 @@ async def watch_round(
     dry_run: bool = False,
     sleep: Sleep | None = None,
 ) -> RoundReport:
-    """One round, by itself: all it knows of earlier ones is in `files`. With `dry_run` nobody is told and the alerts
-    stay as they were; raises HpcdashError where another looks after the cluster or the state cannot be kept.
+    """One round, by itself: all it knows of earlier ones is in `files`. With `dry_run` nobody is told and nothing is
+    written; raises HpcdashError where another looks after the cluster or the state cannot be kept.
     """
-    with files.alone():
+    with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()
         before = state.kept_alerts()
         watching = Watching(store, settings, state)
@@ -52,10 +53,12 @@ async def watch_round(
             cluster=store.title,
             settings=settings.alerts,
             unknown=look.unknown,
+            ending_of=watching.ending_of,
             dry_run=dry_run,
             **({} if sleep is None else {"sleep": sleep}),
         )
-        files.write(state, told.alerts)
+        if not dry_run:
+            files.write(state, told.alerts)
     return RoundReport(look, told, spent.commands, (problem,) if problem else ())
 
 

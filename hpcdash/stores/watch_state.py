@@ -15,6 +15,7 @@ import msgspec
 
 from hpcdash.errors import HpcdashError
 from hpcdash.watch.alerts import Alerts
+from hpcdash.watch.tails import LogTail
 
 SCHEMA = 1
 _LONGEST_NAME = 120
@@ -41,23 +42,33 @@ class DiskState(msgspec.Struct):
 
 
 class QosState(msgspec.Struct):
-    """What is known of a QoS, and since when."""
+    """What is known of a QoS, or of a queue, and since when; whether others go before its jobs."""
 
     asked_at: float
     preempt_mode: str = ""
     grace_seconds: float | None = None
+    is_preempted: bool = True
 
 
 class WatchState(msgspec.Struct):
-    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to."""
+    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to.
+
+    hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot be looked at, by its
+    id. tails: what was read of the logs of trainings, by path.
+    """
 
     schema: int = SCHEMA
     alerts: msgspec.Raw = msgspec.Raw(b"null")
     unreachable_rounds: int = 0
     logs: dict[str, LogState] = {}
     logs_of: dict[str, list[str]] = {}
+    hosts: dict[str, str] = {}
+    unseen: dict[str, str] = {}
+    host_looks: dict[str, float] = {}
+    tails: dict[str, LogTail] = {}
     disks: dict[str, DiskState] = {}
     qos: dict[str, QosState] = {}
+    queues: dict[str, QosState] = {}
     history_at: float = 0.0
 
     def kept_alerts(self) -> Alerts:

@@ -6,29 +6,43 @@ Knows no one who is told and no screen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import HOUR
-from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited
+from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
 from hpcdash.stores.logs import locate_logs
 from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.watch_facts import MOST_FILES, Asked, DiskAsked, Facts, facts_query
-from hpcdash.stores.watch_judge import ALL_RULES, UNREACHABLE, Judge, Look
-from hpcdash.stores.watch_state import DiskState, LogState, QosState, add_sample
+from hpcdash.stores.through_node import ThroughNode
+from hpcdash.stores.watch_endings import Endings
+from hpcdash.stores.watch_facts import (
+    MOST_FILES,
+    MOST_TAILS,
+    Asked,
+    DiskAsked,
+    Facts,
+    TailAsked,
+    facts_query,
+)
+from hpcdash.stores.watch_grace import ask_grace
+from hpcdash.stores.watch_judge import ALL_RULES, UNREACHABLE, Look
+from hpcdash.stores.watch_state import DiskState, LogState, add_sample
+from hpcdash.watch.configured import HangingRule, LossesRule
 from hpcdash.watch.findings import Finding, Severity, finding_key
+from hpcdash.watch.tails import LogTail
 
 # Each costs two commands or three; the others' turn comes the next round.
 MOST_LOCATED = 6
+# Nodes whose own disks are looked at in one round.
+MOST_NODES = 4
 HISTORY_EVERY_SECONDS = 1.0 * HOUR
 DU_EVERY_SECONDS = 1.0 * HOUR
-QOS_EVERY_SECONDS = 6.0 * HOUR
 
 
-class Watching(Judge):
+class Watching(Endings):
     """`state` changes with each look."""
 
     _asked = Asked()
@@ -51,7 +65,9 @@ class Watching(Judge):
             self.state.history_at = self.store.clock.now()
         await self._locate(jobs, look)
         await self._ask_facts(jobs, look)
-        await self._ask_qos(jobs, look)
+        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
+        rows = [row for rule in self._here(self.settings.saves) for row in self._rows(jobs, rule.meant, *states)]
+        look.problems += await ask_grace(self.store, self.state, rows)
         judged = await asyncio.to_thread(self.judge)
         judged.problems[:0] = look.problems
         return judged
@@ -76,8 +92,6 @@ class Watching(Judge):
     async def _fetch(self, kind: Kind, look: Look) -> None:
         try:
             await self.store.fetch(kind)
-        except AccountingUnavailable:
-            return
         except HpcdashError as error:
             look.problems.append(f"{kind} could not be asked: {error.message}")
 
@@ -88,27 +102,33 @@ class Watching(Judge):
     # -- where jobs write, how full disks are, what a QoS does
 
     async def _locate(self, jobs: pa.Table, look: Look) -> None:
-        """Find where jobs write that were not met before; {id} stands for a job where a rule names the file."""
-        wanted = self._hung(jobs)
-        self.state.logs_of = {job_id: paths for job_id, paths in self.state.logs_of.items() if job_id in wanted}
+        """Find where jobs write that were not met before, and whose rule names no file."""
+        rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
+        rules |= {job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log}
+        wanted = [job_id for job_id, rule in rules.items() if not rule.log]
+        state = self.state
+        for known in (state.logs_of, state.hosts, state.unseen):
+            for job_id in known.keys() - set(wanted):
+                del known[job_id]
         left = MOST_LOCATED
-        for job_id, rule in wanted.items():
-            if rule.log:
-                self.state.logs_of[job_id] = [rule.log.replace("{id}", job_id)]
-            elif job_id not in self.state.logs_of and left > 0:
-                left -= 1
-                try:
-                    files = (await locate_logs(self.store, job_id)).files
-                except NoSuchJob:
-                    continue
-                except HpcdashError as error:
-                    look.problems.append(f"where job {job_id} writes could not be asked: {error.message}")
-                    continue
-                if files.host or files.stdout is None:
-                    why = f"it is on {files.host} until the job ends" if files.host else files.note
-                    look.problems.append(f"the log of job {job_id} cannot be followed: {why}")
-                here = [] if files.host else [files.stdout, files.stderr]
-                self.state.logs_of[job_id] = [path for path in here if path is not None]
+        for job_id in wanted:
+            if job_id in state.logs_of or not left:
+                continue
+            left -= 1
+            try:
+                files = (await locate_logs(self.store, job_id)).files
+            except NoSuchJob:
+                continue
+            except HpcdashError as error:
+                look.problems.append(f"where job {job_id} writes could not be asked: {error.message}")
+                continue
+            paths = [path for path in (files.stdout, files.stderr) if path is not None]
+            state.logs_of[job_id] = list(dict.fromkeys(paths))
+            state.unseen.pop(job_id, None)
+            if files.host:
+                state.hosts[job_id] = files.host
+            if not paths:
+                state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
 
     def _to_ask(self, jobs: pa.Table, now: float) -> Asked:
         newest, checkpoints = set(), set()
@@ -124,8 +144,28 @@ class Watching(Judge):
             by_du = is_due and one.counts_by_du
             counts_inodes = by_du and one.watch.limit_inodes is not None
             disks.append(DiskAsked(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
-        files = sorted({path for paths in self.state.logs_of.values() for path in paths})
-        return Asked(tuple(files[:MOST_FILES]), tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks))
+        here = sorted({path for job_id, path in self._followed(jobs) if job_id not in self.state.hosts})
+        tails = self._tails_to_ask(jobs, lambda job_id: job_id not in self.state.hosts, is_own_output=False)
+        return Asked(tuple(here[:MOST_FILES]), tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+
+    def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
+        """(job, path) of the logs whose growth is looked at."""
+        return [(job_id, path) for job_id, rule in self._hung(jobs).items() for path in self._paths(job_id, rule)]
+
+    def _tails_to_ask(
+        self, jobs: pa.Table, is_meant: Callable[[str], bool], *, is_own_output: bool
+    ) -> tuple[TailAsked, ...]:
+        """The logs of trainings that are read on, those first that were not looked at for longest; a file that a rule
+        names is none of a job's own."""
+        known = self.state.tails
+        paths = {
+            path
+            for job_id, (rule, _) in self._trainings(jobs).items()
+            if (not is_own_output if rule.log else is_meant(job_id))
+            for path in self._paths(job_id, rule)
+        }
+        turn = sorted(paths, key=lambda path: (known[path].looked_at if path in known else 0.0, path))
+        return tuple(_tail_asked(path, known.get(path)) for path in turn[:MOST_TAILS])
 
     async def _ask_facts(self, jobs: pa.Table, look: Look) -> None:
         now = self.store.clock.now()
@@ -136,11 +176,61 @@ class Watching(Judge):
                 self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
             except HpcdashError as error:
                 look.problems.append(f"logs and disks could not be looked at: {error.message}")
-        self._remember(self._facts, now)
+        await self._ask_nodes(jobs, now)
+        watched = {path for job_id, (rule, _) in self._trainings(jobs).items() for path in self._paths(job_id, rule)}
+        self.state.tails = {path: tail for path, tail in self.state.tails.items() if path in watched}
+        if self._facts.tails:
+            self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
+        self._remember(jobs, self._facts, now)
 
-    def _remember(self, facts: Facts, now: float) -> None:
+    async def _ask_nodes(self, jobs: pa.Table, now: float) -> None:
+        """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round, each in its turn."""
         state = self.state
-        followed = {path for paths in state.logs_of.values() for path in paths}
+        looks = state.host_looks
+        hosts = sorted(set(state.hosts.values()), key=lambda host: (looks.get(host, 0.0), host))
+        state.host_looks = {host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts}
+        asked = await asyncio.gather(*(self._ask_node(host, jobs) for host in hosts[:MOST_NODES]))
+        for facts in asked:
+            assert self._facts is not None
+            files, tails = {**self._facts.files, **facts.files}, {**self._facts.tails, **facts.tails}
+            self._facts = Facts(files, self._facts.newest, self._facts.disks, tails)
+
+    async def _ask_node(self, host: str, jobs: pa.Table) -> Facts:
+        """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
+        state = self.state
+        of_host = {job_id for job_id, name in state.hosts.items() if name == host}
+        files = sorted({path for job_id, path in self._followed(jobs) if job_id in of_host})
+        tails = self._tails_to_ask(jobs, of_host.__contains__, is_own_output=True)
+        query = facts_query(Asked(files=tuple(files[:MOST_FILES]), tails=tails), self.store.user)
+        self.store.budget.spend()
+        try:
+            node = ThroughNode(self.store.transport, host)
+            facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
+        except HpcdashError as error:
+            for job_id in of_host:
+                state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
+            return Facts()
+        asked = {*files[:MOST_FILES], *(tail.path for tail in tails)}
+        seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
+        for job_id in of_host:
+            state.unseen.pop(job_id, None)
+            own = asked & set(state.logs_of.get(job_id, ()))
+            if own and not own & seen:
+                # It may have been started anew elsewhere: where it writes is asked again.
+                del state.hosts[job_id]
+                state.logs_of.pop(job_id, None)
+                state.unseen[job_id] = f"its log is not on {host}, where it is to be until it ends"
+        return facts
+
+    def _read_on(self, facts: Facts, now: float) -> dict[str, LogTail]:
+        from hpcdash.watch.training import read_on
+
+        patterns = self.settings.metric_patterns
+        return {path: read_on(self.state.tails.get(path), piece, now, patterns) for path, piece in facts.tails.items()}
+
+    def _remember(self, jobs: pa.Table, facts: Facts, now: float) -> None:
+        state = self.state
+        followed = {path for _, path in self._followed(jobs)}
         state.logs = {path: log for path, log in state.logs.items() if path in followed}
         for path, file in facts.files.items():
             before = state.logs.get(path)
@@ -169,44 +259,10 @@ class Watching(Judge):
             if usage is not None and usage.inodes_used is not None:
                 add_sample(state.disks[path].inode_samples, now, usage.inodes_used)
 
-    async def _ask_qos(self, jobs: pa.Table, look: Look) -> None:
-        now = self.store.clock.now()
-        names = {
-            str(row["qos"])
-            for rule in self._here(self.settings.saves)
-            for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.PENDING, JobState.HELD)
-            if row["qos"]
-        }
-        for name in sorted(names):
-            known = self.state.qos.get(name)
-            query = self.store.backend.qos_query(name)
-            if query is None or (known is not None and now - known.asked_at < QOS_EVERY_SECONDS):
-                continue
-            try:
-                self.state.qos[name] = qos_state(await self.store.ask(query), now)
-            except HpcdashError as error:
-                look.problems.append(f"QoS {name} could not be asked: {error.message}")
 
+def _tail_asked(path: str, tail: LogTail | None) -> TailAsked:
+    from hpcdash.watch.training import read_from
 
-def qos_state(words: Mapping[str, str], now: float) -> QosState:
-    """What Backend.qos_query tells of a QoS, in figures: what becomes of a job that makes way, and after how long."""
-    making_way = words.get("a job that makes way", "")
-    grace = words.get("time to save first", "")
-    mode = ",".join(
-        mode
-        for mode, said in (("cancel", "cancelled"), ("requeue", "put back"), ("suspend", "suspended"))
-        if said in making_way
-    )
-    return QosState(now, mode, _grace_seconds(grace) if making_way else None)
-
-
-def _grace_seconds(words: str) -> float | None:
-    if words in ("", "none"):
-        return 0.0 if words else None
-    from hpcdash.domain.units import parse_duration
-
-    try:
-        found = parse_duration(words)
-    except ValueError:
-        return None
-    return None if found is None else float(found)
+    if tail is None:
+        return TailAsked(path)
+    return TailAsked(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)

@@ -1,18 +1,18 @@
-"""Alerts: each is told once, again when it lasts or worsens, and once when it is over. Knows no rule and no clock.
+"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just once. Knows no rule.
 
 The state is a value: a step makes the next one, and JSON keeps it from one run to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
 
 from hpcdash.errors import HpcdashError
-from hpcdash.watch.findings import Finding, Severity
+from hpcdash.watch.findings import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.watch.quiet import is_quiet
 from hpcdash.watch.settings import AlertSettings
 
@@ -24,6 +24,29 @@ class AlertKind(StrEnum):
     WORSENED = "worsened"
     REMINDED = "reminded"
     RECOVERED = "recovered"
+    UNWATCHED = "unwatched"
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing is wrong any more, or nobody looks any more."""
+        return self in (AlertKind.RECOVERED, AlertKind.UNWATCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is true now of something that is found no more, in words ('': nobody knows), and whether a rule still looks
+    at it: what is no longer watched did not recover."""
+
+    words: str = ""
+    is_watched: bool = True
+
+
+EndingOf = Callable[[Finding], Ending]
+
+
+def is_over(finding: Finding) -> Ending:
+    """Of what is found no more that it is over, and no more than that."""
+    return Ending()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +62,59 @@ class AlertState:
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """What there is to tell; `before` is the alert's state had it not been told."""
+    """What there is to tell; `before` is the alert's state had it not been told, `ending` what is true after an end."""
 
     kind: AlertKind
     finding: Finding
     since: float
     at: float
     before: AlertState
+    ending: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.finding.key
+
+    @property
+    def words(self) -> str:
+        """What is wrong, or of an end what is true now."""
+        return self.ending or self.finding.words
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a channel (a notifier's name) did not take, and since when (epoch).
+
+    is_known: whether it was told of that trouble before. is_for_all: nobody took it.
+    """
+
+    channel: str
+    kind: AlertKind
+    finding: Finding
+    since: float
+    owed_at: float
+    is_known: bool = False
+    is_for_all: bool = False
+    ending: str = ""
 
     @property
     def key(self) -> str:
         return self.finding.key
 
 
+def told_first(one: AlertEvent | Owed) -> tuple[bool, int, str]:
+    """Sorts what is wrong before what is over, the gravest first."""
+    return one.kind.is_end, -one.finding.severity, one.key
+
+
 @dataclass(frozen=True, slots=True)
 class Alerts:
     """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until when
-    they are silent."""
+    they are silent; `owed` is what channels are still to be told."""
 
     states: Mapping[str, AlertState] = field(default_factory=dict)
     snoozed: Mapping[str, float] = field(default_factory=dict)
+    owed: tuple[Owed, ...] = ()
 
     def step(
         self,
@@ -66,11 +122,14 @@ class Alerts:
         now: float,
         settings: AlertSettings | None = None,
         unknown: Collection[str] = (),
+        ending_of: EndingOf = is_over,
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """(the next state, what there is to tell, the gravest first); the order of the findings means nothing.
+        """(the next state, what there is to tell in the order of told_first); that of the findings means nothing.
 
-        `unknown` are keys, or rules as finding_key(rule), that could not be looked at this time: what is wrong with
-        them stays so. In quiet hours and while snoozed all is kept back, and told afterwards where it still holds.
+        `unknown` are keys, rules as finding_key(rule), or all of a rule's about a subject as finding_key(rule, subject,
+        ANY_ASPECT), that could not be looked at this time: what is wrong with them stays so. `ending_of` says why
+        something is found no more. In quiet hours and while snoozed all is kept back, and told afterwards where it
+        still holds.
         """
         settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
@@ -84,15 +143,22 @@ class Alerts:
             if finding is None and state is not None and _is_meant(key, unknown):
                 states[key] = state
                 continue
-            after, event = _next(state, finding, now, settings)
+            after, event = _next(state, finding, now, settings, ending_of)
             if event is not None and _is_kept_back(event, quiet, settings, snoozed):
                 after, event = event.before, None
             if event is not None:
                 events.append(event)
             if after is not None:
                 states[key] = after
-        events.sort(key=lambda event: (-event.finding.severity, event.key))
-        return Alerts(states, snoozed), tuple(events)
+        events.sort(key=told_first)
+        return Alerts(states, snoozed, self.owed), tuple(events)
+
+    def keeps_back(self, owed: Owed, now: float, settings: AlertSettings) -> bool:
+        """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems to be over."""
+        state = self.states.get(owed.key)
+        if state is not None and state.gone_since is not None and not owed.kind.is_end:
+            return True
+        return _is_kept_back(owed, is_quiet(settings.quiet, now), settings, self.snoozed)
 
     def snooze(self, key: str, until: float) -> Alerts:
         """Silent about a key, or a whole rule as finding_key(rule), until an epoch."""
@@ -101,12 +167,8 @@ class Alerts:
     def wake(self, key: str) -> Alerts:
         return replace(self, snoozed={name: until for name, until in self.snoozed.items() if name != key})
 
-    def untold(self, event: AlertEvent) -> Alerts:
-        """As if an event of the last step had not been told, because nobody could be reached: the next step has it."""
-        return replace(self, states={**self.states, event.key: event.before})
-
     def to_json(self) -> bytes:
-        return msgspec.json.encode(_Kept(STATE_SCHEMA, list(self.states.values()), dict(self.snoozed)))
+        return msgspec.json.encode(_Kept(STATE_SCHEMA, list(self.states.values()), dict(self.snoozed), self.owed))
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
@@ -117,7 +179,7 @@ class Alerts:
             raise _unreadable(str(error)) from None
         if kept.schema != STATE_SCHEMA:
             raise _unreadable(f"it is of schema {kept.schema}, not {STATE_SCHEMA}")
-        return cls({state.finding.key: state for state in kept.states}, kept.snoozed)
+        return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +187,7 @@ class _Kept:
     schema: int
     states: list[AlertState]
     snoozed: dict[str, float]
+    owed: tuple[Owed, ...] = ()
 
 
 def _unreadable(why: str) -> HpcdashError:
@@ -145,15 +208,16 @@ def _rank(finding: Finding) -> tuple[int, str, str]:
 
 
 def _is_meant(key: str, keys: Collection[str]) -> bool:
-    rule = key[: key.index("/") + 1]
-    return key in keys or rule in keys
+    rule, _, rest = key.partition("/")
+    _, _, subject = rest.partition("/")
+    return key in keys or f"{rule}/" in keys or finding_key(rule, subject, ANY_ASPECT) in keys
 
 
 def _next(
-    state: AlertState | None, finding: Finding | None, now: float, settings: AlertSettings
+    state: AlertState | None, finding: Finding | None, now: float, settings: AlertSettings, ending_of: EndingOf
 ) -> tuple[AlertState | None, AlertEvent | None]:
     if finding is None:
-        return _gone(state, now, settings) if state is not None else (None, None)
+        return _gone(state, now, settings, ending_of) if state is not None else (None, None)
     if state is None:
         state = AlertState(finding, now)
     state = replace(state, finding=finding, gone_since=None)
@@ -172,22 +236,30 @@ def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind |
         return AlertKind.RAISED
     if severity > state.told_severity:
         return AlertKind.WORSENED
+    if state.finding.is_moment:
+        return None
     if settings.remind_seconds is not None and now - state.told_at >= settings.remind_seconds:
         return AlertKind.REMINDED
     return None
 
 
-def _gone(state: AlertState, now: float, settings: AlertSettings) -> tuple[AlertState | None, AlertEvent | None]:
+def _gone(
+    state: AlertState, now: float, settings: AlertSettings, ending_of: EndingOf
+) -> tuple[AlertState | None, AlertEvent | None]:
+    if state.finding.is_moment:
+        return None, None
     since = now if state.gone_since is None else state.gone_since
     state = replace(state, gone_since=since)
-    if now - since < settings.settle_seconds:
+    ending = ending_of(state.finding)
+    if ending.is_watched and now - since < settings.settle_seconds:
         return state, None
     if state.told_at is None or not settings.tells_recovery:
         return None, None
-    return None, AlertEvent(AlertKind.RECOVERED, state.finding, state.since, now, state)
+    kind = AlertKind.RECOVERED if ending.is_watched else AlertKind.UNWATCHED
+    return None, AlertEvent(kind, state.finding, state.since, now, state, ending.words)
 
 
-def _is_kept_back(event: AlertEvent, quiet: bool, settings: AlertSettings, snoozed: Mapping[str, float]) -> bool:
-    if event.kind is not AlertKind.RECOVERED and _is_meant(event.key, snoozed):
+def _is_kept_back(event: AlertEvent | Owed, quiet: bool, settings: AlertSettings, snoozed: Mapping[str, float]) -> bool:
+    if not event.kind.is_end and _is_meant(event.key, snoozed):
         return True
     return quiet and event.finding.severity < settings.quiet.lets_through

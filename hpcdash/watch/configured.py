@@ -14,6 +14,7 @@ from hpcdash.watch.settings import (
     CommandSettings,
     FailuresWatch,
     HangingWatch,
+    LossWatch,
     MailSettings,
     NodesWatch,
     StorageWatch,
@@ -52,6 +53,15 @@ class HangingRule:
 
     meant: Meant
     watch: HangingWatch = field(default_factory=HangingWatch)
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossesRule:
+    """Running trainings whose metrics are read from their output; `log` is a file there instead, {id} a job's id."""
+
+    meant: Meant = field(default_factory=Meant)
+    watch: LossWatch = field(default_factory=LossWatch)
     log: str = ""
 
 
@@ -132,7 +142,8 @@ class WatchSettings:
     lines are appended to; '' for stdout. unreachable_rounds: how many rounds in a row a cluster does not answer until
     that is told. never_starts: whether one's own jobs that will never start are told. snooze_seconds: how long a key
     silences an alert. snoozed: keys of alerts, or rules as `storage/`, and until which epoch they are silent.
-    terminal: None where the dashboard does not ring. is_configured: whether there is a [watch] at all.
+    terminal: None where the dashboard does not ring. metric_patterns: a person's own, of [metrics]. is_configured:
+    whether there is a [watch] at all.
     """
 
     every_seconds: float = 10.0 * MINUTE
@@ -144,6 +155,7 @@ class WatchSettings:
     alerts: AlertSettings = field(default_factory=AlertSettings)
     running: tuple[RunningRule, ...] = ()
     hanging: tuple[HangingRule, ...] = ()
+    losses: tuple[LossesRule, ...] = ()
     storage: tuple[StorageRule, ...] = ()
     nodes: tuple[NodesRule, ...] = ()
     trains: tuple[TrainRule, ...] = ()
@@ -151,4 +163,5 @@ class WatchSettings:
     failures: tuple[FailuresRule, ...] = ()
     notices: tuple[Notice, ...] = ()
     terminal: TerminalSettings | None = None
+    metric_patterns: tuple[str, ...] = ()
     is_configured: bool = False

@@ -7,6 +7,9 @@ from enum import IntEnum
 
 from hpcdash.domain.text import visible
 
+# Stands for every aspect, in a key.
+ANY_ASPECT = "*"
+
 
 class Severity(IntEnum):
     """How grave: INFO can wait for a look, WARNING for the morning, CRITICAL cannot wait."""
@@ -25,7 +28,8 @@ class Finding:
     """Something a rule does not like about a subject: a job, a node, a path.
 
     `words` say what is wrong and `next_step` what to do; both are one line and may carry names that anyone chose, as
-    `subject` may. `aspect` tells two findings of a rule about one subject apart: bytes and inodes.
+    `subject` and `name`, that of a job, may. `aspect` tells two findings of a rule about one subject apart: bytes and
+    inodes. What `is_moment`, a loss spike, is no state that ends: it is told once, and neither again nor as over.
     """
 
     rule: str
@@ -34,6 +38,8 @@ class Finding:
     words: str
     next_step: str = ""
     aspect: str = ""
+    is_moment: bool = False
+    name: str = ""
 
     @property
     def key(self) -> str:
@@ -44,6 +50,11 @@ class Finding:
 def finding_key(rule: str, subject: str = "", aspect: str = "") -> str:
     """A finding's key from its parts; with the rule alone what stands for all of its keys."""
     return f"{rule}/{aspect}/{subject}" if subject or aspect else f"{rule}/"
+
+
+def job_words(job_id: object, name: object = None) -> str:
+    """`job 7 (train)`, `job 7` where its name is not known."""
+    return f"job {shown(job_id)} ({shown(name)})" if name else f"job {shown(job_id)}"
 
 
 def shown(name: object) -> str:

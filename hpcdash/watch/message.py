@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.units import format_duration
 from hpcdash.watch.alerts import AlertEvent, AlertKind
 from hpcdash.watch.findings import Severity
+from hpcdash.watch.titles import title_of
 
 _SUBJECT_CELLS = 120
 # Nobody reads more at once; the JSON has all.
@@ -20,6 +21,7 @@ _MARKS = {
     AlertKind.WORSENED: "worse: ",
     AlertKind.REMINDED: "still: ",
     AlertKind.RECOVERED: "over: ",
+    AlertKind.UNWATCHED: "no longer watched: ",
 }
 
 
@@ -45,7 +47,10 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
     for event, line in zip(events[:MOST_IN_TEXT], lines, strict=False):
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
-            step = f"It lasted {format_duration(event.at - event.since)}."
+            was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
+            step = f"{was}It lasted {span_words(event.at - event.since)}."
+        elif event.kind is AlertKind.UNWATCHED:
+            step = f"Nobody looks whether it is over. Since {format_utc(event.since)}."
         elif event.kind is not AlertKind.RAISED:
             step = f"Since {format_utc(event.since)}. {step}".rstrip()
         paragraphs.append(f"{line}\n  {step}" if step else line)
@@ -53,9 +58,7 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
         paragraphs.append(f"and {len(events) - MOST_IN_TEXT} more")
     text = "\n\n".join(paragraphs) + "\n"
     # What is over is no longer grave.
-    severity = max(
-        (event.finding.severity for event in events if event.kind is not AlertKind.RECOVERED), default=Severity.INFO
-    )
+    severity = max((event.finding.severity for event in events if not event.kind.is_end), default=Severity.INFO)
     payload = {
         "schema": 1,
         "cluster": cluster,
@@ -83,8 +86,8 @@ def trial_message(cluster: str) -> Message:
 
 
 def _line(event: AlertEvent) -> str:
-    words = visible(event.finding.words)
-    grave = event.finding.severity is Severity.CRITICAL and event.kind is not AlertKind.RECOVERED
+    words = visible(event.words)
+    grave = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
     return f"{'CRITICAL ' if grave else ''}{_MARKS[event.kind]}{words}"
 
 
@@ -97,7 +100,9 @@ def _record(event: AlertEvent) -> dict[str, Any]:
         "subject": finding.subject,
         "aspect": finding.aspect or None,
         "severity": finding.severity.word,
+        "title": title_of(finding.rule, finding.aspect),
         "words": finding.words,
+        "now": event.ending or None,
         "next_step": finding.next_step or None,
         "since": format_utc(event.since),
         "at": format_utc(event.at),

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, JobState
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import format_duration
+from hpcdash.watch.rules.waiting import ReasonHint, never_starts, never_words, no_hint
 
 Row = Mapping[str, Any]
 
@@ -18,10 +19,10 @@ def pulse_line(now: datetime, words: str) -> str:
     return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
 
 
-def pulse_words(name: str, rows: Iterable[Row], now: datetime) -> str:
+def pulse_words(name: str, rows: Iterable[Row], now: datetime, hint_of: ReasonHint = no_hint) -> str:
     """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
 
-    The most alive of them counts; times are in the zone of `now`.
+    The most alive of them counts; times are in the zone of `now`; `hint_of` gives a reason in plain words.
     """
     ordered = sorted(rows, key=lambda row: (_rank(row), row["started_at"] or now, row["_number"] or 0, str(row["id"])))
     if not ordered:
@@ -35,8 +36,8 @@ def pulse_words(name: str, rows: Iterable[Row], now: datetime) -> str:
         return f"{who} is held and will not start until it is released"
     if reason == "JobArrayTaskLimit" or "subjobs limit" in reason:
         return f"{who} waits for the task of its array that runs to end"
-    if reason == "DependencyNeverSatisfied":
-        return f"{who} will never start: what it depends on ended the wrong way"
+    if never_starts(row["state"], reason):
+        return f"{who} {never_words(row['state'], reason, hint_of)}"
     if reason == "Dependency" or "depend" in reason.lower():
         after = f" ({row['dependency']})" if row["dependency"] else ""
         return f"{who} waits for the job it depends on to end{after}"
@@ -48,7 +49,7 @@ def pulse_words(name: str, rows: Iterable[Row], now: datetime) -> str:
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
         return f"{who} is pending and was estimated to start at {when}{because}"
-    return f"{who} is estimated to start in {format_duration(seconds)}, at {when}{because}"
+    return f"{who} is estimated to start in {span_words(seconds)}, at {when}{because}"
 
 
 def _rank(row: Row) -> int:
@@ -64,6 +65,6 @@ def _activity(row: Row, now: datetime) -> str:
     nodes = f" on {row['node_list']}" if row["node_list"] else ""
     if row["started_at"] is None:
         return f"is running{nodes}"
-    ran = format_duration((now - row["started_at"]).total_seconds())
+    ran = span_words((now - row["started_at"]).total_seconds())
     left = (row["ends_at"] - now).total_seconds() if row["ends_at"] is not None else None
-    return f"has been running for {ran}{nodes}" + (f", {format_duration(left)} left" if left and left > 0 else "")
+    return f"has been running for {ran}{nodes}" + (f", {span_words(left)} left" if left and left > 0 else "")

@@ -11,6 +11,7 @@ from hpcdash.watch.findings import Severity
 
 SHARE = 0.85
 SCRATCH_SHARE = 0.75
+LOSS_KINDS = ("nan", "inf", "divergence", "spike", "plateau", "stall", "limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,17 @@ class HangingWatch:
     """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves are silent too."""
 
     limit_seconds: float = 30 * MINUTE
+    severity: Severity = Severity.CRITICAL
+
+
+@dataclass(frozen=True, slots=True)
+class LossWatch:
+    """What of a training's metrics is told, of LOSS_KINDS; `severity` is of nan, inf and divergence that last.
+
+    limit: it does not get to its final step by its time limit, and too little waits behind it.
+    """
+
+    kinds: tuple[str, ...] = ("nan", "inf", "divergence", "spike", "stall", "limit")
     severity: Severity = Severity.CRITICAL
 
 

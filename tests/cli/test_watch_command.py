@@ -64,13 +64,18 @@ def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Pro
 def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
     configure(
         person,
-        '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["/no/such/program"]\n[watch.quiet]\nzone="UTC"',
+        '[watch]\npulse_file = "~/log"\n[[watch.running]]\nname = "t"\n'
+        '[[watch.command]]\nargv = ["/no/such/program"]\n[watch.quiet]\nzone="UTC"',
     )
     for _ in range(2):
         run = person("watch", "--once", "--dry-run")
         assert run.status == 0
         assert "would be sent: command /no/such/program" in run.text
         assert "raised critical" in run.text
+        assert "1 wrong, 1 to tell" in run.text
+        assert "PULSE: t is neither running nor pending" in run.text
+    assert not (person.home / "log").exists()
+    assert not Path(person.variables["HPCDASH_STATE"], "watch").exists()
 
 
 def test_a_notifier_that_fails_says_so_and_the_round_ends_well(person: Program) -> None:
@@ -165,10 +170,12 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert status.startswith("hpcdash-2s: installed, ")
     assert f"{folder}/cron.2s: hpcdash-watch" in status
     assert "no second one is submitted" in person("cron", "--install", "--every", "2s").text
-    assert "/removed" in person("cron", "--remove", "--every", "2s").text
+    assert "--yes does it without" in person("cron", "--remove", "--every", "2s").refused(2)
+    assert person("cron", "--status").text.startswith("hpcdash-2s: installed, ")
+    assert "/removed" in person("cron", "--remove", "--every", "2s", "--yes").text
     until(lambda: person("cron", "--status").text.startswith("nothing is installed"), "its end", 40)
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-2s.sh"]
-    assert person("cron", "--remove", "--every", "2s").text.startswith("hpcdash-2s is not installed in ")
+    assert person("cron", "--remove", "--every", "2s", "--yes").text.startswith("hpcdash-2s is not installed in ")
 
 
 def test_read_only_installs_nothing(person: Program) -> None:

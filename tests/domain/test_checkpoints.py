@@ -31,6 +31,14 @@ def test_three_months_every_three_hours_at_forty_seconds() -> None:
     assert plan.tb_in_all == pytest.approx(1656)
 
 
+def test_what_it_costs_in_a_sentence() -> None:
+    assert (
+        CheckpointPlan(90, 3 * HOUR, 40).words == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+    )
+    assert CheckpointPlan(1, 13 * HOUR, 90).words.endswith(": 1 save, 1.5 min lost, 0.10 % of its time")
+    assert CheckpointPlan(0.1, 3 * HOUR, 40).words == "a save every 3 h for 40 s: none in its 2.4 h"
+
+
 def test_a_disk_five_times_slower_costs_nearly_two_percent() -> None:
     assert round(CheckpointPlan(90, 3 * HOUR, 200).percent_lost, 2) == 1.85
 
@@ -83,3 +91,11 @@ def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2() -> No
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
     assert ended.returncode == 2
     assert "--every: 'soon' is no duration" in ended.stderr
+
+
+def test_what_is_left_out_is_named_with_an_example() -> None:
+    ended = command("--days", "90")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    *_, said, example = ended.stderr.splitlines()
+    assert said.endswith("give --every and --save")
+    assert command(*example.split()[2:]).stdout.startswith("saves                720\n")

@@ -13,7 +13,7 @@ import pytest
 
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.stores.watch_facts import Asked, DiskAsked, Facts, facts_query
+from hpcdash.stores.watch_facts import MOST_TAIL_BYTES, Asked, DiskAsked, Facts, TailAsked, facts_query
 from hpcdash.transport.base import Completed
 from hpcdash.watch.rules.storage import storage
 from hpcdash.watch.settings import StorageWatch
@@ -60,6 +60,27 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
     assert facts.files[str(log)].size_bytes == 1234
     assert facts.files[str(log)].age_seconds == pytest.approx(600, abs=3)
     assert (facts.files[missing].size_bytes, facts.files[missing].age_seconds) == (None, None)
+
+
+def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tmp_path: Path) -> None:
+    log = tmp_path / "it's a\n log*.out"
+    log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
+    missing = TailAsked(str(tmp_path / "none"))
+    first = look(Asked(tails=(missing, TailAsked(str(log))))).tails
+    assert set(first) == {str(log)}
+    piece = first[str(log)]
+    content = log.read_bytes()
+    assert (piece.begin, piece.content) == (len(content) - MOST_TAIL_BYTES, content[-MOST_TAIL_BYTES:])
+    assert piece.head == content[:4096]
+    end = len(content)
+    with log.open("ab") as opened:
+        opened.write(b"new\n")
+    piece = look(Asked(tails=(TailAsked(str(log), piece.identity, end, end - 3),))).tails[str(log)]
+    assert (piece.begin, piece.content, piece.head, piece.size_bytes) == (end - 3, b"45\nnew\n", b"", end + 4)
+    done = TailAsked(str(log), piece.identity, end + 4, end, is_done=True)
+    assert look(Asked(tails=(done,))).tails[str(log)].content == b""
+    log.write_bytes(b"anew")
+    assert look(Asked(tails=(done,))).tails[str(log)].content == b"anew"
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -21,23 +22,29 @@ from hpcdash.stores.clock import FrozenClock, SystemClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.watch_board import WatchBoard
+from hpcdash.stores.watch_grace import qos_state
 from hpcdash.stores.watch_round import RoundReport, watch_round
-from hpcdash.stores.watch_state import MOST_SAMPLES, SAMPLE_EVERY_SECONDS, WatchFiles, WatchState, add_sample
-from hpcdash.stores.watching import Watching, qos_state
+from hpcdash.stores.watch_state import MOST_SAMPLES, SAMPLE_EVERY_SECONDS, QosState, WatchFiles, WatchState, add_sample
+from hpcdash.stores.watching import Watching
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.findings import Finding, Severity
 from hpcdash.watch.notifiers.base import Notifier
 from hpcdash.watch.secrets import notifiers_of
 from tests.local.conftest import queue as queue
 from tests.local.queue_lab import QueueLab
-from tests.support.hook_receiver import hook_receiver
+from tests.support.hook_receiver import answer, hook_receiver
 from tests.support.mail_receiver import mail_receiver
+from tests.support.node_disk import REACHES, REFUSES, Node
 
 SILENT_UNTIL_TOLD = """#!/bin/sh
 echo step 1
 while [ ! -f go ]; do sleep 0.05; done
 while :; do echo step 2; sleep 0.05; done
+"""
+TRAINING = """#!/bin/sh
+while :; do [ -f more ] && { cat more; rm more; }; sleep 0.05; done
 """
 SECONDS = 30.0
 
@@ -142,11 +149,12 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
             assert (len(hook.requests), len(mail.taken)) == (1, 1)
             (alert,) = json.loads(hook.requests[0].body)["alerts"]
             assert (alert["kind"], alert["subject"], alert["severity"]) == ("raised", job, "critical")
-            assert f"job {job}: its log" in mail.taken[0].message["Subject"]
+            assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
             report = await here.until(lambda report: report.told.events)
             assert kinds(report) == [("recovered", "is-hanging")]
+            assert report.told.events[0].words == f"job {job} (train): its log grows again"
             assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (2, 2)
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
@@ -169,6 +177,70 @@ async def test_a_round_is_one_look_at_the_queue_and_one_more_command(queue: Queu
         assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
 
 
+async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails_it_cannot_be_seen(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(EmbeddedBackend, "log_files", lambda backend, detail, script: node.files(detail))
+    text = '[[watch.hanging]]\nlimit_seconds = 1\n[[watch.losses]]\nkinds = ["nan"]'
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        node.log.write_text("step 1 loss 2.5\n")
+        assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "is-hanging")]
+        node.log.write_text("step 1 loss 2.5\nstep 2 loss nan\nstep 3 loss nan\n")
+        report = await here.until(lambda report: report.told.events)
+        assert set(kinds(report)) == {("recovered", "is-hanging"), ("raised", "loss")}
+
+        node.ssh_does(REFUSES)
+        report = await here.round()
+        assert kinds(report) == []
+        (found,) = (one for one in report.look.findings if one.rule == "is-hanging")
+        assert found.words.startswith(
+            f"whether job {job} (train) hangs cannot be seen: its log is on cn01 until it ends, and "
+        )
+        assert "Permission denied" in found.words
+        assert [words for words in report.look.problems if "cannot be seen" in words] == [found.words]
+        # Nothing is over because it is not seen.
+        assert {key for key in report.told.alerts.states if not key.startswith("is-hanging/cannot")} >= {
+            f"loss/nan loss/{job}"
+        }
+        node.ssh_does(REACHES)
+        report = await here.round()
+        assert not [one for one in report.look.findings if "cannot be seen" in one.words]
+
+
+async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue: QueueLab, tmp_path: Path) -> None:
+    def more(first: int, last: int, loss: Callable[[int], float]) -> None:
+        written = [f"iteration {step}/9000 | loss: {loss(step):.4f} | ms/step: 100000\n" for step in range(first, last)]
+        (queue.work / "new").write_text("".join(written))
+        (queue.work / "new").rename(queue.work / "more")
+
+    def told(report: RoundReport) -> list[tuple[str, str]]:
+        return [(str(event.kind), event.finding.aspect) for event in report.told.events]
+
+    async with watched(queue, '[[watch.losses]]\nname = "train"', tmp_path) as here:
+        submit(queue, TRAINING, "-J", "train", "--time=60")
+        more(1, 800, lambda step: 2 + step % 7 / 100 + (5 if 300 <= step < 305 else 0))
+        report = await here.until(lambda report: report.told.events)
+        assert sorted(told(report)) == [("raised", ""), ("raised", "spike loss@300")]
+        assert "final step, 9000, in" in next(
+            one.finding.words for one in report.told.events if one.finding.rule == "ends-late"
+        )
+        more(800, 900, lambda step: float("nan"))
+        assert told(await here.until(lambda report: report.told.events)) == [("raised", "nan loss")]
+        here.transport.asked.clear()
+        assert told(await here.round()) == []
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+        more(900, 1000, lambda step: 2 + step % 7 / 100)
+        assert told(await here.until(lambda report: report.told.events)) == [("recovered", "nan loss")]
+        # What another run of the watchdogs, or the dashboard, begins with.
+        board = WatchBoard(here.store, here.settings, here.files)
+        await board.judge()
+        assert {state.finding.aspect for state in board.states} == {"", "spike loss@300"}
+
+
 async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue: QueueLab, tmp_path: Path) -> None:
     async with watched(queue, '[[watch.running]]\nname = "train"', tmp_path) as here:
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")
@@ -179,6 +251,28 @@ async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue:
         report = await here.round()
         assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
         assert report.look.pulses[0].endswith("is held and will not start until it is released")
+        assert "job train is there again, as 2" in [event.words for event in report.told.events]
+
+
+async def test_what_is_no_longer_configured_did_not_recover(queue: QueueLab, tmp_path: Path) -> None:
+    text = '[[watch.hanging]]\nname = "train"\nlimit_seconds = 1\n[[watch.running]]\nname = "gone"\n'
+    async with watched(queue, text, tmp_path) as here:
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
+        renamed = settings_from_text(text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml").watch
+        report = await here.round(settings=renamed)
+        ended = [event for event in report.told.events if event.kind.is_end]
+        assert {(str(event.kind), event.finding.rule) for event in ended} == {
+            ("unwatched", "is-running"),
+            ("unwatched", "is-hanging"),
+        }
+        assert "no job gone" in next(event.words for event in ended if event.finding.rule == "is-running")
+        assert kinds(await here.round(settings=renamed)) == []
+        await here.round()
+        queue.run("cancel", "1")
+        # Of a job that is over nothing is left to be watched.
+        report = await here.until(lambda report: any(event.kind.is_end for event in report.told.events))
+        assert [event.words for event in report.told.events if event.kind.is_end] == ["job 1 (train) has ended"]
 
 
 async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_nothing_else_is_over(
@@ -241,10 +335,13 @@ async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_p
             for _ in range(2):
                 report = await here.round(dry_run=True)
                 assert kinds(report) == [("raised", "is-running")]
+                assert (report.told.wrong, here.files.state.parent.exists()) == (1, False)
                 assert report.told.deliveries[0].words.startswith("would be sent: json webhook")
             assert hook.requests == []
-            await here.round()
+            assert (await here.round()).told.wrong == 1
             assert len(hook.requests) == 1
+            with here.files.alone():
+                assert kinds(await here.round(dry_run=True)) == []
 
 
 async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tmp_path: Path) -> None:
@@ -257,6 +354,26 @@ async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tm
         assert kinds(await here.round()) == [("raised", "is-running")]
         assert json.loads((tmp_path / "told").read_bytes())["alerts"][0]["rule"] == "is-running"
         assert kinds(await here.round()) == []
+
+
+async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueLab, tmp_path: Path) -> None:
+    async with hook_receiver() as up, hook_receiver() as down:
+        text = "".join(f'[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"\n' for hook in (up, down))
+        async with watched(queue, '[[watch.running]]\nname = "t"\n' + text, tmp_path) as here:
+            down.answers = [answer("503 Service Unavailable")] * 4
+            report = await here.round()
+            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(True, 1), (False, 3)]
+            report = await here.round()
+            (again,) = report.told.again
+            assert again[0] == f"json webhook at http://127.0.0.1:{down.port}"
+            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(False, 1)]
+            assert (len(up.requests), len(down.requests)) == (1, 4)
+            report = await here.round()
+            assert (kinds(report), [one.reached for one in report.told.deliveries]) == ([], [True])
+            assert json.loads(down.requests[-1].body)["alerts"][0]["kind"] == "raised"
+            report = await here.round()
+            assert (report.told.again, report.told.deliveries) == ((), ())
+            assert (len(up.requests), len(down.requests)) == (1, 5)
 
 
 async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path: Path) -> None:
@@ -310,6 +427,58 @@ async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(queue: Que
         assert (row["id"], await board.judge()) == (job, ())
 
 
+async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [[watch.losses]]
+        kinds = ["nan", "limit"]
+        [[watch.trains]]
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = "1h"
+        save_seconds = 40
+        [watch.nodes]
+        [[watch.storage]]
+        path = "{tmp_path}"
+    """
+
+    def found(rule: str, subject: str, aspect: str = "") -> Finding:
+        return Finding(rule, subject, Severity.WARNING, "x", aspect=aspect, name="train")
+
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        waits = submit(queue, SILENT_UNTIL_TOLD, "-J", "next", "--hold")
+        await here.until(lambda report: "running" in here.store.snapshots[Kind.MINE].table["state"].to_pylist())
+        watching = Watching(here.store, here.settings)
+        await watching.look()
+        (node,) = here.store.snapshots[Kind.NODES].table["name"].to_pylist()
+        who = f"job {job} (train)"
+        said = {
+            found("loss", job, "nan loss"): f"{who}: loss is a number again",
+            found("loss", job, "plateau loss"): None,
+            found("loss", waits, "nan loss"): f"job {waits} (train) no longer runs: it is held",
+            found("ends-late", job): f"{who}: it ends in its time, or enough waits behind it",
+            found("is-hanging", job): None,
+            found("end-before-save", job): f"{who}: it saves before its end",
+            found("grace-too-short", job): f"{who}: there is time to save before it is preempted",
+            found("grace-too-short", waits): None,
+            found("end-before-save", "99"): "job 99 (train) has ended",
+            found("no-successor", job): f"{who}: enough waits behind it",
+            found("never-starts", job): f"{who} has started",
+            found("never-starts", "99"): "job 99 (train) is no longer in the queue",
+            found("storage", str(tmp_path), "bytes"): f"{tmp_path}: there is enough room again",
+            found("storage", "/elsewhere", "bytes"): None,
+            found("drained-nodes", "n99"): "node n99 is no longer listed",
+            found("spare-nodes", "all nodes"): "enough idle nodes stand by again",
+            found("spare-nodes", "gpu"): None,
+            found("fails-on-a-node", "train of me"): None,
+            found("unreachable", "here"): f"{here.store.title} answers again",
+        }
+        for finding, words in said.items():
+            ending = watching.ending_of(finding)
+            assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
+        assert watching.ending_of(found("drained-nodes", node)).words.startswith(f"node {node} is back: ")
+
+
 async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: QueueLab, tmp_path: Path) -> None:
     async with watched(queue, '[[watch.running]]\nname = "a"', tmp_path) as here:
         await here.store.open()
@@ -322,12 +491,12 @@ async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: 
         assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {Kind.MINE}
 
 
-def test_what_a_qos_does_is_read_from_its_words() -> None:
+def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
     words = {"a job that makes way": "is cancelled and takes turns with others", "time to save first": "2:00"}
-    assert (qos_state(words, 0.0).preempt_mode, qos_state(words, 0.0).grace_seconds) == ("cancel", 120.0)
+    assert qos_state(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
     none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
-    assert (qos_state(none, 0.0).preempt_mode, qos_state(none, 0.0).grace_seconds) == ("requeue", 0.0)
-    assert qos_state({}, 0.0).grace_seconds is None
+    assert qos_state({**none, "may be preempted by": "high"}, 0.0) == QosState(0.0, "requeue", 0.0, is_preempted=True)
+    assert qos_state({}, 0.0) == QosState(0.0, "", None, is_preempted=False)
 
 
 def test_two_days_of_figures_are_kept_and_no_more() -> None:

@@ -53,6 +53,7 @@ async def test_5_shows_what_is_wrong_the_gravest_first_and_what_to_do(tmp_path: 
         assert "submit it anew" in screen_text(app)
         await press(pilot, "enter")
         assert "is-running//train-7b" in screen_text(app)
+        assert "a job does not run" in screen_text(app)
         await press(pilot, "escape", "slash", *"rule:drained", "enter")
         assert "no job train-7b" not in screen_text(app)
 
@@ -89,6 +90,14 @@ async def test_a_new_alert_is_announced_once_and_rings_only_where_asked(tmp_path
         assert len([words for words in notices(app) if "no job x" in words]) == 1
         assert len([text for text in written if "\x1b]9;" in text]) == 1
         assert "\a" in "".join(written)
+
+
+async def test_what_stands_in_the_view_of_alerts_is_not_announced_over_it(tmp_path: Path) -> None:
+    app = HpcdashApp([watched(replayed(), tmp_path, '[[watch.running]]\nname = "x"')], first_view="alerts")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "no job x" in screen_text(app), "the alert")
+        assert [words for words in notices(app) if "no job x" in words] == []
 
 
 async def test_without_asking_for_it_nothing_rings(tmp_path: Path) -> None:
@@ -143,3 +152,12 @@ async def test_where_nothing_is_configured_it_says_how(tmp_path: Path) -> None:
         await settled(pilot)
         text = screen_text(app)
         assert "hpcdash config example" in text or "will never start" in text
+
+
+async def test_a_recording_says_that_it_has_no_watchdogs() -> None:
+    app = HpcdashApp([replayed()])
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "colon", *"alerts", "enter")
+        told = [*notices(app), screen_text(app)]
+        assert [words for words in told if "a recording has no watchdogs" in words]

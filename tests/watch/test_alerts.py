@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, time
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.errors import ConfigError, HpcdashError
-from hpcdash.watch.alerts import AlertEvent, AlertKind, Alerts
-from hpcdash.watch.findings import Finding, Severity, finding_key
+from hpcdash.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
+from hpcdash.watch.findings import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.watch.settings import AlertSettings, QuietHours
 
-RAISED, WORSENED, REMINDED, RECOVERED = AlertKind
+RAISED, WORSENED, REMINDED, RECOVERED, UNWATCHED = AlertKind
 HOUR = 3600.0
 PLAIN = AlertSettings(remind_seconds=None)
 
@@ -56,6 +57,12 @@ def test_what_is_not_grave_enough_is_never_told_nor_its_end() -> None:
     assert play([[slight], [], [slight], [finding()], []]) == [[], [], [], [RAISED], [RECOVERED]]
 
 
+def test_a_moment_is_told_once_and_neither_again_nor_as_over() -> None:
+    spike = replace(finding(), is_moment=True)
+    settings = AlertSettings(remind_seconds=2 * HOUR)
+    assert play([[spike]] * 5 + [[], []], settings) == [[RAISED], [], [], [], [], [], []]
+
+
 def test_of_two_with_one_key_the_graver_counts() -> None:
     _, events = Alerts().step([finding(), finding(severity=Severity.CRITICAL), finding()], 0, PLAIN)
     assert [event.finding.severity for event in events] == [Severity.CRITICAL]
@@ -64,6 +71,14 @@ def test_of_two_with_one_key_the_graver_counts() -> None:
 def test_it_has_to_be_gone_for_a_while() -> None:
     settings = AlertSettings(remind_seconds=None, settle_seconds=1.5 * HOUR)
     assert play([[finding()], [], [finding()], [], [], []], settings) == [[RAISED], [], [], [], [], [RECOVERED]]
+
+
+def test_of_a_subject_that_could_not_be_looked_at_no_aspect_is_over() -> None:
+    nan, other = Finding("loss", "7/a", Severity.WARNING, "x", aspect="nan loss"), finding("b", rule="loss")
+    alerts, _ = Alerts().step([nan, other], 0, PLAIN)
+    after, events = alerts.step([], HOUR, PLAIN, [finding_key("loss", "7/a", ANY_ASPECT)])
+    assert [event.key for event in events] == [other.key]
+    assert set(after.states) == {nan.key}
 
 
 def test_what_could_not_be_looked_at_is_not_over() -> None:
@@ -110,7 +125,7 @@ def test_the_night_is_quiet_by_the_clock_of_its_zone_and_tells_in_the_morning() 
     alerts, events = alerts.step([finding("b")], paris(2, 4), settings)
     assert events == ()
     alerts, events = alerts.step([finding("b")], paris(2, 5), settings)
-    assert [(event.kind, event.finding.subject) for event in events] == [(RECOVERED, "a"), (RAISED, "b")]
+    assert [(event.kind, event.finding.subject) for event in events] == [(RAISED, "b"), (RECOVERED, "a")]
     # In winter seven in Paris is six in UTC.
     assert Alerts().step([finding()], paris(2, 5, month=1), settings)[1] == ()
 
@@ -136,14 +151,17 @@ def test_a_zone_that_is_none_says_so() -> None:
             Alerts().step([], 0, AlertSettings(quiet=QuietHours(time(1), time(2), zone)))
 
 
-def test_an_alert_that_reached_nobody_is_told_again() -> None:
-    alerts, (raised,) = Alerts().step([finding()], 0, PLAIN)
-    alerts = alerts.untold(raised)
-    alerts, (again,) = alerts.step([finding()], 1, PLAIN)
-    assert (again.kind, again.since) == (RAISED, 0)
-    alerts, (recovered,) = alerts.step([], 2, PLAIN)
-    alerts, events = alerts.untold(recovered).step([], 3, PLAIN)
-    assert kinds(events) == [RECOVERED]
+def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
+    settings = AlertSettings(remind_seconds=None, settle_seconds=10 * HOUR)
+    alerts, _ = Alerts().step([finding("a"), finding("b")], 0, settings)
+
+    def ending_of(found: Finding) -> Ending:
+        return Ending("b is well", is_watched=found.subject == "b")
+
+    alerts, (ended,) = alerts.step([], HOUR, settings, ending_of=ending_of)
+    assert (ended.kind, ended.key) == (UNWATCHED, finding_key("rule", "a"))
+    _, (recovered,) = alerts.step([], 20 * HOUR, settings, ending_of=ending_of)
+    assert (recovered.kind, recovered.words) == (RECOVERED, "b is well")
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"])

@@ -10,6 +10,7 @@ import pty
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hpcdash.watch.message import Message, message_of, trial_message
 from hpcdash.watch.notifiers.apprise import AppriseNotifier
 from hpcdash.watch.notifiers.base import NotifyFailed, without_secrets
 from hpcdash.watch.notifiers.command import CommandNotifier
-from hpcdash.watch.notifiers.delivery import Delivery, deliver, is_told, notifier_for
+from hpcdash.watch.notifiers.delivery import Delivery, deliver, notifier_for
 from hpcdash.watch.notifiers.mail import MailNotifier
 from hpcdash.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.watch.notifiers.webhook import WebhookNotifier
@@ -69,7 +70,7 @@ class TestMessage:
     def test_what_is_over_is_not_grave_and_says_how_long_it_was(self) -> None:
         message = message_of([event("gone", AlertKind.RECOVERED)], "juno")
         assert (message.subject, message.severity) == ("[juno] over: gone", Severity.INFO)
-        assert message.text == "over: gone\n  It lasted 2:00:00.\n"
+        assert message.text == "over: gone\n  It lasted 2 h.\n"
 
     def test_the_json_has_all(self) -> None:
         assert MESSAGE.payload["alerts"][0] == {
@@ -79,7 +80,9 @@ class TestMessage:
             "subject": HOSTILE,
             "aspect": None,
             "severity": "critical",
+            "title": "a job does not run",
             "words": HOSTILE,
+            "now": None,
             "next_step": "hpcdash history",
             "since": "1970-01-01T00:00:00Z",
             "at": "1970-01-01T02:00:00Z",
@@ -411,9 +414,6 @@ class TestDelivery:
         assert [one.reached for one in told] == [False, False, True, True]
         assert told[0].problem == "a broken one: it failed by itself (KeyError)"
         assert (told[1].attempts, told[1].words) == (3, "not sent (3 attempts): command false: exit status 1")
-        assert is_told(told)
-        assert not is_told(told[:2])
-        assert is_told(())
 
     async def test_a_dry_run_sends_nothing_and_says_to_whom(self) -> None:
         written: list[str] = []
@@ -433,8 +433,31 @@ class TestDelivery:
         assert notifier_for(MailSettings(("a@x.org",), "b@x.org")).name == "e-mail to a@x.org through localhost:587"
 
 
+async def test_a_port_where_nobody_listens_is_told_without_its_error_number() -> None:
+    with pytest.raises(NotifyFailed, match=r"webhook at http://127\.0\.0\.1:1: Connection refused$"):
+        await WebhookNotifier(WebhookSettings("http://127.0.0.1:1/x")).send(MESSAGE)
+
+
+class Listener:
+    """Takes down what it is told, unless it is deaf."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_deaf = False
+        self.taken: list[str] = []
+
+    async def send(self, message: Message) -> None:
+        if self.is_deaf:
+            raise NotifyFailed(f"{self.name}: Connection refused")
+        self.taken += [f"{alert['kind']} {alert['words']}" for alert in message.payload["alerts"]]
+
+
+async def no_pause(seconds: float) -> None:
+    return None
+
+
 class TestRound:
-    finding = Finding("is-running", "train", Severity.CRITICAL, "no job train is running or pending")
+    finding = Finding("is-running", "train", Severity.CRITICAL, "no job train")
 
     async def test_what_reached_nobody_is_told_again_and_then_once(self) -> None:
         written: list[str] = []
@@ -446,8 +469,59 @@ class TestRound:
         assert [one.kind for one in told.events] == [AlertKind.RAISED]
         told = await tell(told.alerts, [self.finding], 120, [deaf, hearing], cluster="juno")
         assert (told.events, len(written)) == ((), 1)
+        assert [(channel, one.kind) for channel, one in told.again] == [(deaf.name, AlertKind.RAISED)]
         told = await tell(told.alerts, [], 180, [deaf, hearing], cluster="juno")
         assert "over: no job train" in written[-1]
+        assert [one.notifier for one in told.deliveries] == [hearing.name]
+        assert told.lost == (f"{deaf.name} was never told: {self.finding.words}; it is over",)
+        assert told.alerts == Alerts()
+
+    async def test_who_missed_the_first_is_told_the_newest_as_news_and_the_end_of_what_it_knows(
+        self,
+    ) -> None:
+        one, two = Listener("hook"), Listener("hook")
+        grave = replace(self.finding, severity=Severity.CRITICAL, words="worse")
+        two.is_deaf = True
+        told = await self.rounds(Alerts(), [(0, [self.slight])], one, two)
+        told = await self.rounds(told, [(60, [grave])], one, two)
+        two.is_deaf = False
+        told = await self.rounds(told, [(120, [grave])], one, two)
+        assert one.taken == ["raised no job train", "worsened worse"]
+        assert two.taken == ["raised worse"]
+        two.is_deaf = True
+        told = await self.rounds(told, [(180, [])], one, two)
+        two.is_deaf = False
+        told = await self.rounds(told, [(240, []), (300, [])], one, two)
+        assert one.taken[2:] == two.taken[1:] == ["recovered worse"]
+
+    async def test_what_is_over_is_owed_for_a_day_and_then_lost(self) -> None:
+        way = Listener("hook")
+        told = await self.rounds(Alerts(), [(0, [self.finding])], way)
+        way.is_deaf = True
+        told = await self.rounds(told, [(60, []), (120, [])], way)
+        assert [one.kind for one in told.owed] == [AlertKind.RECOVERED]
+        late = await tell(told, [], 90_000, [way], cluster="juno", sleep=no_pause)
+        assert "it did not take it for a day" in late.lost[0]
+        assert (late.alerts, late.deliveries) == (Alerts(), ())
+
+    async def test_what_is_silent_is_not_told_to_who_missed_it(self) -> None:
+        one, two = Listener("hook"), Listener("mail")
+        two.is_deaf = True
+        told = await self.rounds(Alerts(), [(0, [self.finding])], one, two)
+        two.is_deaf = False
+        told = await self.rounds(told.snooze(self.finding.key, 500), [(60, [self.finding])], one, two)
+        assert two.taken == []
+        await self.rounds(told, [(600, [self.finding])], one, two)
+        assert two.taken == ["raised no job train"]
+
+    slight = Finding("is-running", "train", Severity.WARNING, "no job train")
+
+    async def rounds(self, alerts: Alerts, played: Sequence[tuple[float, list[Finding]]], *ways: Listener) -> Alerts:
+        """The alerts after rounds at these epochs, kept as JSON in between."""
+        for now, found in played:
+            told = await tell(alerts, found, now, ways, cluster="juno", sleep=no_pause)
+            alerts = Alerts.from_json(told.alerts.to_json())
+        return alerts
 
     async def test_a_dry_run_leaves_the_state_as_it_was(self) -> None:
         written: list[str] = []

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.domain.schema import JOBS, NODES
 from hpcdash.domain.trains import find_train
+from hpcdash.stores.watch_judge import ALL_RULES
 from hpcdash.watch.findings import Finding, Severity, finding_key
 from hpcdash.watch.pulse import pulse_line, pulse_words
-from hpcdash.watch.rules.deadlines import QosFacts, Saves, end_before_save, grace_too_short
+from hpcdash.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short
 from hpcdash.watch.rules.failures import fails_on_a_node
-from hpcdash.watch.rules.hanging import LogGrowth, is_hanging
+from hpcdash.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
 from hpcdash.watch.rules.losses import losses
 from hpcdash.watch.rules.nodes import drained_nodes, spare_nodes
 from hpcdash.watch.rules.running import is_running, living_rows
 from hpcdash.watch.rules.successors import no_successor
 from hpcdash.watch.rules.waiting import never_starts, waits_for_ever
-from hpcdash.watch.settings import CheckpointWatch, FailuresWatch, HangingWatch, NodesWatch, RunningWatch, TrainWatch
+from hpcdash.watch.settings import (
+    CheckpointWatch,
+    FailuresWatch,
+    HangingWatch,
+    LossWatch,
+    NodesWatch,
+    RunningWatch,
+    TrainWatch,
+)
+from hpcdash.watch.tails import Noticed
+from hpcdash.watch.titles import title_of
 from tests.support.train_rows import BEGIN, at, row, task
 
 NOW = at(600)
@@ -93,16 +104,24 @@ class TestPulse:
 
     def test_an_estimated_start(self) -> None:
         words = self.words(row("9", reason="Priority", _expected_start_at=at(690)))
-        assert words == "train (9) is estimated to start in 1:30:00, at 2026-11-20 11:30:00 (Priority)"
+        assert words == "train (9) is estimated to start in 1 h 30 min, at 2026-11-20 11:30:00 (Priority)"
         assert "no estimate" in self.words(row("9", reason="Resources"))
         assert "was estimated to start at 2026-11-20 09:00:00" in self.words(row("9", _expected_start_at=at(540)))
 
     def test_the_one_that_runs_counts(self) -> None:
         words = self.words(row("9", reason="Priority"), row("8", "running", started=540, ended=660, node_list="n[1-2]"))
-        assert words == "train (8) has been running for 1:00:00 on n[1-2], 1:00:00 left"
+        assert words == "train (8) has been running for 1 h on n[1-2], 1 h left"
 
     def test_nothing_left(self) -> None:
         assert self.words(row("8", "completed")) == "train is neither running nor pending"
+
+
+def test_every_rule_has_a_title_in_words() -> None:
+    for key in (*ALL_RULES, "unreachable/"):
+        rule = key.rstrip("/")
+        assert title_of(rule) != rule
+    assert title_of("loss", "nan loss") == "its loss is nan"
+    assert title_of("loss", "spike train_loss@300") == "its loss has a spike"
 
 
 class TestIsHanging:
@@ -114,7 +133,7 @@ class TestIsHanging:
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
         (found,) = self.found(log, row("8", "running", started=0))
-        assert found.words == "job 8: its log /w/8.out has not grown for 31:00"
+        assert found.words == "job 8 (train): its log has not grown for 31 min: /w/8.out"
         assert self.found(LogGrowth("8", "/w/8.out", 10, at(571).timestamp()), row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
@@ -122,6 +141,11 @@ class TestIsHanging:
 
     def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
         assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), row("8"), row("9", "running")) == []
+
+    def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
+        found = cannot_be_seen("8", "its log is on n7 until it ends")
+        assert found.words == "whether job 8 hangs cannot be seen: its log is on n7 until it ends"
+        assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
         log = LogGrowth("8", "/w/8.out", None, 0.0)
@@ -199,7 +223,8 @@ class TestDeadlines:
         (found,) = self.ending(ends=660, saved=500)
         assert found.severity is Severity.WARNING
         assert (
-            found.words == "job 8 ends in 1:00:00, its next save is over in 1:20:40: 2:40:00 of training would be lost"
+            found.words
+            == "job 8 (train) ends in 1 h, its next save is over in 1 h 20 min: 2 h 40 min of training would be lost"
         )
         assert "save-switch 8" in found.next_step
 
@@ -230,12 +255,29 @@ class TestDeadlines:
         ],
     )
     def test_a_preemption_shorter_than_a_save(self, mode: str, grace: float | None, told: bool) -> None:
-        qos = {"low": QosFacts("low", mode, grace)}
+        qos = {"low": GraceFacts("low", mode, grace)}
         found = grace_too_short(
             jobs(row("8", "running", qos="low"), row("9", qos="high")), qos, [Saves("8", self.plan)]
         )
         assert bool(found) is told
         assert grace_too_short(jobs(row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+        tasks = [row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
+        of_an_array = grace_too_short(jobs(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks])
+        assert [one.subject for one in of_an_array] == (["9"] if told else [])
+
+    def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(self) -> None:
+        table = jobs(row("8", "running", qos="normal", queue="low,other"))
+        queues = {"low": GraceFacts("low", "cancel", 10)}
+        qos = {"normal": GraceFacts("normal", is_preempted=False)}
+        (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
+        assert (
+            found.words == "job 8 (train): its partition low preempts (cancel) with a grace of 10 s, a save takes 40 s"
+        )
+        assert grace_too_short(table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues) == []
+        (found,) = grace_too_short(table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues)
+        assert "its QoS normal preempts (cancel)" in found.words
+        safe = {"low": GraceFacts("low", "cancel", 10, is_preempted=False)}
+        assert grace_too_short(table, qos, [Saves("8", self.plan)], safe) == []
 
 
 class TestWaiting:
@@ -280,6 +322,20 @@ class TestWaiting:
     def test_reasons_that_pass(self, reason: str | None) -> None:
         assert waits_for_ever(jobs(row("9", reason=reason), row("10", "held", reason=reason))) == []
 
+    @pytest.mark.parametrize(
+        ("reason", "words"),
+        [
+            ("PartitionConfig", "the partition does not allow what it asks for (PartitionConfig)"),
+            ("DependencyNeverSatisfied", "a job it depends on ended the wrong way (DependencyNeverSatisfied)"),
+        ],
+    )
+    def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
+        table = jobs(row("9", reason=reason))
+        (found,) = waits_for_ever(table, SlurmBackend().reason_hint)
+        assert found.words == f"job 9 (train) will never start: {words}"
+        waits = pulse_words("train", table.to_pylist(), NOW, SlurmBackend().reason_hint)
+        assert waits == f"train (9) will never start: {words}"
+
     def test_time_limits_have_their_own_step(self) -> None:
         assert "--time" in never_starts("pending", "QOSMaxWallDurationPerJobLimit")
         assert "--time" in never_starts("pending", "PartitionTimeLimit")
@@ -320,23 +376,17 @@ class TestFailures:
         assert fails_on_a_node(self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4))
 
 
-@dataclass
-class Noticed:
-    metric: str
-    kind: str
-    words: str
-
-
-def test_losses_are_told_by_metric_and_kind_with_their_last_words() -> None:
+def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
     noticed = [
-        Noticed("loss", "spike", "loss 3.1 at step 5"),
-        Noticed("loss", "spike", "loss 9.1 at step 7"),
-        Noticed("train/loss", "nan", "nan at step 9"),
+        *(Noticed("loss", "spike", f"spike at {step}", step, is_moment=True) for step in (5, 7, 12, 19)),
+        Noticed("train/loss", "nan", "nan at 9", 9),
+        Noticed("loss", "plateau", "flat"),
     ]
-    spike, nan = losses("8", noticed)
-    assert (spike.severity, spike.words) == (Severity.WARNING, "job 8: loss 9.1 at step 7")
-    assert nan.severity is Severity.CRITICAL
-    assert len({spike.key, nan.key}) == 2
+    nan, *spikes = losses("8", noticed, LossWatch())
+    assert (nan.severity, nan.words, nan.is_moment) == (Severity.CRITICAL, "job 8: train/loss: nan at 9", False)
+    assert nan.key == "loss/nan train|loss/8"
+    assert [one.key for one in spikes] == [f"loss/spike loss@{step}/8" for step in (7, 12, 19)]
+    assert {(one.severity, one.is_moment) for one in spikes} == {(Severity.WARNING, True)}
 
 
 def test_a_key_stays_when_words_and_severity_change() -> None:

@@ -277,13 +277,13 @@ def test_growth_against_what_is_left_forecasts_the_end() -> None:
     (finding,) = storage(Usage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history)
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
-    assert "at 256G a day full in 1d12h" in finding.words
+    assert "at 256G a day full in 1 d 12 h" in finding.words
     assert storage(full(0.5), StorageWatch("/work", forecast_seconds=None), history) == []
 
 
 def test_what_the_checkpoints_are_known_to_write_counts_before_anything_was_measured() -> None:
     (finding,) = storage(full(0.5), StorageWatch("/work", planned_bytes_a_day=2.0 * TIB))
-    assert (finding.severity, "full in 6:00:00" in finding.words) == (Severity.CRITICAL, True)
+    assert (finding.severity, "full in 6 h" in finding.words) == (Severity.CRITICAL, True)
 
 
 def test_growth_needs_an_hour_and_does_not_mind_order() -> None:

@@ -155,6 +155,9 @@ class PbsBackend:
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
         return rules.queue_rules_query(self._dialect, queue)
 
+    def preemption_query(self, queue: str) -> None:
+        return None
+
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(self._dialect, request)
 

@@ -127,6 +127,9 @@ class SlurmBackend:
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
         return rules.queue_rules_query(queue)
 
+    def preemption_query(self, queue: str) -> Query[Mapping[str, str]]:
+        return rules.preemption_query(queue)
+
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(request)
 

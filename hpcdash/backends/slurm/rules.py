@@ -32,6 +32,12 @@ _MODES = {
 }
 MADE_WAY = "a job that makes way"
 GRACE = "time to save first"
+PREEMPTED_BY = "may be preempted by"
+# The controller says whether partitions, or QoS, go before one another; scontrol prints the cluster's mode for both.
+_PREEMPTION_SCRIPT = """
+scontrol show config | sed -n '/^PreemptType /p'
+exec scontrol show partition
+"""
 
 
 def qos_query(qos: str) -> Query[Mapping[str, str]]:
@@ -54,8 +60,9 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     below = [name for name in own["preempt"].split(",") if name]
     words: dict[str, str] = {}
     if above:
-        words["may be preempted by"] = ", ".join(above)
-        words |= _making_way(own["preemptmode"], own["gracetime"])
+        words[PREEMPTED_BY] = ", ".join(above)
+        # Where the mode is the cluster's own, the grace still is the QoS's.
+        words |= _making_way(own["preemptmode"], own["gracetime"]) or {GRACE: _grace_words(own["gracetime"])}
     if below:
         words["may preempt"] = ", ".join(below)
     return words | {label: own[field] for label, field in _LIMITS if own[field]}
@@ -72,10 +79,41 @@ def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
     return _making_way(pairs.get("PreemptMode", ""), pairs.get("GraceTime", ""))
 
 
+def preemption_query(queue: str) -> Query[Mapping[str, str]]:
+    """Which partitions' jobs take the place of a partition's, and how its own make way."""
+    return Query(slurm("sh", "-c", _PREEMPTION_SCRIPT), partial(parse_preemption, queue=queue), command=("scontrol",))
+
+
+def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
+    """{} for a partition that is not there; no PREEMPTED_BY where partitions do not go before one another."""
+    require_success(answer)
+    head, *blocks = answer.stdout.decode("utf-8", "replace").split("PartitionName=")
+    partitions = {
+        block.split(None, 1)[0]: dict(word.split("=", 1) for word in block.split() if "=" in word)
+        for block in blocks
+        if block.strip()
+    }
+    own = partitions.get(queue)
+    if own is None:
+        return {}
+    words = _making_way(own.get("PreemptMode", ""), own.get("GraceTime", ""))
+    above = [name for name, other in partitions.items() if _tier(other) > _tier(own)]
+    return {PREEMPTED_BY: ", ".join(above), **words} if above and "partition_prio" in head else words
+
+
+def _tier(partition: Mapping[str, str]) -> int:
+    tier = partition.get("PriorityTier", "")
+    return int(tier) if tier.isdigit() else 0
+
+
 def _making_way(mode: str, grace: str) -> dict[str, str]:
     modes: Sequence[str] = [_MODES[word] for word in mode.lower().split(",") if word in _MODES]
     if not modes:
         # 'cluster' and 'OFF': nothing of its own.
         return {}
+    return {MADE_WAY: " and ".join(modes), GRACE: _grace_words(grace)}
+
+
+def _grace_words(grace: str) -> str:
     seconds = int(grace) if grace.isdigit() else duration_seconds(grace)
-    return {MADE_WAY: " and ".join(modes), GRACE: format_duration(seconds) if seconds else "none"}
+    return format_duration(seconds) if seconds else "none"

@@ -14,6 +14,7 @@ from hpcdash.ui.session import ClusterSession
 if TYPE_CHECKING:
     from hpcdash.watch.alerts import AlertEvent
 
+UNWATCHED = "a recording has no watchdogs: nothing runs there that could be looked at"
 _WORDS_CELLS = 160
 _AT_ONCE = 4
 _SECONDS = 8.0
@@ -39,19 +40,26 @@ class Alerting(Screen[None], inherit_bindings=False):
     def alerts_changed(self, session: ClusterSession) -> None:
         """What is wrong was judged anew."""
 
+    def shows_alerts(self, session: ClusterSession) -> bool:
+        """Whether a cluster's alerts are on the screen."""
+        return False
+
     def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         """Each once, the gravest first; many at once in one line."""
         if not events or session.watching is None:
             return
         sessions = getattr(self, "sessions", ())
         where = f" on {session.store.title}" if len(sessions) > 1 else ""
-        shown = events[: _AT_ONCE - 1] if len(events) > _AT_ONCE else events
+        # What is wrong now stands in the view of alerts; what is over does not stand there any more.
+        told = [event for event in events if event.kind.is_end] if self.shows_alerts(session) else events
+        shown = told[: _AT_ONCE - 1] if len(told) > _AT_ONCE else told
         for event in shown:
-            over = event.kind == "recovered"
-            words = f"{'over: ' if over else ''}{clip(visible(event.finding.words), _WORDS_CELLS)}{where}"
+            over = event.kind.is_end
+            mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
+            words = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
             self.notify(words, severity="information" if over else "warning", timeout=_SECONDS, markup=False)
-        if len(shown) < len(events):
-            self.notify(f"{len(events) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
+        if len(shown) < len(told):
+            self.notify(f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
         if session.watching.settings.terminal is not None:
             self.run_worker(self._ring(session, events), group="ringing")
 

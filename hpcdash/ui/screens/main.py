@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
@@ -26,9 +27,9 @@ from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
-from hpcdash.ui.actions import FORM, Action, available, key_sign, textual_keys
+from hpcdash.ui.actions import FORM, Action, available, help_groups, key_sign, textual_keys
 from hpcdash.ui.screens.action_words import changeable_words
-from hpcdash.ui.screens.alerting import Alerting
+from hpcdash.ui.screens.alerting import UNWATCHED, Alerting
 from hpcdash.ui.screens.dialogs import ColumnsDialog, WordsDialog
 from hpcdash.ui.screens.submitting import Submitting
 from hpcdash.ui.screens.switch_actions import SwitchActions
@@ -113,7 +114,7 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
         self.read_only = read_only
         self._arguments = view_arguments
         self._first = first
-        self._tour = Tour(self._key_sign_of, partial(self._tour_ended, tour_ended))
+        self._tour = Tour(self._key_sign_of, tour_ended, self._tour_place)
         self.aliases = dict(aliases or {})
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
@@ -267,11 +268,14 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
         if not self.stack or not self.is_running:
             return
         view = self.view
+        self._tour.look()
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._crumbs(), view.marks(), views, f"show_{self.view_name}")
         self.query_one(Hint).show(view.hint())
-        self.query_one(KeyLine).show(_obeyed_while_typing(actions) if _is_of_a_form(self.focused) else actions)
+        self.query_one(KeyLine).show(
+            _obeyed_while_typing(actions) if _is_of_a_form(self.focused) else _ranked(actions, view)
+        )
         self._banner()
         self._status()
 
@@ -308,7 +312,7 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
     def actions(self) -> list[Action]:
         """What a person can do in the view they are in."""
         actions = available(self.registry, self.view_name, self.session.store.backend.capabilities, self.read_only)
-        hidden = set() if self._tour.is_on else {"tour_next", "tour_end"}
+        hidden = set() if self._tour.is_telling else {"tour_next", "tour_end"}
         if len(self.sessions) <= 1:
             hidden.add("next_cluster")
         if self.session.watching is None:
@@ -475,16 +479,18 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
     def begin_tour(self) -> None:
         """Show the first hint."""
         self._tour.begin()
-        self.set_class(self._tour.is_on, "-touring")
         self._around()
 
     def end_tour(self) -> None:
         """No more hints, where any are shown."""
         self._tour.end()
 
-    def _tour_ended(self, ended: Callable[[], None]) -> None:
-        self.remove_class("-touring")
-        ended()
+    def _tour_place(self) -> tuple[str, frozenset[str]]:
+        """The view one is in, and what keys do there; in a form most are the field's."""
+        if not self.stack:
+            return "", frozenset()
+        is_form = self.view_name in FORM
+        return self.view_name, frozenset(one.name for one in self.actions() if one.while_typing or not is_form)
 
     def do_tour_next(self) -> None:
         self._tour.go_on()
@@ -513,14 +519,19 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
         await self.go("history")
 
     async def do_show_alerts(self) -> None:
-        if self.session.watching is not None:
-            await self.go("alerts")
+        if self.session.watching is None:
+            self.notify(UNWATCHED, timeout=5)
+            return
+        await self.go("alerts")
 
     def alerts_changed(self, session: ClusterSession) -> None:
         """What is wrong was judged anew."""
-        if session is self.session and self.stack and self.view_name == "alerts":
+        if self.shows_alerts(session):
             self.view.alerts_changed()  # type: ignore[attr-defined]
         self._around()
+
+    def shows_alerts(self, session: ClusterSession) -> bool:
+        return session is self.session and bool(self.stack) and self.view_name == "alerts"
 
     async def do_show_clusters(self) -> None:
         await self.go("clusters")
@@ -592,17 +603,21 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
     def do_help(self) -> None:
         words = Text()
         actions = self.actions()
-        for action in _obeyed_while_typing(actions) if _is_of_a_form(self.focused) else actions:
-            words.append(f"  {key_sign(action.key):<12}", "bold")
-            words.append(f"{action.words}\n")
-        if isinstance(self.view, TableView):
-            words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
-        if self.view_name not in FORM:
-            words.append("\n  ↑ ↓ j k     move      pgup pgdn home end   further\n")
-        else:
-            words.append("\n  ↑ ↓ tab     move      pgup pgdn   the script\n")
-            words.append("  enter       lists what a field may hold, or moves on; in several lines a new one\n")
-            words.append("  →           takes what is suggested      space   folds or shows a heading's fields\n")
+        is_typing = _is_of_a_form(self.focused)
+        groups = [("", _obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.view_name)
+        for number, (heading, group) in enumerate(groups):
+            if heading:
+                words.append(f"\n{heading}\n" if number else f"{heading}\n", "bold")
+            for action in group:
+                words.append_text(_help_line(key_sign(action.key), action.words))
+            if number == 0:
+                words.append("\n")
+                for keys, meaning in self.view.help_moving():
+                    words.append_text(_help_line(keys, meaning))
+                if isinstance(self.view, TableView):
+                    words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
+                if (signs := self.view.help_signs()).plain:
+                    words.append("\nsigns\n", "bold").append_text(signs)
         if isinstance(self.view, TableView):
             words.append("\nfilters\n", "bold")
             words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
@@ -610,9 +625,20 @@ class MainScreen(TrainActions, SwitchActions, Submitting, Alerting, Screen[None]
         self.app.push_screen(WordsDialog(f"help: {self.view_name}", words))
 
 
+def _help_line(keys: str, words: str) -> Text:
+    gap = " " * max(2, 12 - cell_len(keys))
+    return Text.assemble(("  ", ""), (keys, "bold"), f"{gap}{words}\n")
+
+
 def _is_of_a_form(widget: Widget | None) -> bool:
     """Whether keys are a field's of a view's form, all but those that are meant for it while one types."""
     return bool(getattr(widget, "takes_typing", False))
+
+
+def _ranked(actions: Sequence[Action], view: View) -> list[Action]:
+    """With the ranks that a view gives some as things stand."""
+    ranks = view.key_ranks()
+    return [replace(one, shown=ranks.get(one.name, one.shown)) for one in actions]
 
 
 def _obeyed_while_typing(actions: Sequence[Action]) -> list[Action]:

@@ -16,11 +16,13 @@ from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.screens.alerting import UNWATCHED
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column
+from hpcdash.watch.titles import title_of
 
 if TYPE_CHECKING:
     # The watchdogs are loaded when something is first judged.
@@ -34,6 +36,7 @@ ALERTS = pa.schema(
         ("severity", WORD),
         ("since", TIME),
         ("rule", WORD),
+        ("title", WORD),
         ("id", TEXT),
         ("words", TEXT),
         ("next_step", TEXT),
@@ -111,7 +114,7 @@ class AlertsView(TableView):
         return "nothing is wrong" if self._has_looked else "looking …"
 
     def _waiting_words(self) -> str:
-        return "nothing is watched here"
+        return UNWATCHED
 
     def source(self) -> pa.Table | None:
         board = self.board
@@ -204,7 +207,7 @@ class AlertsView(TableView):
         for problem in self.board.problems if self.board is not None else ():
             words.append(f"\n{visible(problem)}", "dim")
         words.rstrip()
-        self.app.push_screen(WordsDialog(f"alert: {visible(row['rule'])}", words))
+        self.app.push_screen(WordsDialog(visible(row["title"]), words))
 
 
 def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
@@ -218,11 +221,12 @@ def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
                 "severity": finding.severity.word,
                 "since": datetime.fromtimestamp(int(state.since), UTC),
                 "rule": finding.rule,
+                "title": title_of(finding.rule, finding.aspect),
                 "id": finding.subject,
                 "words": finding.words,
                 "next_step": finding.next_step,
                 "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
-                "name": f"{finding.rule} {finding.words}",
+                "name": f"{finding.rule} {title_of(finding.rule, finding.aspect)} {finding.words}",
                 "user": None,
             }
         )

@@ -91,6 +91,15 @@ class SubmitView(SubmitTiming):
         self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
         self._arrange()
 
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        return (
+            ("↑ ↓ tab", "move"),
+            ("pgup pgdn", "the script"),
+            ("enter", "lists what a field may hold, or moves on; in several lines a new one"),
+            ("→", "takes what is suggested"),
+            ("space", "folds or shows a heading's fields"),
+        )
+
     def take_focus(self) -> None:
         if self._is_narrow and self.page_shown != FORM:
             self.screen.set_focus(self.page)

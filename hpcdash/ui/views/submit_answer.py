@@ -123,6 +123,8 @@ def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], st
         if looked.links > 1:
             first.append(f"   × {looked.links} in a chain", "bold")
     lines = [first]
+    if looked.saving:
+        lines.append(Text(visible(looked.saving)))
     if looked.is_whole and looked.script:
         lines.append(start)
     lines += [Text(f"! {visible(words)}") for words in asides[:_MOST_ASIDES]]

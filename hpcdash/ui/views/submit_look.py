@@ -28,8 +28,9 @@ _NO_COMMAND_YET = "# what runs comes here"
 class Look:
     """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
 
-    `words` say what it comes to; `script` is what would be submitted, '' where nothing can be told yet. `text` is what
-    is kept of it: the request as TOML, or the script.
+    `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that
+    come one after another, None where that is not known. `script` is what would be submitted, '' where nothing can be
+    told yet; `text` is what is kept of it: the request as TOML, or the script.
     """
 
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -46,6 +47,8 @@ class Look:
     links: int = 1
     # Where it goes: the one that is named, or the one that is taken where none is.
     queue: str = ""
+    saving: str = ""
+    run_seconds: int | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -158,7 +161,15 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         request if reading.request is not None else None,
         links=reading.links,
         queue=asked.queue,
+        run_seconds=_run_seconds(asked, reading.links),
     )
+
+
+def _run_seconds(request: Request, links: int) -> int | None:
+    """A job's time, of a chain or of an array one at a time that of all together."""
+    array = request.array
+    tasks = array.count if array is not None and array.throttle == 1 else 1
+    return None if request.limit_seconds is None else request.limit_seconds * links * tasks
 
 
 def _named(texts: Mapping[str, str]) -> tuple[str, str]:

@@ -108,6 +108,7 @@ class SubmitTiming(SubmitPage):
     async def look_now(self) -> Look:
         """What stands there now, looked at; it is on the screen too."""
         from hpcdash.ui.views.submit_look import look_at_request, look_at_script
+        from hpcdash.ui.views.submit_saving import with_saving
 
         draft = self.draft()
         if self._is_as_it_is:
@@ -115,13 +116,23 @@ class SubmitTiming(SubmitPage):
             looked = await asyncio.to_thread(look_at_script, draft, self.launches, self.offers, content, self.last)
         else:
             looked = await asyncio.to_thread(look_at_request, draft, self.launches, self.offers, self._root, self.last)
+            board = self.session.watching
+            rules = board.settings.saves if board is not None else ()
+            looked = with_saving(looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)])
         is_other = (looked.lines, looked.difference) != (self.seen.lines, self.seen.difference)
         if looked.script or looked.is_whole or self._is_as_it_is:
             self.seen = looked
         else:
             # What was last whole stays to be read.
             self.seen = replace(
-                self.seen, problems=looked.problems, warnings={}, asides=(), words="", request=None, links=looked.links
+                self.seen,
+                problems=looked.problems,
+                warnings={},
+                asides=(),
+                words="",
+                saving="",
+                request=None,
+                links=looked.links,
             )
             is_other = False
         self._tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from hpcdash.watch.message import Message
@@ -83,11 +83,6 @@ async def deliver(
     if dry_run:
         return tuple(Delivery(way.name, False, 0) for way in ways)
     return tuple(await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways)))
-
-
-def is_told(deliveries: Sequence[Delivery]) -> bool:
-    """Whether anyone was reached, or nobody was to be."""
-    return not deliveries or any(delivery.reached for delivery in deliveries)
 
 
 async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: Sleep) -> Delivery:

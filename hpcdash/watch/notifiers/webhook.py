@@ -71,9 +71,9 @@ class WebhookNotifier:
             if isinstance(reason, ssl.SSLCertVerificationError):
                 step = "Name the certificates it is to be verified with: ca_file."
                 raise self._failure(f"its certificate: {reason.verify_message}", step, is_lasting=True) from None
-            raise self._failure(str(reason)) from None
+            raise self._failure(_why(reason)) from None
         except (OSError, http.client.HTTPException) as error:
-            raise self._failure(str(error) or type(error).__name__) from None
+            raise self._failure(_why(error)) from None
 
     def _body(self, message: Message) -> bytes:
         if self._settings.form == "json":
@@ -117,6 +117,11 @@ class WebhookNotifier:
         secrets += [word for value in self._settings.headers.values() for word in value.split()]
         words = f"{self.name}: {without_secrets(why, secrets)}"
         return NotifyFailed(words, next_step, is_lasting=is_lasting, retry_seconds=retry_seconds)
+
+
+def _why(error: object) -> str:
+    """`Connection refused`, without the number that it has."""
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
 def _retry_seconds(text: str | None) -> float | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import format_duration
-from hpcdash.watch.findings import Finding, Severity, shown
+from hpcdash.domain.units import MINUTE
+from hpcdash.watch.findings import Finding, Severity, job_words, shown
 from hpcdash.watch.rules.rows import Row, rows_where
 from hpcdash.watch.settings import CheckpointWatch
 
@@ -28,13 +30,17 @@ class Saves:
 
 
 @dataclass(frozen=True, slots=True)
-class QosFacts:
-    """What a QoS does to its jobs when others need their place: `preempt_mode` in the scheduler's words, the cluster's
-    own where the QoS says `cluster`; `grace_seconds` from the first signal to the end, None where it is not known."""
+class GraceFacts:
+    """What a QoS, or a queue, does to its jobs when others need their place.
+
+    `preempt_mode` in the scheduler's words, '' where it says none; `grace_seconds` from the first signal to the end,
+    None where it is not known. `is_preempted`: there are others that its jobs have to make way for.
+    """
 
     name: str
     preempt_mode: str = ""
     grace_seconds: float | None = None
+    is_preempted: bool = True
 
 
 def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]:
@@ -60,37 +66,67 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
             continue
         can_save = ends - now >= watch.save_seconds + watch.spare_seconds
         words = (
-            f"job {shown(job.job_id)} ends in {format_duration(ends - now)}, its next save is over in "
-            f"{format_duration(saved - now)}: {format_duration(ends - last)} of training would be lost"
+            f"{job_words(job.job_id, row['name'])} ends in {_span(ends - now)}, its next save is over in "
+            f"{_span(saved - now)}: {_span(ends - last)} of training would be lost"
         )
-        step = f"hpcdash save-switch {shown(job.job_id)}, or alter --time" if can_save else "hpcdash alter JOB --time"
+        longer = f"hpcdash alter {shown(job.job_id)} --time"
+        step = f"hpcdash save-switch {shown(job.job_id)}, or {longer}" if can_save else longer
         severity = Severity.WARNING if can_save else Severity.CRITICAL
-        found.append(Finding(END, job.job_id, severity, words, step))
+        found.append(Finding(END, job.job_id, severity, words, step, name=row["name"] or ""))
     return found
 
 
-def grace_too_short(jobs: pa.Table, qos: Mapping[str, QosFacts], saves: Iterable[Saves]) -> list[Finding]:
-    """One for each job that runs or waits in a QoS whose grace is shorter than a save; `qos` is by name."""
+def grace_too_short(
+    jobs: pa.Table,
+    qos: Mapping[str, GraceFacts],
+    saves: Iterable[Saves],
+    queues: Mapping[str, GraceFacts] | None = None,
+) -> list[Finding]:
+    """One for each job or array that runs or waits where it may be preempted with a grace shorter than a save.
+
+    `qos` and `queues` are by name. Where the QoS has to make way but does not say how, its queue does.
+    """
     plans = list(saves)
     rows = _rows(jobs, plans, JobState.RUNNING, JobState.PENDING, JobState.HELD)
-    found = []
+    found: dict[str, Finding] = {}
     for job in plans:
         row = rows.get(job.job_id)
-        facts = qos.get(row["qos"] or "") if row is not None else None
-        if facts is None or facts.grace_seconds is None or facts.grace_seconds >= job.watch.save_seconds:
+        if row is None:
             continue
-        if not _ENDS_THE_JOB & set(facts.preempt_mode.lower().replace("+", ",").split(",")):
+        own, queue = qos.get(row["qos"] or ""), (queues or {}).get(first_queue(row))
+        if own is not None and own.is_preempted:
+            facts, what = own, "QoS"
+        elif queue is not None and queue.is_preempted:
+            facts, what = queue, "partition"
+        else:
             continue
+        mode = facts.preempt_mode or (queue.preempt_mode if queue is not None else "")
+        if facts.grace_seconds is None or facts.grace_seconds >= job.watch.save_seconds:
+            continue
+        if not _ENDS_THE_JOB & set(mode.lower().replace("+", ",").split(",")):
+            continue
+        # Of an array each task has the same, and it is told once.
+        subject = str(row["array_id"] or row["id"])
         words = (
-            f"job {shown(job.job_id)}: its QoS {shown(facts.name)} preempts ({shown(facts.preempt_mode)}) with a grace "
-            f"of {format_duration(facts.grace_seconds)}, a save takes {format_duration(job.watch.save_seconds)}"
+            f"{job_words(subject, row['name'])}: its {what} {shown(facts.name)} preempts ({shown(mode)}) with a "
+            f"grace of {_span(facts.grace_seconds)}, a save takes {_span(job.watch.save_seconds)}"
         )
-        step = "Save more often, or take a QoS that is not preempted."
-        found.append(Finding(GRACE, job.job_id, Severity.WARNING, words, step))
-    return found
+        step = f"Save more often, or take a {what} that is not preempted."
+        found.setdefault(subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or ""))
+    return list(found.values())
+
+
+def first_queue(row: Mapping[str, Any]) -> str:
+    """The first of the partitions that a job names, '' where it names none."""
+    return str(row["queue"] or "").partition(",")[0]
 
 
 def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str, Row]:
     """By id, of the jobs that are meant and in one of the states."""
     wanted = [job.job_id for job in saves]
     return {row["id"]: row for row in rows_where(jobs, id=wanted, state=tuple(map(str, states)))}
+
+
+def _span(seconds: float) -> str:
+    """As span_words, to the second below ten minutes: a grace of 90 s is less than a save of 100 s."""
+    return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else span_words(seconds)

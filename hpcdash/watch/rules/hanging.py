@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import format_duration
-from hpcdash.watch.findings import Finding, shown
+from hpcdash.watch.findings import Finding, Severity, job_words, shown
 from hpcdash.watch.rules.rows import rows_where
 from hpcdash.watch.settings import HangingWatch
 
 RULE = "is-hanging"
+UNSEEN = "cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +39,28 @@ def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, n
     """One for each running job whose log has been the same for longer than the limit, its start counted in."""
     followed = list(logs)
     running = rows_where(jobs, id=[log.job_id for log in followed], state=(JobState.RUNNING,))
-    started = {row["id"]: row["started_at"] for row in running}
+    rows = {row["id"]: row for row in running}
     found = []
     for log in followed:
-        if log.job_id not in started:
+        if log.job_id not in rows:
             continue
-        began_at = started[log.job_id]
+        began_at = rows[log.job_id]["started_at"]
         silent = now - max(log.same_since, began_at.timestamp() if began_at is not None else log.same_since)
         if silent <= watch.limit_seconds:
             continue
-        grown = "is not there" if log.size_bytes is None else "has not grown"
-        words = f"job {shown(log.job_id)}: its log {shown(log.path)} {grown} for {format_duration(silent)}"
+        grown = "has not been there" if log.size_bytes is None else "has not grown"
+        who = job_words(log.job_id, rows[log.job_id]["name"])
+        words = f"{who}: its log {grown} for {span_words(silent)}: {shown(log.path)}"
         step = (
             "A job that hangs does not see a kill switch or a save switch: "
-            f"look at its stacks, or hpcdash cancel {shown(log.job_id)}"
+            f"hpcdash stacks {shown(log.job_id)} shows where it stands; hpcdash cancel {shown(log.job_id)}"
         )
-        found.append(Finding(RULE, log.job_id, watch.severity, words, step))
+        found.append(Finding(RULE, log.job_id, watch.severity, words, step, name=rows[log.job_id]["name"] or ""))
     return found
+
+
+def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
+    """That nobody knows whether a job hangs: its log cannot be looked at."""
+    words = f"whether {job_words(job_id, name)} hangs cannot be seen: {shown(why)}"
+    step = "Have it write to a file that the login node sees, and name that under [[watch.hanging]]: log"
+    return Finding(RULE, job_id, Severity.INFO, words, step, aspect=UNSEEN, name=name)

@@ -1,43 +1,91 @@
-"""What metrics say that is wrong with a training: loss spikes, nan. Knows no metric and no log."""
+"""What is wrong with a training by its metrics, and whether it ends in its time. Knows no log, and finds no spike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import Any
 
-from hpcdash.watch.findings import Finding, Severity, shown
+from hpcdash.domain.stakes import span_words
+from hpcdash.watch.findings import Finding, Severity, finding_key, job_words, shown
+from hpcdash.watch.settings import LossWatch
+from hpcdash.watch.tails import Course, Noticed
 
 RULE = "loss"
-_GRAVE = frozenset({"nan", "inf", "diverged"})
+LATE = "ends-late"
+STALL = "stall"
+LIMIT = "limit"
+_GRAVE = frozenset({"nan", "inf", "divergence"})
+# Of the spikes of a metric the newest are shown.
+_MOST_MOMENTS = 3
+# Near the limit a pace that is measured anew each round would tell and take back.
+_CERTAIN_PART = 1.05
 
 
-class MetricFinding(Protocol):
-    """What is conspicuous in a metric: `kind` is nan, inf, spike, diverged, … and `words` say it on one line."""
-
-    @property
-    def metric(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def words(self) -> str: ...
-
-
-def losses(job_id: str, conspicuous: Iterable[MetricFinding]) -> list[Finding]:
-    """One for each metric and kind of trouble of a job, with its last words; nan, inf and diverged are grave."""
-    latest: dict[tuple[str, str], MetricFinding] = {}
-    for one in conspicuous:
-        latest[one.metric, one.kind] = one
-    step = f"hpcdash metrics {shown(job_id)}; hpcdash save-switch {shown(job_id)} keeps it as it is"
-    return [
-        Finding(
+def losses(job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str = "") -> list[Finding]:
+    """One for each metric and lasting trouble, and one for each moment, by its step; kinds that are not watched are
+    left out."""
+    found: list[Finding] = []
+    moments: dict[tuple[str, str], list[Finding]] = {}
+    who = shown(job_id)
+    for one in noticed:
+        if one.kind not in watch.kinds:
+            continue
+        is_grave = one.kind in _GRAVE and not one.is_moment
+        step = f"hpcdash metrics {who}; hpcdash save-switch {who} keeps it as it is"
+        if one.kind == STALL:
+            step = f"hpcdash log {who} -f; hpcdash stacks {who}"
+        finding = Finding(
             RULE,
             job_id,
-            Severity.CRITICAL if kind in _GRAVE else Severity.WARNING,
-            f"job {shown(job_id)}: {shown(one.words)}",
+            watch.severity if is_grave else Severity.WARNING,
+            f"{job_words(job_id, name)}: {shown(one.metric)}: {shown(one.words)}",
             step,
-            aspect=f"{kind} {metric}".replace("/", "|"),
+            aspect=_aspect(one),
+            is_moment=one.is_moment,
+            name=name,
         )
-        for (metric, kind), one in latest.items()
-    ]
+        if one.is_moment:
+            moments.setdefault((one.metric, one.kind), []).append(finding)
+        else:
+            found.append(finding)
+    return [*found, *(finding for newest in moments.values() for finding in newest[-_MOST_MOMENTS:])]
+
+
+def stall_key(job_id: str, metric: str) -> str:
+    """The key of a job's stall."""
+    return finding_key(RULE, job_id, _aspect(Noticed(metric, STALL, "")))
+
+
+def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
+    """That a training's metrics cannot be read: its log cannot be looked at."""
+    words = f"how the training of {job_words(job_id, name)} goes cannot be seen: {shown(why)}"
+    step = "Have it write to a file that the login node sees, and name that under [[watch.losses]]: log"
+    return Finding(RULE, job_id, Severity.INFO, words, step, aspect="cannot be seen", name=name)
+
+
+def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting: int) -> list[Finding]:
+    """At most one: a running job (a row of domain.schema.JOBS) will not be at its final step by its time limit, and of
+    its train fewer jobs or tasks wait than that takes. `waiting` counts those that will start; `now` is an epoch."""
+    if course is None or course.seconds_per_step is None or row["ends_at"] is None or not row["limit_seconds"]:
+        return []
+    work = max(0, course.last_step - course.step) * course.seconds_per_step
+    left = max(0.0, row["ends_at"].timestamp() - now)
+    if work <= left * _CERTAIN_PART:
+        return []
+    needed = ceil((work - left) / row["limit_seconds"])
+    if waiting >= needed:
+        return []
+    who = shown(row["id"])
+    tasks = f"{needed} more array task" + ("s" if needed > 1 else "")
+    words = (
+        f"{job_words(who, row.get('name'))} gets to its final step, {course.last_step}, in {span_words(work)}, its "
+        f"limit is in {span_words(left)}: needs {tasks}, {waiting or 'none'} {'wait' if waiting > 1 else 'waits'}"
+    )
+    step = f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter {who} --time"
+    return [Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")]
+
+
+def _aspect(one: Noticed) -> str:
+    where = f"@{one.begin:.10g}" if one.is_moment else ""
+    return f"{one.kind} {one.metric}{where}".replace("/", "|")

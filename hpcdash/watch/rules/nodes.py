@@ -30,6 +30,11 @@ def drained_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Find
     return found
 
 
+def spares_subject(watch: NodesWatch) -> str:
+    """What a finding about spares is about."""
+    return ",".join(watch.queues) or "all nodes"
+
+
 def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Finding]:
     """At most one: idle nodes are less than a share of those in use."""
     watch = watch or NodesWatch()
@@ -46,7 +51,7 @@ def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Findin
         f"{100 * idle / in_use:.1f} % spare, under {100 * watch.least_spare_share:g} %"
     )
     step = "A job that loses a node may have to wait for another: free some, or ask the site to return drained ones."
-    return [Finding(SPARES, ",".join(watch.queues) or "all nodes", Severity.WARNING, words, step)]
+    return [Finding(SPARES, spares_subject(watch), Severity.WARNING, words, step)]
 
 
 def _rows(nodes: pa.Table, watch: NodesWatch, states: tuple[NodeState, ...]) -> list[Row]:

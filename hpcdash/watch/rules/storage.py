@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdash.domain.units import DAY, HOUR, format_count, format_duration, format_memory
+from hpcdash.domain.stakes import span_words
+from hpcdash.domain.units import DAY, HOUR, format_count, format_memory
 from hpcdash.watch.findings import Finding, Severity, shown
 from hpcdash.watch.settings import StorageWatch
 from hpcdash.watch.usage import Usage
@@ -78,7 +79,7 @@ def _judge(
         if seconds <= watch.forecast_seconds:
             grave = Severity.CRITICAL if seconds <= watch.critical_seconds else Severity.WARNING
             severity = max(severity or grave, grave)
-            words.append(f"at {_amount(aspect, grown)} a day full in {format_duration(seconds)}")
+            words.append(f"at {_amount(aspect, grown)} a day full in {span_words(seconds)}")
     if severity is None:
         return None
     told = f"{usage.source}, which may lag" + (" and lacks a server's part" if usage.is_inexact else "")

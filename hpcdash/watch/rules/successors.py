@@ -21,11 +21,7 @@ def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> li
         running = [row for row in train.rows if row["state"] in ACTIVE]
         if not running:
             continue
-        waiting = [row for row in train.rows if row["state"] in WAITING]
-        held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
-        never = sum(row["_tasks"] or 1 for row in waiting if never_starts(row["state"], row["reason"]))
-        count = sum(row["_tasks"] or 1 for row in waiting)
-        ready = count - held - never
+        ready, held, never = _waiting(train)
         if ready >= watch.fewest_waiting:
             continue
         last = running[-1]
@@ -39,3 +35,16 @@ def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> li
             step = f"hpcdash release {shown(last['id'])} --train"
         found.append(Finding(RULE, train.units[0].job_id, Severity.WARNING, words, step))
     return found
+
+
+def ready_behind(train: Train) -> int:
+    """How many of a train's jobs and tasks wait and will start by themselves."""
+    return _waiting(train)[0]
+
+
+def _waiting(train: Train) -> tuple[int, int, int]:
+    """(those that will start, those that are held, those that never will) of a train's jobs and tasks that wait."""
+    waiting = [row for row in train.rows if row["state"] in WAITING]
+    held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
+    never = sum(row["_tasks"] or 1 for row in waiting if never_starts(row["state"], row["reason"]))
+    return sum(row["_tasks"] or 1 for row in waiting) - held - never, held, never

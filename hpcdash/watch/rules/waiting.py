@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.columns import text_of
 from hpcdash.domain.states import WAITING, JobState
+from hpcdash.domain.text import clip
 from hpcdash.domain.units import parse_memory
-from hpcdash.watch.findings import Finding, Severity, shown
+from hpcdash.watch.findings import Finding, Severity, job_words, shown
 from hpcdash.watch.rules.rows import rows_where
 
 RULE = "never-starts"
+# (state, reason) in plain words, as Backend.reason_hint.
+ReasonHint = Callable[[str, str | None], str]
+_REASON_CELLS = 80
+_SAID_ALREADY = re.compile(r"^(?:it )?will (?:never|not) start: ")
 _DEPENDENCY = "hpcdash cancel {id}, or submit it anew: what it depends on ended the wrong way."
 _LIMIT = "It asks for more than its limits allow: hpcdash alter {id}, or submit it anew with less."
 _TIME = "hpcdash alter {id} --time with a shorter limit, or another queue."
@@ -54,6 +60,11 @@ _PBS = (
 _PBS_LACKS = re.compile(r"Insufficient amount of .*\(R: (?P<asked>\S+) A: \S+ T: (?P<whole>\S+)\)", re.IGNORECASE)
 
 
+def no_hint(state: str, reason: str | None) -> str:
+    """No words but the scheduler's own."""
+    return ""
+
+
 def never_starts(state: str, reason: str | None) -> str:
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help.
 
@@ -76,8 +87,18 @@ def never_starts(state: str, reason: str | None) -> str:
     return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
 
 
-def waits_for_ever(jobs: pa.Table) -> list[Finding]:
-    """One for each waiting job, or rest of an array, that will never start by itself."""
+def never_words(state: str, reason: str, hint_of: ReasonHint = no_hint) -> str:
+    """`will never start: the partition does not allow what it asks for (PartitionConfig)`."""
+    hint = _SAID_ALREADY.sub("", hint_of(state, reason)).partition(";")[0].partition(": change ")[0]
+    said = clip(shown(reason), _REASON_CELLS)
+    return f"will never start: {shown(hint)} ({said})" if hint else f"will never start: {shown(reason)}"
+
+
+def waits_for_ever(jobs: pa.Table, hint_of: ReasonHint = no_hint) -> list[Finding]:
+    """One for each waiting job, or rest of an array, that will never start by itself.
+
+    `hint_of` gives a scheduler's reason in plain words, '' where it has none.
+    """
     # Queues are long and their reasons few.
     reasons = pc.unique(text_of(jobs["reason"])).to_pylist()
     never = [reason for reason in reasons if never_starts(JobState.PENDING, reason)]
@@ -85,8 +106,9 @@ def waits_for_ever(jobs: pa.Table) -> list[Finding]:
     for row in rows_where(jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)):
         step = never_starts(row["state"], row["reason"])
         if step:
-            words = f"job {shown(row['id'])} ({shown(row['name'])}) will never start: {shown(row['reason'])}"
-            found.append(Finding(RULE, row["id"], Severity.WARNING, words, step.replace("{id}", shown(row["id"]))))
+            words = f"{job_words(row['id'], row['name'])} {never_words(row['state'], row['reason'], hint_of)}"
+            step = step.replace("{id}", shown(row["id"]))
+            found.append(Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or ""))
     return found
 
 

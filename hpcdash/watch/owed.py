@@ -1,0 +1,168 @@
+"""What each channel is to be told in a round: what is new, and what it did not take before. Sends nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcdash.domain.units import DAY
+from hpcdash.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState, Owed, told_first
+from hpcdash.watch.settings import AlertSettings
+
+# What lasts is tried as long as it lasts; what is over, a moment, and what was for a channel that is gone so long.
+LONGEST_OWED_SECONDS = 1.0 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a channel will never be told, and why."""
+
+    channel: str
+    owed: Owed
+    why: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
+
+    sends: dict[str, tuple[Owed, ...]] = field(default_factory=dict)
+    waiting: list[Owed] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+
+
+def plan_round(
+    alerts: Alerts, events: Iterable[AlertEvent], channels: Sequence[str], now: float, settings: AlertSettings
+) -> Plan:
+    """`alerts` are those after the step that gave the `events`; each of `channels` is another one."""
+    new = {event.key: event for event in events}
+    by_channel: dict[str, dict[str, Owed]] = {}
+    for one in alerts.owed:
+        by_channel.setdefault(one.channel, {})[one.key] = one
+    for_all = {one.key: one for one in alerts.owed if one.is_for_all}
+    plan = Plan()
+    for channel in dict.fromkeys((*channels, *by_channel)):
+        before = by_channel.get(channel, {})
+        is_here = channel in channels
+        keys = (*before, *(key for key in (*new, *for_all) if key not in before)) if is_here else tuple(before)
+        sends = []
+        for key in dict.fromkeys(keys):
+            event = new.get(key)
+            owed: Owed | None = before.get(key)
+            if owed is None and key in for_all:
+                # A channel that is new, where nobody took it so far.
+                owed = replace(for_all[key], channel=channel)
+                if key not in alerts.states and not owed.finding.is_moment:
+                    continue
+            if owed is None:
+                assert event is not None
+                sends.append(_fresh(channel, event))
+                continue
+            next_owed = _merged(owed, event, alerts.states.get(key), plan, now, is_here=is_here)
+            if next_owed is None:
+                continue
+            if not is_here or alerts.keeps_back(next_owed, now, settings):
+                plan.waiting.append(next_owed)
+            else:
+                sends.append(next_owed)
+        if sends:
+            plan.sends[channel] = tuple(sorted(sends, key=told_first))
+    return plan
+
+
+def owed_after(plan: Plan, reached: Collection[str]) -> tuple[Owed, ...]:
+    """What is owed once the channels that were `reached` have taken what they were sent."""
+    taken = {one.key for channel in reached for one in plan.sends[channel]}
+    left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
+    return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
+
+
+def event_of(owed: Owed, now: float) -> AlertEvent:
+    """What is owed as it is told now."""
+    before = AlertState(owed.finding, owed.since)
+    return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
+
+
+def lost_words(lost: Iterable[Lost]) -> list[str]:
+    """A line for each channel and reason."""
+    grouped: dict[tuple[str, str], list[Owed]] = {}
+    for one in lost:
+        grouped.setdefault((one.channel, one.why), []).append(one.owed)
+    return [
+        f"{channel} was never told: {many[0].ending or many[0].finding.words}"
+        + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
+        + f"; {why}"
+        for (channel, why), many in grouped.items()
+    ]
+
+
+def channels_of(names: Iterable[str]) -> list[str]:
+    """A name for each of several notifiers, whose own may be the same: the second of a name is `NAME (2)`."""
+    counts: dict[str, int] = {}
+    channels = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        channels.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return channels
+
+
+def new_of(plan: Plan, events: Sequence[AlertEvent], now: float) -> tuple[AlertEvent, ...]:
+    """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
+    known = {event.key for event in events}
+    earlier: Mapping[str, AlertEvent] = {
+        one.key: event_of(one, now)
+        for sends in plan.sends.values()
+        for one in sends
+        if one.is_for_all and one.key not in known
+    }
+    together = (*events, *earlier.values())
+    return tuple(sorted(together, key=told_first))
+
+
+def again_of(plan: Plan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
+    """(channel, what it is told that others know already); `told` are the keys of what nobody has taken yet."""
+    return tuple(
+        (channel, event_of(one, now)) for channel, sends in plan.sends.items() for one in sends if one.key not in told
+    )
+
+
+def _fresh(channel: str, event: AlertEvent) -> Owed:
+    is_first = event.kind is AlertKind.RAISED
+    return Owed(
+        channel,
+        event.kind,
+        event.finding,
+        event.since,
+        event.at,
+        is_known=not is_first,
+        is_for_all=True,
+        ending=event.ending,
+    )
+
+
+def _merged(
+    owed: Owed, event: AlertEvent | None, state: AlertState | None, plan: Plan, now: float, *, is_here: bool
+) -> Owed | None:
+    """What is owed now that an event came, or none did; None where there is nothing to tell any more."""
+    if event is not None and event.kind.is_end:
+        if owed.is_known:
+            return replace(_fresh(owed.channel, event), is_for_all=owed.is_for_all)
+        why = "it is over" if event.kind is AlertKind.RECOVERED else "it is no longer watched"
+        plan.lost.append(Lost(owed.channel, owed, why))
+        return None
+    if event is not None:
+        if not owed.is_known or event.kind is AlertKind.RAISED:
+            kind = AlertKind.RAISED
+        else:
+            kind = AlertKind.WORSENED if AlertKind.WORSENED in (owed.kind, event.kind) else event.kind
+        return replace(owed, kind=kind, finding=event.finding, since=event.since, ending="")
+    is_late = now - owed.owed_at > LONGEST_OWED_SECONDS
+    is_lasting = not owed.kind.is_end and not owed.finding.is_moment
+    if is_lasting and state is None:
+        if not owed.is_known:
+            plan.lost.append(Lost(owed.channel, owed, "it is over"))
+        return None
+    if is_late and not (is_lasting and is_here):
+        plan.lost.append(Lost(owed.channel, owed, "it did not take it for a day"))
+        return None
+    return replace(owed, finding=state.finding) if is_lasting and state is not None else owed

@@ -1,0 +1,178 @@
+"""What a training's log tells from round to round: nan, spikes each once, a stall, and whether it ends in its time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from hpcdash.watch.findings import Finding, Severity
+from hpcdash.watch.rules.losses import ends_late, losses
+from hpcdash.watch.settings import LOSS_KINDS, LossWatch
+from hpcdash.watch.tails import Course, LogTail, TailBytes
+from hpcdash.watch.training import MOST_POINTS, course, noticed, read_from, read_on
+
+NOW = 1_790_000_000.0
+STEPS = 5000
+NOISE = random.Random(7)
+
+
+def lines(steps: Iterable[int], loss: Any = None, *, stamped: bool = False) -> bytes:
+    written = []
+    for step in steps:
+        value = loss(step) if loss is not None else 2 + math.exp(-step / 500) + NOISE.gauss(0, 0.02)
+        stamp = f"[{datetime.fromtimestamp(step, UTC):%Y-%m-%d %H:%M:%S}] " if stamped else ""
+        written.append(f"{stamp}iteration {step}/{STEPS} | lm loss: {value:.6E} | grad norm: 0.9 |\n")
+    return "".join(written).encode()
+
+
+class Log:
+    """A log that is looked at round by round, as the script does it; what is remembered goes through JSON."""
+
+    def __init__(self, most_bytes: int = 1 << 20) -> None:
+        self.content = b""
+        self.tail: LogTail | None = None
+        self.now = NOW
+        self.most = most_bytes
+        self.sent = 0
+
+    def round(self, added: bytes = b"", *, age: float = 0.0, seconds: float = 600) -> list[Finding]:
+        self.content += added
+        self.now += seconds
+        begin = 0 if self.tail is None else read_from(self.tail)
+        if self.tail is not None and self.tail.is_done and self.tail.read_to == len(self.content):
+            begin = len(self.content)
+        begin = max(begin, len(self.content) - self.most)
+        piece = TailBytes("1:2", len(self.content), age, begin, self.content[begin:])
+        self.sent += len(piece.content)
+        tail = read_on(self.tail, piece, self.now)
+        self.tail = msgspec.json.decode(msgspec.json.encode(tail), type=LogTail)
+        found = losses("7", noticed(self.tail, self.now), LossWatch(LOSS_KINDS))
+        self.tail = msgspec.json.decode(msgspec.json.encode(self.tail), type=LogTail)
+        return found
+
+
+def spiked(step: int) -> float:
+    return 2 + NOISE.gauss(0, 0.02) + (3 if 640 <= step < 650 else 0)
+
+
+def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
+    log = Log()
+    assert log.round(lines(range(1, 200))) == []
+    (found,) = log.round(lines(range(200, 240), lambda step: float("nan")))
+    assert (found.severity, found.is_moment) == (Severity.CRITICAL, False)
+    assert found.words.startswith("job 7: lm loss: nan first at 200 ")
+    assert "save-switch 7" in found.next_step
+    assert log.round(lines(range(240, 300), lambda step: float("nan")))[0].key == found.key
+    assert log.round(lines(range(300, 330))) == []
+
+
+def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
+    log = Log()
+    log.round(lines(range(1, 200)))
+    (found,) = log.round(lines([200], lambda step: float("nan")) + lines(range(201, 260)))
+    assert (found.severity, found.is_moment) == (Severity.WARNING, True)
+
+
+def test_a_spike_is_one_moment_with_its_step_whatever_else_the_log_gets() -> None:
+    log = Log(most_bytes=64_000)
+    keys = set()
+    for begin in range(1, 4801, 300):
+        found = log.round(lines(range(begin, begin + 300), spiked))
+        keys |= {one.key for one in found}
+        assert not found or "spike at 640" in found[0].words
+    assert keys == {"loss/spike lm loss@640/7"}
+    assert log.tail is not None
+    assert len(log.tail.metrics["lm loss"].x) // 8 <= MOST_POINTS + 64
+
+
+def test_only_what_is_new_and_a_little_before_is_read() -> None:
+    log = Log()
+    log.round(lines(range(1, 3000)))
+    log.sent = 0
+    added = lines(range(3000, 3050))
+    log.round(added)
+    assert log.sent < len(added) + 20_000
+    log.round(age=60)
+    log.sent = 0
+    log.round(age=660)
+    assert log.sent == 0
+
+
+def test_a_log_whose_beginning_is_too_long_to_be_read_is_read_from_its_end() -> None:
+    log = Log(most_bytes=20_000)
+    log.round(lines(range(1, 3000)))
+    (found,) = log.round(lines(range(3000, 3010), lambda step: float("inf")), age=60)
+    assert found.words.startswith("job 7: lm loss: inf first at 3 000")
+
+
+def test_a_run_that_begins_anew_from_a_checkpoint_leaves_what_it_repeats_behind() -> None:
+    log = Log()
+    log.round(lines(range(1, 400)) + lines(range(400, 420), lambda step: float("nan")))
+    assert log.round(lines(range(350, 430))) == []
+
+
+def test_a_log_under_the_same_name_that_is_another_is_read_anew() -> None:
+    log = Log()
+    log.round(lines(range(1, 400), lambda step: float("nan")))
+    log.content = b""
+    assert log.round(lines(range(1, 50))) == []
+
+
+def test_divergence_is_grave_and_a_training_that_diverges_is_no_spike() -> None:
+    log = Log()
+    log.round(lines(range(1, 600)))
+    kinds = [
+        one.aspect.split()[0]
+        for one in log.round(lines(range(600, 800), lambda step: 2 + (step - 600) / 20 + NOISE.gauss(0, 0.02)))
+    ]
+    assert kinds == ["divergence"]
+
+
+def test_no_sample_for_much_longer_than_usual_is_a_stall_by_our_clock() -> None:
+    log = Log()
+    assert log.round(lines(range(1000, 1100), stamped=True), age=5) == []
+    assert log.round(age=35, seconds=30) == []
+    (found,) = log.round(b"still loading\n" * 20, age=0, seconds=270)
+    assert "no sample for 5.1 min after 1 099; usual is every 1 s" in found.words
+    assert log.round(lines(range(1100, 1110), stamped=True)) == []
+
+
+def test_kinds_that_are_not_watched_are_not_told() -> None:
+    log = Log()
+    log.round(lines(range(1, 200)) + lines(range(200, 240), lambda step: float("nan")))
+    assert log.tail is not None
+    assert losses("7", noticed(log.tail, log.now), LossWatch(("spike",))) == []
+
+
+def row(limit_hours: float, ran_hours: float) -> dict[str, Any]:
+    ends = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=limit_hours - ran_hours)
+    return {"id": "7_1", "ends_at": ends, "limit_seconds": int(limit_hours * 3600)}
+
+
+def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
+    # 30 h to go, 2 h left, tasks of 10 h: three more.
+    stand = Course(step=0, last_step=1080, seconds_per_step=100)
+    (found,) = ends_late(row(10, 8), stand, NOW, waiting=1)
+    assert "needs 3 more array tasks, 1 waits" in found.words
+    assert "--array 1-2%1 --after 7_1" in found.next_step
+    assert ends_late(row(10, 8), stand, NOW, waiting=3) == []
+    assert ends_late(row(40, 8), stand, NOW, waiting=0) == []
+    assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []
+
+
+def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
+    log = Log()
+    log.round(lines(range(1, 100)))
+    assert log.tail is not None
+    assert course(log.tail) == Course(99, STEPS, None)
+    log.round(lines(range(100, 160)), seconds=120)
+    assert course(log.tail) == Course(159, STEPS, 2.0)
+    log.round(b"".join(b"iteration %d/5000 | loss 2.0 | iteration time (s): 3.5\n" % step for step in range(160, 200)))
+    found = course(log.tail)
+    assert found is not None
+    assert found.seconds_per_step == 3.5
