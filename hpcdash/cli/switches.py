@@ -20,7 +20,15 @@ from hpcdash.domain.job_ids import split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_looks import Progress, SwitchLook, folder_words, progress_words, shared_words, warnings
+from hpcdash.domain.switch_looks import (
+    Progress,
+    SwitchLook,
+    folder_words,
+    group_words,
+    progress_words,
+    shared_words,
+    warnings,
+)
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, UsageError
@@ -30,6 +38,7 @@ from hpcdash.stores.switches import Namesakes, Switch, Switches, SwitchRefused
 from hpcdash.ui.session import ClusterSession
 
 _COMMAND_LETTERS = 2000
+_NOBODY_LEFT = "no job that is known to name it runs or waits, and one that starts later would see it"
 
 
 class _Declined(Exception):
@@ -47,6 +56,19 @@ class _Found:
     progress: Progress
     log: str
     dropped_here_seconds_ago: float | None
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
+        return self.look.is_dropped or bool(self.namesakes.rows)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return warnings(self.look, self.switch.kind, self.switch.owner) if self.matters else ()
+
+    @property
+    def words(self) -> str:
+        return progress_words(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago)
 
 
 def run_switch(
@@ -80,13 +102,15 @@ def run_switch(
         for one in found:
             plan = switches.plan_clear if clear else switches.plan_drop
             try:
+                if not clear and not one.matters:
+                    raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "touch makes it all the same.")
                 plans.append((one.switch, plan(one.switch, one.look, one.job_ids)))
             except SwitchRefused as error:
                 if len(found) == 1:
                     raise
                 refused += [Outcome(job_id, False, error.message) for job_id in one.job_ids]
                 continue
-            _announce(one, plans[-1][1], session)
+            _announce(one, plans[-1][1], session, in_full=common.debug)
         if must_ask and plans and not await is_agreed():
             raise _Declined
         outcomes = refused
@@ -143,37 +167,44 @@ async def _switches(
 async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> _Found:
     look = await switches.look(switch)
     namesakes = await switches.namesakes(switch)
-    progress = await switches.progress(look, (*job_ids, *namesakes.job_ids)) if look.is_dropped else Progress()
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
+    progress = await switches.progress(look, (*job_ids, *namesakes.job_ids), here)
     return _Found(switch, job_ids, look, namesakes, progress, await switches.log_words(switch), here)
 
 
-def _announce(one: _Found, plan: Plan, session: ClusterSession) -> None:
-    """What will be done, who sees it and what to know of the folder, on stderr."""
+def _announce(one: _Found, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
+    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
     switch, look = one.switch, one.look
     whose = jobs_words(one.namesakes.rows) if one.namesakes.rows else "no living job"
     deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
     running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
-    told = [*warnings(look, switch.kind, switch.owner), shared_words(switch.kind, running)]
+    told = [*one.warnings, shared_words(switch.kind, running)]
     if plan.request.verb is Verb.KILL_SWITCH:
         told.append("it stays until it is cleared (--clear): what starts later ends at once")
+    command = plan.commands[0]
+    script = shlex.join(command.argv).split("\n") if in_full else []
+    asides = [
+        group_words(look, switch.owner) if one.matters else "",
+        one.namesakes.note,
+        f"log of {switch.job_id}: {one.log}",
+    ]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} ({visible(switch.whence)})",
         f"  folder: {folder_words(look)}",
         f"  {deed}{whose}",
-        *(f"  {visible(words)}" for words in (one.namesakes.note, f"log of {switch.job_id}: {one.log}") if words),
+        *(f"  {visible(words)}" for words in asides if words),
         *(f"  ! {words}" for words in told if words),
-        *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in shlex.join(plan.commands[0].argv).split("\n")),
+        f"  {clip(visible(command.words), _COMMAND_LETTERS)}",
+        *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in script),
     ]
     print("\n".join(lines), file=sys.stderr)
 
 
 def _state_words(one: _Found) -> str:
-    words = progress_words(
-        one.switch.kind, one.look, one.progress, dropped_here_seconds_ago=one.dropped_here_seconds_ago
-    )
-    known = [*warnings(one.look, one.switch.kind, one.switch.owner), visible(one.log), visible(one.namesakes.note)]
-    return "; ".join([words, *(one for one in known if one)])
+    group = group_words(one.look, one.switch.owner) if one.matters else ""
+    log = "" if one.progress.ended and not one.progress.living else visible(one.log)
+    known = [*one.warnings, group, log, visible(one.namesakes.note)]
+    return "; ".join([one.words, *(words for words in known if words)])
 
 
 def _write_json(
@@ -196,25 +227,30 @@ def _write_json(
 def _as_json(one: _Found) -> dict[str, Any]:
     look, progress = one.look, one.progress
     there = bool(look.there)
+    was_dropped = look.is_dropped or one.dropped_here_seconds_ago is not None
     return {
         "job_ids": list(one.job_ids),
         "path": visible(one.switch.path),
         "whence": visible(one.switch.whence),
         "present": str(look.thing),
         "dropped_by": visible(look.file.owner) if look.is_dropped else None,
-        "dropped_seconds_ago": look.age_seconds if look.is_dropped else None,
+        "dropped_seconds_ago": _whole(look.age_seconds) if look.is_dropped else None,
         "folder": visible(look.there) if there else None,
         "folder_owner": visible(look.folder.owner) if there else None,
         "folder_group": visible(look.folder.group) if there else None,
         "group_may_write": look.folder.group_may_write if there else None,
         "may_write": look.may_write if there else None,
         "problem": look.problem or None,
-        "warnings": list(warnings(look, one.switch.kind, one.switch.owner)),
+        "warnings": list(one.warnings),
         "jobs_naming_it": [visible(job_id) for job_id in one.namesakes.job_ids],
         "living": count_jobs(one.namesakes.rows),
-        "ended_since": progress.ended if look.is_dropped else None,
-        "ended_cleanly": progress.clean if look.is_dropped else None,
-        "dropped_here_seconds_ago": one.dropped_here_seconds_ago,
-        "words": progress_words(one.switch.kind, look, progress, dropped_here_seconds_ago=one.dropped_here_seconds_ago),
+        "ended_since": progress.ended if was_dropped else None,
+        "ended_cleanly": progress.clean if was_dropped else None,
+        "dropped_here_seconds_ago": _whole(one.dropped_here_seconds_ago),
+        "words": one.words,
         "log": visible(one.log),
     }
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds)

@@ -74,6 +74,8 @@ class SwitchLook:
     gids: frozenset[int] = frozenset()
     owner_uid: int | None = None
     now: float | None = None
+    # Of the folder's group, as far as it is told: those that have it as their first group are not in it.
+    group_members: tuple[str, ...] = ()
 
     @property
     def is_dropped(self) -> bool:
@@ -137,6 +139,7 @@ def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
         gids=frozenset(int(word) for word in told.get("groups", "").split() if word.isdigit()),
         owner_uid=int(owner_uid) if owner_uid.isdigit() else None,
         now=float(now) if now.isdigit() else None,
+        group_members=tuple(filter(None, told.get("members", "").split(","))),
     )
 
 
@@ -203,12 +206,20 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
         said.append(f"{visible(look.user or 'you')} may not write there: no permission, or the disk is read-only")
     if folder.all_may_write and not folder.is_sticky:
         said.append("anyone at all may write there, drop it and take it away")
-    elif not folder.group_may_write and not folder.all_may_write:
-        more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
-        said.append(f"the group {visible(folder.group)} may not write there: colleagues could not drop it{more}")
     if kind is SwitchKind.SAVE and folder.is_sticky and owner and owner not in (look.user, folder.owner):
         said.append(f"only who makes a file may remove it there: {visible(owner)}'s job could not, and saves once")
     return tuple(said)
+
+
+def group_words(look: SwitchLook, owner: str) -> str:
+    """Of a folder whose group has others in it than oneself and `owner`, that they cannot drop it; '' where they can,
+    or nobody is known to be in it."""
+    folder = look.folder
+    others = [name for name in look.group_members if name not in ("", look.user, owner, folder.owner)]
+    if not look.there or not others or folder.group_may_write or folder.all_may_write:
+        return ""
+    more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
+    return f"others of the group {visible(folder.group)} cannot drop or clear it there{more}"
 
 
 def clear_refusal(look: SwitchLook) -> str:
@@ -235,11 +246,16 @@ def log_words(age_seconds: float | None, problem: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many of the jobs that name a switch live, and how those ended that ended since it was dropped."""
+    """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
+
+    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
+    """
 
     living: int = 0
     ended: int = 0
     clean: int = 0
+    badly: str = ""
+    job_id: str = ""
 
     @property
     def total(self) -> int:
@@ -247,31 +263,43 @@ class Progress:
 
 
 def progress_words(
-    kind: SwitchKind,
-    look: SwitchLook,
-    progress: Progress,
-    removed_at: str = "",
-    dropped_here_seconds_ago: float | None = None,
+    kind: SwitchKind, look: SwitchLook, progress: Progress, dropped_here_seconds_ago: float | None = None
 ) -> str:
     """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
 
-    `removed_at` is the time of day when it was first seen to be gone, '' where it is there or was never seen;
     `dropped_here_seconds_ago` where it was dropped from here and not cleared since.
     """
+    if look.is_dropped:
+        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else came_words(kind, progress)
+        return f"{dropped_words(look)}; {came}"
+    if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
+        return thing_words(look)
+    when = span_words(max(0.0, dropped_here_seconds_ago))
     if kind is SwitchKind.SAVE:
-        if look.is_dropped:
-            return f"{dropped_words(look)}; not seen yet"
-        if look.thing is not Thing.NOTHING or look.problem:
-            return thing_words(look)
-        if removed_at:
-            return f"seen: removed by the program at {removed_at}; its log tells whether the checkpoint is saved"
-        if dropped_here_seconds_ago is not None:
-            when = span_words(max(0.0, dropped_here_seconds_ago))
-            return f"seen: dropped from here {when} ago, and removed by the program since"
-        return thing_words(look)
-    if not look.is_dropped:
-        return thing_words(look)
-    return f"{dropped_words(look)}; {_ends_words(progress)}"
+        return f"seen: dropped from here {when} ago, and removed by the program since"
+    return f"dropped from here {when} ago, and removed since; {came_words(kind, progress)}"
+
+
+def came_words(kind: SwitchKind, progress: Progress) -> str:
+    """`seen: 3 of 5 ended, cleanly`."""
+    if progress.total == 0:
+        return "no job that names it is known to be left"
+    if progress.ended == 0:
+        return "not seen yet"
+    if kind is SwitchKind.SAVE:
+        return f"not seen: {ends_words(progress)}" if not progress.living else f"not seen yet: {ends_words(progress)}"
+    return f"seen: {ends_words(progress)}" if progress.clean else ends_words(progress)
+
+
+def ends_words(progress: Progress) -> str:
+    """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
+    badly = f": {progress.badly}" if progress.badly else ""
+    if progress.total == 1:
+        job = f"job {visible(progress.job_id)}" if progress.job_id else "the job"
+        return f"{job} ended cleanly" if progress.clean else f"{job} ended, and not cleanly{badly}"
+    if progress.clean == progress.ended:
+        return f"{progress.ended} of {progress.total} ended, cleanly"
+    return f"{progress.ended} of {progress.total} ended, {progress.clean} of them cleanly{badly}"
 
 
 def shared_words(kind: SwitchKind, running: int) -> str:
@@ -279,15 +307,3 @@ def shared_words(kind: SwitchKind, running: int) -> str:
     if kind is SwitchKind.KILL or running < 2:
         return ""
     return f"{running} that run name it: the first that looks removes it, and saves alone"
-
-
-def _ends_words(progress: Progress) -> str:
-    if progress.total == 0:
-        return "no job that names it is known to be left"
-    if progress.ended == 0:
-        return "not seen yet"
-    badly = progress.ended - progress.clean
-    how = "cleanly" if not badly else f"{progress.clean} of them cleanly"
-    if progress.total == 1:
-        return "seen: the job ended " + ("cleanly" if not badly else "and not cleanly")
-    return f"seen: {progress.ended} of {progress.total} ended, {how}"

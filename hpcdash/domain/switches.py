@@ -91,25 +91,33 @@ def switch_in_script(kind: SwitchKind, script: str, known: Mapping[str, str]) ->
     `known` are values of variables that the script does not set itself. Nothing is run: of what a script computes the
     names stay in the path.
     """
+    option = re.compile(rf"--{kind}[-_]switch(?:[-_](?:path|file))?(?:=|\s+)(?=[^\s-])")
+    return path_in_script(variable_names(kind), script, known, option)
+
+
+def path_in_script(
+    names: tuple[str, ...], script: str, known: Mapping[str, str], option: re.Pattern[str] | None = None
+) -> NamedSwitch | None:
+    """The path that a batch script sets the first of these variables to, else gives its program behind an option that
+    matches, else sets another of them to. `known` as above."""
     values = dict(known)
-    options = re.compile(rf"--{kind}[-_]switch(?:[-_](?:path|file))?(?:=|\s+)(?=[^\s-])")
-    own, others = variable_names(kind)[0], variable_names(kind)[1:]
+    own, others = names[0], names[1:]
     by_rank: dict[int, NamedSwitch] = {}
     for number, line in enumerate(script.splitlines()[:_MOST_LINES], start=1):
         where = f"line {number} of its script"
         text = line.strip()
         if text.startswith("#"):
             if text.startswith(("#SBATCH", "#PBS")):
-                for name, value in variables_in_list(text, variable_names(kind)).items():
+                for name, value in variables_in_list(text, names).items():
                     by_rank[0 if name == own else 2] = NamedSwitch(*_expanded_path(value, values, f"{name} in {where}"))
             continue
         for name, raw in _assignments(text):
             values[name], unknown = _expanded(raw, values)
             if name == own or name in others:
                 by_rank[0 if name == own else 2] = NamedSwitch(values[name], f"{name} in {where}", unknown)
-        if (option := options.search(text)) is not None:
-            path, unknown = _expanded(_word(text, option.end()), values)
-            name = option[0].rstrip("= \t")
+        if option is not None and (given := option.search(text)) is not None:
+            path, unknown = _expanded(_word(text, given.end()), values)
+            name = given[0].rstrip("= \t")
             by_rank[1] = NamedSwitch(path, f"{name} in {where}", unknown)
     named = [by_rank[rank] for rank in sorted(by_rank) if by_rank[rank].path]
     return named[0] if named else None

@@ -5,8 +5,10 @@ Asks nothing.
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +20,14 @@ from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.switch_looks import Progress
 from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, switch_in_environment
+from hpcdash.domain.words import state_word
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 
 Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
 # Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
-_CLOCKS_APART_SECONDS = 2.0
+CLOCKS_APART_SECONDS = 2.0
 
 
 def living_table(store: ClusterStore) -> pa.Table:
@@ -49,21 +52,39 @@ def living_table(store: ClusterStore) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def progress_of(rows: Iterable[Row], dropped_at: float) -> Progress:
-    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0."""
+def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()) -> Progress:
+    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0.
+
+    Those whose ids are among `were_living` lived when it was dropped, whatever the clocks say.
+    """
+    since = math.inf if dropped_at is None else dropped_at - CLOCKS_APART_SECONDS
     living = ended = clean = 0
+    badly: Counter[str] = Counter()
+    ids = []
     for row in rows:
         count = row.get("_tasks") or 1
         if row["state"] not in ENDED:
             living += count
+            ids.append(str(row["id"]))
             continue
         ends_at = row["ends_at"]
-        if ends_at is None or ends_at.timestamp() < dropped_at - _CLOCKS_APART_SECONDS:
+        is_since = ends_at is not None and ends_at.timestamp() >= since
+        if not is_since and row["id"] not in were_living:
             continue
         ended += count
+        ids.append(str(row["id"]))
         is_clean = row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
         clean += count if is_clean else 0
-    return Progress(living, ended, clean)
+        if not is_clean:
+            badly[_end_words(row)] += count
+    one = ids[0] if living + ended == 1 else ""
+    told = ", ".join(words if one else f"{count} {words}" for words, count in badly.most_common())
+    return Progress(living, ended, clean, told, one)
+
+
+def _end_words(row: Row) -> str:
+    word = state_word(str(row["state"]))
+    return f"{word}, status {row['exit_code']}" if row["exit_code"] else word
 
 
 def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from hpcdash.backends.base import ActionCommand, Answer, Outcome, Query
@@ -26,6 +27,7 @@ entry() {
   tell "$1-n" "$(ls -ldn -- "$2" 2>/dev/null)"; tell "$1-o" "$(ls -ldo -- "$2" 2>/dev/null)"
   tell "$1-g" "$(ls -ldg -- "$2" 2>/dev/null)"; tell "$1-at" "$(changed "$2")"
 }
+members() { tell members "$(getent group "$4" 2>/dev/null | cut -d: -f4 | cut -c1-2000)"; }
 tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
 [ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
 if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
@@ -34,6 +36,7 @@ elif [ ! -d "$folder" ]; then tell problem 'what should be its folder is none'
 elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder may not be entered'
 else
   tell there "$(pwd -P)"; entry folder .
+  set -f; members $(ls -ldn .); set +f
   if [ -w . ]; then tell writable yes; fi
   if [ -h "$file" ]; then tell thing link
   elif [ -f "$file" ]; then tell thing file
@@ -63,8 +66,12 @@ if ! (umask 0002; set -C; : > "$file"); then
   if [ -e "$file" ]; then exit 70; fi
   exit 73
 fi
-if [ -h "$file" ] || [ ! -f "$file" ]; then exit 69; fi
-chgrp -h "$4" "$file" || exit 0
+if [ -h "$file" ]; then exit 69; fi
+# A program that looks often may have taken it already.
+if [ ! -e "$file" ]; then exit 0; fi
+if [ ! -f "$file" ]; then exit 69; fi
+said=$(chgrp -h "$4" "$file" 2>&1) || [ ! -e "$file" ] || printf '%s\n' "$said" >&2
+exit 0
 """
 # $1 to $3 as above.
 _CLEAR = r"""
@@ -87,6 +94,23 @@ for file do
 done
 printf '%s %s %s\n' "$token" "$(date +%s)" "$at"
 """
+# $1 a token, then pairs: a file, and how many of its bytes are read already, '' for all. Prints for each pair
+# `TOKENSIZE CHANGED NOW\n` and what was written since, a line without these where there is no plain file; the token
+# last.
+_WRITTEN = r"""
+LC_ALL=C; export LC_ALL
+token=$1; shift
+while [ $# -gt 1 ]; do
+  if [ -f "$1" ]; then
+    at=$(stat -L -c %Y -- "$1" 2>/dev/null || stat -L -f %m -- "$1" 2>/dev/null)
+    printf '%s%s %s %s\n' "$token" $(wc -c < "$1") "${at:--}" "$(date +%s)"
+    if [ "$2" ]; then tail -c "+$(($2 + 1))" < "$1" | head -c MOST_BYTES; fi
+  else printf '%s\n' "$token"
+  fi
+  shift 2
+done
+printf '%s' "$token"
+""".replace("MOST_BYTES", "65536")
 _SAID = {
     66: "the folder is gone, or is another now: nothing was done",
     68: "the folder is somebody else's now: nothing was done",
@@ -128,7 +152,11 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
     """Make the file, where what was looked at is still so."""
     folder, name = _parts(look.path)
     argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
-    return ActionCommand(argv, tuple(job_ids), partial(_outcomes, job_ids=tuple(job_ids), done=f"dropped {look.path}"))
+    read = partial(_outcomes, job_ids=tuple(job_ids), done=f"dropped {look.path}")
+    group = f", group {look.folder.group}" if look.folder.group else ""
+    return ActionCommand(
+        argv, tuple(job_ids), read, shown=(f"create the empty file {look.path}{group}; never through a link",)
+    )
 
 
 def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
@@ -136,7 +164,9 @@ def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
     folder, name = _parts(look.path)
     argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name)
     done = f"removed {look.path}, which {look.file.owner or 'somebody'} made"
-    return ActionCommand(argv, tuple(job_ids), partial(_outcomes, job_ids=tuple(job_ids), done=done))
+    read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
+    shown = f"remove the file {look.path}, if it is a plain one of {MOST_SWITCH_BYTES} bytes at the most"
+    return ActionCommand(argv, tuple(job_ids), read, shown=(shown,))
 
 
 def dropped_path(argv: Sequence[str]) -> str:
@@ -167,6 +197,42 @@ def _read_age(answer: Answer, *, token: str) -> float | None:
     if len(words) != 2 or not all(word.isdigit() for word in words):
         return None
     return max(0.0, float(words[0]) - float(words[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that grows: its size in bytes, how long ago it was written by the login node's clock, what is new."""
+
+    size: int
+    age_seconds: float | None
+    text: str
+
+
+def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Written | None, ...]]:
+    """What was written since into some files, None where none is there.
+
+    `read` are the bytes of each that are known; of what follows there are 64 KiB at the most, of None nothing.
+    """
+    token = f"\x1e{secrets.token_hex(8)}"
+    counts = ["" if count is None else str(count) for count in read]
+    argv = ("sh", "-c", _WRITTEN, "sh", token, *(word for pair in zip(paths, counts, strict=True) for word in pair))
+    return Query(argv, partial(_read_written, token=token, count=len(paths)), LOG_SECONDS, ("tail", *paths[:1]))
+
+
+def _read_written(answer: Answer, *, token: str, count: int) -> tuple[Written | None, ...]:
+    pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
+    if len(pieces) != count + 2:
+        return (None,) * count
+    return tuple(_written(piece) for piece in pieces[1:-1])
+
+
+def _written(piece: str) -> Written | None:
+    numbers, _, text = piece.partition("\n")
+    words = numbers.split()
+    if len(words) != 3 or not words[0].isdigit():
+        return None
+    is_timed = words[1].isdigit() and words[2].isdigit()
+    return Written(int(words[0]), max(0.0, float(words[2]) - float(words[1])) if is_timed else None, text)
 
 
 def values_query(names: Sequence[str]) -> Query[dict[str, str]]:

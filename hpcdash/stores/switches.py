@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import ActionRequest, Capability, JobDetail, Verb
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.stakes import count_jobs
-from hpcdash.domain.states import ACTIVE, ENDED
-from hpcdash.domain.switch_looks import Progress, SwitchLook, clear_refusal, log_words, refusal
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.switch_looks import Progress, SwitchLook, clear_refusal, refusal
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -31,15 +31,14 @@ from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, Usag
 from hpcdash.stores.actions import Actions, Plan
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launch_records import LaunchRecords
-from hpcdash.stores.logs import files_of
 from hpcdash.stores.scripts import fetch_script
-from hpcdash.stores.switch_jobs import known_values, living_table, progress_of, requested_switch
+from hpcdash.stores.switch_jobs import CLOCKS_APART_SECONDS, known_values, living_table, progress_of, requested_switch
+from hpcdash.stores.switch_logs import SwitchLog
 from hpcdash.stores.switch_memory import SwitchMemory
 from hpcdash.stores.switch_scripts import (
     clear_command,
     drop_command,
     dropped_path,
-    log_age_query,
     look_query,
     values_query,
 )
@@ -49,7 +48,7 @@ Row = Mapping[str, Any]
 MOST_READ = 8
 RECORDS_NAME = "launches.jsonl"
 # Where a scheduler tells what a job was given of its environment, or how it was submitted.
-_TOLD = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
+TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
 _DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
 _CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
@@ -161,7 +160,7 @@ class Switches:
 
     async def _told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
         """What the scheduler tells of the job's environment, else its script."""
-        for field in _TOLD:
+        for field in TOLD_OF_ENVIRONMENT:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
             if named := switch_in_environment(kind, variables, f"the job's {field}"):
                 return named
@@ -205,26 +204,7 @@ class Switches:
 
     async def log_words(self, switch: Switch) -> str:
         """Whether its log says that the job still looks for its switches; raises nothing."""
-        active = [row for row in switch.living if row["state"] in ACTIVE]
-        if not active:
-            return "it waits: it looks for the switch once it starts" if switch.living else "it has ended"
-        task = active[0]
-        try:
-            detail = switch.detail
-            if task["id"] != detail.job["id"][0].as_py():
-                detail = await self.store.fetch_detail(task["id"])
-            files = await files_of(self.store, task["id"], detail)
-            if files.host:
-                return f"its log is on {files.host}'s own disk: whether it grows is not known"
-            paths = [path for path in (files.stdout, files.stderr) if path and "\0" not in path]
-            if not paths:
-                return log_words(None, files.note)
-            age = await self.store.ask(log_age_query(paths))
-        except CommandTimedOut:
-            return "the disk of its log does not answer: whether the job still looks is not known"
-        except HpcdashError as error:
-            return f"whether its log grows is not known: {error.message}"
-        return log_words(age, "its log is not there yet")
+        return await SwitchLog(self.store, switch).words(switch.living)
 
     async def namesakes(self, switch: Switch) -> Namesakes:
         """The living jobs that name the same file: of the lists there are, one's own and those that look alike."""
@@ -281,13 +261,20 @@ class Switches:
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
 
     def living_jobs(self, job_ids: Sequence[str]) -> int:
-        """How many of some jobs and arrays live, as the lists there are tell; asks nothing."""
+        """How many of some jobs and arrays are known to live, as the lists there are tell; asks nothing."""
         living = living_table(self.store)
+        # It may have left the queue just now.
+        living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
         wanted = pa.array(sorted(set(map(array_of, job_ids))), pa.string())
         return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
-        """How long ago it was dropped from here, as the journal has it; None where not, or where it was cleared."""
+        """How long ago it was dropped from here, as the journal has it; None where not, or where it was cleared.
+
+        What was done before the job was submitted was for another of its file's jobs.
+        """
+        submitted = [row["submitted_at"].timestamp() for row in switch.rows if row["submitted_at"] is not None]
+        since = min(submitted, default=0.0) - CLOCKS_APART_SECONDS
         drop, clear = _DROPS[switch.kind], _CLEARS[switch.kind]
         try:
             entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
@@ -296,6 +283,8 @@ class Switches:
         for entry in entries:
             if entry.cluster != self.store.name or entry.verb not in (drop, clear) or entry.state != "done":
                 continue
+            if entry.at < since:
+                return None
             if any(dropped_path(argv) == switch.path for argv in entry.commands):
                 return self.store.clock.now() - entry.at if entry.verb == drop else None
         return None
@@ -317,15 +306,19 @@ class Switches:
     def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
         return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
 
-    async def progress(self, look: SwitchLook, job_ids: Sequence[str]) -> Progress:
-        """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError."""
+    async def jobs_now(self, job_ids: Sequence[str], *, most: int | None = None) -> tuple[Row, ...]:
+        """The rows of some jobs and arrays as the queue, else the history, has them; raises what keeps from asking.
+
+        The history is asked where the queue has less than `most` of these jobs (tasks count); None: in any case.
+        """
         backend, store = self.store.backend, self.store
         ids = tuple(dict.fromkeys(map(array_of, job_ids)))
-        if not ids or look.file.changed_at is None:
-            return Progress()
+        if not ids:
+            return ()
         rows = list(await self.actions.rows_of(ids))
         past: Sequence[Row] = ()
-        if store.probe is None or store.probe.has_accounting is not False:
+        is_wanted = most is None or count_jobs(rows) < most
+        if is_wanted and (store.probe is None or store.probe.has_accounting is not False):
             try:
                 past = (await store.ask(backend.history_query(None, 0, ids))).table.to_pylist()
             except UnreachableError:
@@ -333,7 +326,17 @@ class Switches:
             except HpcdashError:
                 past = ()
         queued = {row["id"] for row in rows}
-        return progress_of([*rows, *(row for row in past if row["id"] not in queued)], look.file.changed_at)
+        return (*rows, *(row for row in past if row["id"] not in queued))
+
+    async def progress(self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None) -> Progress:
+        """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError.
+
+        Where the file is not there any more, `seconds_ago` is when it was dropped.
+        """
+        dropped_at = look.file.changed_at
+        if not look.is_dropped:
+            dropped_at = None if look.now is None or seconds_ago is None else look.now - seconds_ago
+        return Progress() if dropped_at is None else progress_of(await self.jobs_now(job_ids), dropped_at)
 
 
 def _unit(row: Row) -> str:

@@ -14,6 +14,7 @@ from hpcdash.domain.switch_looks import (
     clear_refusal,
     entry_of,
     folder_words,
+    group_words,
     log_words,
     progress_words,
     refusal,
@@ -71,12 +72,14 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
     assert refusal(replace(stranger, folder=replace(FOLDER, uid=0, owner="root"))) == ""
 
 
-def test_a_folder_that_the_group_may_not_write_is_told_as_colleagues_could_not_drop_it() -> None:
-    assert warnings(FREE, SwitchKind.KILL, "alice") == ()
+def test_a_folder_that_the_group_may_not_write_is_told_calmly_where_others_are_in_the_group() -> None:
     closed = replace(FREE, folder=replace(FOLDER, mode="drwxr-xr-x"))
-    assert warnings(closed, SwitchKind.KILL, "alice") == (
-        "the group physics may not write there: colleagues could not drop it",
-    )
+    assert warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
+    assert group_words(closed, "alice") == "", "nobody is known to be in it: a home folder"
+    assert group_words(replace(closed, group_members=("alice",)), "alice") == ""
+    shared = replace(closed, group_members=("alice", "bob"))
+    assert group_words(shared, "alice") == "others of the group physics cannot drop or clear it there"
+    assert group_words(replace(FREE, group_members=("alice", "bob")), "alice") == ""
     assert folder_words(closed) == "/project of alice, group physics"
     assert folder_words(FREE) == "/project of alice, group physics, which may write there"
 
@@ -96,9 +99,15 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
     [
         (Progress(5, 0, 0), "dropped 12 s ago by bob; not seen yet"),
         (Progress(7, 3, 3), "dropped 12 s ago by bob; seen: 3 of 10 ended, cleanly"),
-        (Progress(7, 3, 2), "dropped 12 s ago by bob; seen: 3 of 10 ended, 2 of them cleanly"),
-        (Progress(0, 1, 1), "dropped 12 s ago by bob; seen: the job ended cleanly"),
-        (Progress(0, 1, 0), "dropped 12 s ago by bob; seen: the job ended and not cleanly"),
+        (
+            Progress(7, 3, 2, "1 failed"),
+            "dropped 12 s ago by bob; seen: 3 of 10 ended, 2 of them cleanly: 1 failed",
+        ),
+        (Progress(0, 1, 1, "", "50"), "dropped 12 s ago by bob; seen: job 50 ended cleanly"),
+        (
+            Progress(0, 1, 0, "cancelled", "50"),
+            "dropped 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
+        ),
         (Progress(), "dropped 12 s ago by bob; no job that names it is known to be left"),
     ],
 )
@@ -106,12 +115,18 @@ def test_what_came_of_a_kill_switch(progress: Progress, words: str) -> None:
     assert progress_words(SwitchKind.KILL, DROPPED, progress) == words
 
 
+def test_a_kill_switch_that_was_taken_away_is_told_with_how_its_job_ended() -> None:
+    told = progress_words(SwitchKind.KILL, FREE, Progress(0, 1, 1, "", "50"), 70.4)
+    assert told == "dropped from here 1 min ago, and removed since; seen: job 50 ended cleanly"
+
+
 def test_what_came_of_a_save_switch() -> None:
-    def said(look: SwitchLook, removed_at: str = "", here: float | None = None) -> str:
-        return progress_words(SwitchKind.SAVE, look, Progress(), removed_at, here)
+    def said(look: SwitchLook, here: float | None = None) -> str:
+        return progress_words(SwitchKind.SAVE, look, Progress(), here)
 
     assert said(DROPPED) == "dropped 12 s ago by bob; not seen yet"
-    assert said(FREE, "12:03:00").startswith("seen: removed by the program at 12:03:00")
+    unseen = Progress(0, 1, 1, "", "50")
+    assert progress_words(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
     assert said(FREE, here=70) == "seen: dropped from here 1 min ago, and removed by the program since"
     assert said(FREE) == "not dropped"
     assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"

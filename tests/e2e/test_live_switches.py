@@ -82,8 +82,47 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(program: Program, run:
     assert [line.split()[3] for line in noted[1:3]] == ["clear-kill-switch", "kill-switch"]
 
 
+def test_a_kill_switch_that_its_program_takes_away_is_told_to_the_end(
+    slurm_lab: SlurmLab, program: Program, run: Path
+) -> None:
+    script = program.home / "takes.sh"
+    script.write_text(
+        f"""#!/bin/bash
+#SBATCH --time=5 --output={run}/log
+export KILL_SWITCH={run}/kill
+touch {run}/up
+while [ ! -e "$KILL_SWITCH" ]; do sleep 0.1; done
+rm "$KILL_SWITCH"
+echo "kill switch: saved, ending"
+"""
+    )
+    job = program("submit", str(script)).text.strip()
+    try:
+        wait_until("it to be up", (run / "up").exists, 20)
+        run.chmod(0o755)
+        dropped = program("kill-switch", job, "--yes")
+        assert f"create the empty file {run}/kill, group alice; never through a link" in dropped.stderr
+        assert "LC_ALL" not in dropped.stderr
+        assert "group alice may" not in dropped.stderr, "nobody else is in it"
+
+        def told() -> bool:
+            words = program("kill-switch", job, "--status").text
+            return words.endswith(f"ago, and removed since; seen: job {job} ended cleanly\n")
+
+        wait_until("its end to be told", told, 30)
+        switch = program("kill-switch", job, "--status", "--format", "json").json["switches"][0]
+        assert (switch["living"], switch["ended_since"], switch["ended_cleanly"]) == (0, 1, 1)
+        assert isinstance(switch["dropped_here_seconds_ago"], int)
+        assert "no job that is known to name it runs or waits" in program("kill-switch", job, "--yes").refused(1)
+        assert not (run / "kill").exists()
+    finally:
+        slurm_lab.admin("scancel", "--quiet", job, check=False)
+
+
 def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, array: str) -> None:
-    assert program("save-switch", array).text == f"{array}  dropped {run}/SAVE\n"
+    dropped = program("--debug", "save-switch", array)
+    assert dropped.text == f"{array}  dropped {run}/SAVE\n"
+    assert "LC_ALL=C; export LC_ALL" in dropped.stderr, "the command itself, where it is wanted"
     wait_until("the program to remove it", lambda: not (run / "SAVE").exists(), 20)
     assert "removed by the program since" in program("save-switch", array, "--status").text
 

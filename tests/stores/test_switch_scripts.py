@@ -15,10 +15,17 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.base import Outcome
-from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_refusal, refusal, warnings
+from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_refusal, group_words, refusal, warnings
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.switch_scripts import clear_command, drop_command, dropped_path, log_age_query, look_query
+from hpcdash.stores.switch_scripts import (
+    clear_command,
+    drop_command,
+    dropped_path,
+    log_age_query,
+    look_query,
+    written_query,
+)
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 
@@ -212,6 +219,36 @@ def test_the_first_log_that_is_there_tells_when_it_grew(node: Node, tmp_path: Pa
     assert none.parse(node.run(none.argv)) is None
 
 
+def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> None:
+    log, none = tmp_path / "-log of 7", tmp_path / "none"
+    log.write_text("before\n")
+    ages: list[float | None] = []
+    os.utime(log, (time.time() - 50, time.time() - 50))
+
+    def told(*read: int | None) -> list[tuple[int, str] | None]:
+        query = written_query([str(log), str(none), "/dev/null"], read)
+        found = query.parse(node.run(query.argv))
+        ages.append(found[0].age_seconds if found[0] is not None else None)
+        return [None if one is None else (one.size, one.text) for one in found]
+
+    assert told(None, None, None) == [(7, ""), None, None]
+    assert ages[0] is not None
+    assert 49 <= ages[0] <= 60
+    log.write_text("before\nsaved\nlo")
+    assert told(7, None, 0) == [(15, "saved\nlo"), None, None]
+    assert told(200, 0, 0) == [(15, ""), None, None], "a log that was begun anew"
+
+
+def test_a_command_is_told_in_plain_words_and_without_its_script(tmp_path: Path) -> None:
+    path = tmp_path / "KILL"
+    look = Node(SHELLS[0]).look(path)
+    group = tmp_path.group()
+    assert drop_command(look, "", ("7",)).words == f"create the empty file {path}, group {group}; never through a link"
+    assert (
+        clear_command(look, ("7",)).words == f"remove the file {path}, if it is a plain one of 1024 bytes at the most"
+    )
+
+
 def test_a_command_tells_which_file_it_is_for(tmp_path: Path) -> None:
     look = Node(SHELLS[0]).look(tmp_path / "KILL")
     assert dropped_path(drop_command(look, "alice", ("7",)).argv) == str(tmp_path / "KILL")
@@ -277,8 +314,11 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
 @NEEDS_ROOT
 def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) -> None:
     path = folder_of(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
-    (said,) = warnings(people.alice.look(path), SwitchKind.KILL, people.alice.account)
-    assert said == f"the group {people.group} may not write there: colleagues could not drop it"
+    mine = people.alice.look(path)
+    assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
+    assert people.bob.account in mine.group_members
+    said = f"others of the group {people.group} cannot drop or clear it there"
+    assert group_words(mine, people.alice.account) == said
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
     assert people.bob.drop(path, people.alice.account) == Outcome("7", False, "Permission denied")

@@ -9,6 +9,8 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
 from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.switch_logs import SwitchLog
 from hpcdash.stores.switches import Switch, Switches, SwitchRefused
 from hpcdash.transport.local import LocalTransport
 from tests.local.queue_lab import QueueLab
@@ -114,16 +117,26 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     assert switch.path == str(site.run / "SAVE")
     assert switch.whence == "HPCDASH_SAVE_SWITCH in line 3 of its script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
+    log = SwitchLog(site.store, switch)
+    await log.mark(switch.living)
+    assert (await log.said())[0] == ""
     await site.drop(switch)
 
     async def gone() -> bool:
         return not (await site.switches.look(switch)).is_dropped
 
     await site.until(gone, "the program to remove it")
+    await site.until(lambda: _has_said(log), "its log to say so")
+    said, grows = await log.said()
+    assert said == "saved"
+    assert grows in {f"its log grew {n} s ago" for n in range(10)}
     seconds = site.switches.dropped_here_seconds_ago(switch)
     assert seconds is not None
     assert 0 <= seconds < 15
     assert site.switches.dropped_here_seconds_ago(await site.switches.find(job, KILL)) is None
+    row = {**switch.rows[0], "submitted_at": datetime.now(UTC) + timedelta(minutes=1)}
+    later = replace(switch, rows=(row,))
+    assert site.switches.dropped_here_seconds_ago(later) is None, "what was done before it was for another job"
 
 
 async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> None:
@@ -160,6 +173,10 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     ended = site.lab.ended(job)
     assert (ended.state, ended.exit_code) == ("completed", 0)
     assert (await site.switches.look(kill)).is_dropped, "the program never removes it"
+
+
+async def _has_said(log: SwitchLog) -> bool:
+    return bool((await log.said())[0])
 
 
 async def _said(log: Path, words: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,9 +19,11 @@ from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Completed
 from hpcdash.ui.screens.switch_dialog import SwitchDialog
-from tests.ui.acting_stage import EVERYDAY, ActingTransport, acting_app, mark, point_at
+from tests.support.slurm_text import Fields
+from tests.ui.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
 from tests.ui.stage import press, screen_text, settled, type_text, until
 
+ENDED_JOB = {**job("101"), **ENDED}
 # Pictures show the path, which is therefore the same for all.
 pytestmark = pytest.mark.xdist_group("switch files")
 
@@ -31,13 +34,15 @@ class SwitchTransport(ActingTransport):
     `told` is what a look is answered instead, by the names of its answers.
     """
 
-    def __init__(self, script: str) -> None:
-        super().__init__(*EVERYDAY)
+    def __init__(self, script: str, *rows: Fields) -> None:
+        super().__init__(*(rows or EVERYDAY))
         self.recent = [*self.mine]
         self.script = script
         self.looks = 0
         self.told: dict[str, str] = {}
         self.taken_at_once: Path | None = None
+        # Where scontrol says the job writes.
+        self.log: Path | None = None
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
         words = program_words(argv)
@@ -45,12 +50,13 @@ class SwitchTransport(ActingTransport):
             return Completed(argv, 0, self.script.encode(), b"", 0.01)
         if words[0] == "scontrol" and "show" in words:
             told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
+            told += f"   StdErr={self.log}\n   StdOut={self.log}\n" if self.log else ""
             return Completed(argv, 0, told.encode(), b"", 0.01)
         if words[:2] == ("sh", "-c") and "changed()" in words[2] and self.told:
             token = words[4]
             answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
             return Completed(argv, 0, answer.encode(), b"", 0.01)
-        if words[:2] == ("sh", "-c") and "pwd -P" in words[2]:
+        if words[:2] == ("sh", "-c") and ("pwd -P" in words[2] or "$(wc -c" in words[2] or "stat -L" in words[2]):
             self.looks += "changed()" in words[2]
             process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate()
@@ -103,10 +109,15 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         text = screen_text(app)
         assert f"{run}/KILL" in text
         assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
-        assert "may not write there: colleagues could not drop it" in text
+        assert "may not write there" not in text, "nobody else is in the group"
+        assert f"create the empty file {run}/KILL, group " in text
+        assert "LC_ALL=C" not in text
         assert "9 jobs" in text, "all of alice's have the same script"
         assert app.focused is not None
         assert app.focused.id == "no"
+        assert "v shows the command" in text
+        await press(pilot, "v")
+        assert "LC_ALL=C; export LC_ALL" in screen_text(app)
         await press(pilot, "enter")
         assert not isinstance(app.screen, SwitchDialog)
         assert not (run / "KILL").exists()
@@ -117,8 +128,9 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransp
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
         await press(pilot, "y")
-        await until(pilot, lambda: "not seen yet" in screen_text(app))
+        await until(pilot, lambda: re.search(r"seen +not yet", screen_text(app)))
         assert (run / "KILL").read_bytes() == b""
+        assert "LC_ALL" not in screen_text(app)
         # An end between two polls; each poll is one look at the file.
         looks = transport.looks
         store = app.main.session.store
@@ -127,9 +139,19 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransp
         await until(pilot, lambda: transport.looks > looks)
         await settled(pilot)
         await press(pilot, "c")
-        await until(pilot, lambda: "cleared: not there any more" in screen_text(app))
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
+        assert "Close (q)" in screen_text(app)
         assert not (run / "KILL").exists()
-        assert dialog.can_drop
+        await press(pilot, "y")
+        assert not (run / "KILL").exists(), "to drop it again is a step of its own"
+        assert dialog.can_ask_again
+        assert "Drop it again … (a)" in screen_text(app)
+        await press(pilot, "a")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "n")
+        assert app.screen is dialog
+        assert not dialog.can_drop
         await press(pilot, "escape")
         entries, _ = app.main.session.actions.journal.read()
         assert [(one.verb, one.state) for one in entries] == [("clear-kill-switch", "done"), ("kill-switch", "done")]
@@ -140,14 +162,26 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
+        transport.log = run / "log"
+        transport.log.write_text("saved checkpoint at iteration 1000\n")
         dialog = await opened(pilot, "S")
         assert app.focused is not None
         assert app.focused.id == "yes", "a save is harmless"
         await press(pilot, "enter")
-        await until(pilot, lambda: (run / "SAVE").exists() and "not seen yet" in screen_text(app))
+        await until(pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app)))
         (run / "SAVE").unlink()
+        with transport.log.open("a") as log:
+            log.write("save switch seen: checkpoint saved at step 1200\n")
         dialog._heard(Changed(Kind.MINE))
-        await until(pilot, lambda: "seen: removed by the program at " in screen_text(app))
+        await until(pilot, lambda: "removed by the program" in screen_text(app))
+        assert re.search(r"seen +\d\d:\d\d:\d\d, removed by the program", screen_text(app))
+        await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
+        await press(pilot, "y")
+        assert not (run / "SAVE").exists()
+        await press(pilot, "a")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "SAVE").exists())
 
 
 async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
@@ -158,7 +192,73 @@ async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, "S")
         await press(pilot, "y")
-        await until(pilot, lambda: "seen: removed by the program at " in screen_text(app))
+        await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, removed by", screen_text(app)))
+
+
+async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_for_again(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport = SwitchTransport(transport.script, job("101"))
+    transport.log = run / "log"
+    transport.log.write_text("saved checkpoint at iteration 1000\n")
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        await settled(pilot)
+        assert not dialog.can_drop
+        # The program takes it away, says so, and ends with status 0.
+        (run / "KILL").unlink()
+        with transport.log.open("a") as log:
+            log.write("kill switch: saved, ending\n")
+        transport.mine, transport.recent = [], [ENDED_JOB]
+        store = app.main.session.store
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
+        await settled(pilot)
+        text = screen_text(app)
+        for told in (
+            r"dropped +\d\d:\d\d:\d\d, from here",
+            r"removed +\d\d:\d\d:\d\d, by the program +",
+            r"log +kill switch: saved, ending",
+            r"left +no job that is known to name it runs or waits",
+        ):
+            assert re.search(told, text), (told, text)
+        assert "Close (q)" in text
+        assert "Yes" not in text
+        assert "again …" not in text
+        await press(pilot, "y", "a", "y", "ctrl+r")
+        assert "job 101 ended cleanly" in screen_text(app)
+        assert not (run / "KILL").exists(), "nothing is left that ends what starts later"
+        # Asked for anew it tells the same.
+        await press(pilot, "escape")
+        transport.mine = [job("101")]
+        await store.fetch(Kind.MINE)
+        await opened(pilot, "K")
+        assert "removed since then, by the program" in " ".join(screen_text(app).split())
+        assert "Yes" not in screen_text(app)
+
+
+async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport = SwitchTransport(transport.script, job("101"))
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        transport.mine, transport.recent = [], [ENDED_JOB]
+        await app.main.session.store.fetch(Kind.MINE)
+        await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
+        assert "It stays until it is cleared" in screen_text(app)
+        await press(pilot, "c")
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        text = screen_text(app)
+        assert "job 101 ended cleanly" in text
+        assert "1 running" not in text
+        assert (dialog.can_drop, dialog.can_ask_again, dialog.can_clear) == (False, False, False)
 
 
 async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
@@ -211,6 +311,8 @@ async def test_several_marked_jobs_are_not_asked_for_at_once(transport: SwitchTr
         await mark(pilot, "101", "102")
         await press(pilot, "K")
         assert app.screen is app.main
+        said = [notice.message for notice in app._notifications]
+        assert said == ["2 are marked; a kill switch is asked for one job or array at a time: u clears the marks"]
 
 
 LINK = {

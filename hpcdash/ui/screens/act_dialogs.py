@@ -62,6 +62,8 @@ class AnswerButton(Button):
         """Other words on it."""
         self._words = words
         self.watch_has_focus(self.has_focus)
+        # Its width was that of the words before.
+        self.refresh(layout=True)
 
 
 class ScrollingDialog(ModalScreen[None]):

@@ -24,20 +24,28 @@ class SwitchActions(Acting):
 
         self._open_switch(SwitchKind.SAVE)
 
+    if TYPE_CHECKING:
+
+        def _key_sign_of(self, name: str) -> str: ...
+
     def _open_switch(self, kind: SwitchKind) -> None:
         # Few ask for it, and the first screen does not wait for it.
         from hpcdash.stores.switches import Switches
         from hpcdash.ui.screens.switch_dialog import SwitchDialog
 
-        job_ids = self.view.targets().job_ids or tuple(filter(None, [self.view.pointed_job()]))
+        job_ids = self.view.switch_jobs()
         if not job_ids:
             self.notify("no job is pointed at", severity="warning", timeout=3)
             return
-        if len(job_ids) > 1:
-            words = f"a {kind.words} is asked for one job or array: all that name the same file see it"
+        # A switch is that of a whole array.
+        units = {array_of(job_id) for job_id in job_ids}
+        if len(units) > 1:
+            words = f"a {kind.words} is asked for one job or array at a time"
+            if marked := self.view.marks():
+                words = f"{marked} are marked; {words}: {self._key_sign_of('unmark')} clears the marks"
             self.notify(words, severity="warning", timeout=6, markup=False)
             return
-        job_id = array_of(job_ids[0]) if holds_many(job_ids[0]) else job_ids[0]
+        job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
         session = self.session
         switches = Switches(session.actions, session.actions.journal.path.parent)
         self.app.push_screen(SwitchDialog(session, switches, job_id, kind))

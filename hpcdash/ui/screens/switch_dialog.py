@@ -1,15 +1,17 @@
 """The dialog of a job's kill or save switch: which file, who sees it, whether to drop it, and then what comes of it.
 
-Knows no scheduler. What was dropped is looked at once a poll for as long as the dialog is open.
+Knows no scheduler. As long as it is open it looks once a poll, and remembers what was dropped and cleared in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import ClassVar
+from time import monotonic
+from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -20,33 +22,27 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
 from hpcdash.backends.base import Outcome, Verb
-from hpcdash.domain.stakes import count_jobs, owners, state_counts
-from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_looks import (
-    Progress,
-    SwitchLook,
-    Thing,
-    clear_refusal,
-    folder_words,
-    progress_words,
-    refusal,
-    shared_words,
-    thing_words,
-    warnings,
-)
+from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.states import ENDED
+from hpcdash.domain.switch_looks import Progress, SwitchLook, Thing, clear_refusal, refusal
+from hpcdash.domain.switch_story import Deeds
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
-from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.switch_jobs import progress_of
+from hpcdash.stores.switch_logs import SwitchLog
 from hpcdash.stores.switches import Namesakes, Switch, Switches, SwitchRefused
 from hpcdash.ui.screens.act_dialogs import FRAME, AnswerButton, ScrollingDialog
 from hpcdash.ui.screens.action_words import error_words
+from hpcdash.ui.screens.switch_lines import SwitchPicture, switch_lines
 from hpcdash.ui.session import ClusterSession
 
-_MOST_LISTED = 8
+# Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
+_LOOK_SECONDS = 10.0
+_GONE_ALREADY = "nothing was done: no job that is known to name it runs or waits any more"
 
 
 class SwitchDialog(ScrollingDialog):
@@ -60,6 +56,8 @@ class SwitchDialog(ScrollingDialog):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "drop", "drop", show=False),
         Binding("c", "clear", "clear", show=False),
+        Binding("a", "again", "drop again", show=False),
+        Binding("v", "command", "the command", show=False),
         Binding("n,q,escape", "leave", "leave", show=False),
         Binding("ctrl+r", "look_again", "look again", show=False),
         Binding("left", "app.focus_previous", show=False),
@@ -81,16 +79,25 @@ class SwitchDialog(ScrollingDialog):
         self.namesakes: Namesakes | None = None
         self.log_said = ""
         self.progress = Progress()
+        self.deeds = Deeds()
         self.problem = ""
+        # What an act said, until the next.
+        self.act_said = ""
         self._plan: Plan | None = None
-        self._job_ids: tuple[str, ...] = ()
-        self._removed_at = ""
-        self._dropped_here_seconds_ago: float | None = None
-        self._cleared = False
-        # As the lists told when the ends were asked for last, and the most jobs there were.
-        self._living = -1
-        self._total = 0
+        self._log: SwitchLog | None = None
+        self._job_ids: tuple[str, ...] = (job_id,)
+        self._living: tuple[Mapping[str, Any], ...] = ()
+        # When it was dropped by the login node's clock, in epoch seconds, and whose rows lived then.
+        self._dropped_at: float | None = None
+        self._lived_then: frozenset[str] = frozenset()
+        self._most_jobs = 0
+        # After an act of this dialog's own, dropping takes a step more.
+        self._has_acted = False
+        self._asks_again = False
+        self._shows_command = False
         self._is_acting = False
+        self._looking = asyncio.Lock()
+        self._looked_at = 0.0
         self._stop_listening: Callable[[], None] = lambda: None
 
     # -- what is shown
@@ -106,20 +113,31 @@ class SwitchDialog(ScrollingDialog):
                 yield AnswerButton("No (n)", id="no")
                 yield AnswerButton("Yes, drop it (y)", id="yes")
                 yield AnswerButton("Clear it (c)", id="clear")
+                yield AnswerButton("Drop it again … (a)", id="again")
             yield Static("", classes="aside", id="keys", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#path").display = False
         self._show()
         self._stop_listening = self.session.store.listen(self._heard)
+        self.set_interval(_LOOK_SECONDS, self._tick)
         self.run_worker(self._find(), group="switch", exclusive=True)
 
     def on_unmount(self) -> None:
         self._stop_listening()
 
     @property
+    def _is_droppable(self) -> bool:
+        """Whether nothing is in the way of dropping it, and somebody is there to see it."""
+        return self.look is not None and not self._is_acting and bool(self._living) and not refusal(self.look)
+
+    @property
     def can_drop(self) -> bool:
-        return self.look is not None and not self._is_acting and not refusal(self.look)
+        return self._is_droppable and (self._asks_again or not self._has_acted)
+
+    @property
+    def can_ask_again(self) -> bool:
+        return self._is_droppable and self._has_acted and not self._asks_again
 
     @property
     def can_clear(self) -> bool:
@@ -135,25 +153,43 @@ class SwitchDialog(ScrollingDialog):
         for label, words, style in self._lines():
             rows.add_row(Text(label), Text(words, style))
         self.query_one("#body", Static).update(rows)
-        can_drop, can_clear = self.can_drop, self.can_clear
+        can_drop = self.can_drop
         self.query_one("#yes").display = can_drop
-        self.query_one("#clear").display = can_clear
+        self.query_one("#yes", AnswerButton).rename(f"Yes, drop it{' again' if self._asks_again else ''} (y)")
+        self.query_one("#clear").display = self.can_clear
+        self.query_one("#again").display = self.can_ask_again
         self.query_one("#no", AnswerButton).rename("No (n)" if can_drop else "Close (q)")
         self.query_one("#keys", Static).update(self._keys())
+        if self.focused is None or not self.focused.display:
+            self.query_one("#no", Button).focus()
 
     def _keys(self) -> str:
         if self.query_one("#path").display:
             return "enter takes the path, esc leaves"
-        if self.can_drop:
-            return "y drops it; n and esc do not; j k scroll; ctrl+r looks again"
-        clears = "c removes the file; " if self.can_clear else ""
-        return f"{clears}esc closes, the switch stays; ctrl+r looks again"
+        is_dropped = self.look is not None and self.look.is_dropped
+        keys = ["y drops it; n and esc do not"] if self.can_drop else []
+        keys += ["c removes the file"] if self.can_clear else []
+        keys += ["a drops it again (asks)"] if self.can_ask_again else []
+        keys += [] if self.can_drop else ["esc closes, it stays" if is_dropped else "esc closes"]
+        if self._command():
+            keys.append(f"v {'hides' if self._shows_command else 'shows'} the command")
+        return "; ".join([*keys, "ctrl+r looks again"])
+
+    def _command(self) -> str:
+        """What y runs, else what c does, as a shell would take it; '' where neither does anything."""
+        plan = self._plan if self.can_drop else self._clear_plan() if self.can_clear else None
+        return shlex.join(plan.commands[0].argv) if plan is not None else ""
+
+    def _clear_plan(self) -> Plan | None:
+        if self.switch is None or self.look is None:
+            return None
+        return self.switches.plan_clear(self.switch, self.look)
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
         switch, look = self.switch, self.look
-        if self.problem:
-            yield "", f"! {self.problem}", "bold"
+        for words in filter(None, (self.act_said, self.problem)):
+            yield "", f"! {words}", "bold"
         if switch is None:
             if not self.problem:
                 yield "", "looking for its path …", ""
@@ -168,56 +204,21 @@ class SwitchDialog(ScrollingDialog):
             if not self.problem:
                 yield "now", "looking …", ""
             return
-        yield "folder", folder_words(look), ""
-        yield "now", self._now_words(look), "bold"
-        if look.is_dropped and self.kind is SwitchKind.KILL:
-            yield "", "It stays until it is cleared: what starts later ends at once.", ""
-        if not look.is_dropped and (why := refusal(look)) and why != thing_words(look):
-            yield "", f"! {why}", "bold"
-        for words in warnings(look, self.kind, switch.owner):
-            yield "", f"! {words}", "bold"
-        # After the first ends a log says nothing of who still looks.
-        if self.log_said and not self.progress.ended:
-            yield "log", visible(self.log_said), ""
-        yield from self._who_lines()
-        if self.can_drop and self._plan is not None:
-            yield "runs", "\n".join(map(visible, shlex.join(self._plan.commands[0].argv).split("\n"))), ""
-
-    def _now_words(self, look: SwitchLook) -> str:
-        if self._cleared and not look.is_dropped:
-            return "cleared: not there any more"
-        return progress_words(self.kind, look, self.progress, self._removed_at, self._dropped_here_seconds_ago)
-
-    def _who_lines(self) -> Iterator[tuple[str, str, str]]:
-        label = "stops" if self.kind is SwitchKind.KILL else "seen by"
         found = self.namesakes
-        if found is None:
-            yield label, "looking who else names it …", ""
-            return
-        if not self.can_drop:
-            # Their states are past; what became of them is told above.
-            yield "for", f"{count_jobs(found.rows)} jobs: {' '.join(map(visible, found.job_ids[:_MOST_LISTED]))}", ""
-            return
-        by_unit: dict[str, list[dict[str, object]]] = {}
-        for row in found.rows:
-            by_unit.setdefault(str(row["array_id"] or row["id"]), []).append(dict(row))
-        if not by_unit:
-            yield label, "no living job that is known to name it", ""
-        total = count_jobs(found.rows)
-        if total > 1:
-            yield label, f"{total} jobs", "bold"
-            label = ""
-        for unit, rows in list(by_unit.items())[:_MOST_LISTED]:
-            states = ", ".join(f"{count} {state_word(state)}" for state, count in state_counts(rows).items())
-            whose = " and ".join(visible(name) for name in owners(rows) if name)
-            yield label, f"{visible(unit)} {visible(str(rows[0]['name'] or ''))} of {whose or '?'}: {states}", ""
-            label = ""
-        if len(by_unit) > _MOST_LISTED:
-            yield "", f"and {len(by_unit) - _MOST_LISTED} more", ""
-        if shared := shared_words(self.kind, count_jobs(row for row in found.rows if row["state"] in ACTIVE)):
-            yield "", f"! {shared}", "bold"
-        if found.note:
-            yield "", found.note, ""
+        yield from switch_lines(
+            SwitchPicture(
+                switch,
+                look,
+                self._living,
+                found is not None,
+                "" if found is None else found.note,
+                self.progress,
+                self.deeds,
+                self.log_said,
+                self._plan.commands[0].words if self.can_drop and self._plan is not None else "",
+                self._command() if self._shows_command else "",
+            )
+        )
 
     # -- what is asked
 
@@ -229,70 +230,135 @@ class SwitchDialog(ScrollingDialog):
             self.problem = error_words(error)
             self._show()
             return
+        switch = self.switch
+        self._living = switch.living
         field = self.query_one("#path", Input)
-        field.display = not self.switch.path
+        field.display = not switch.path
         self._show()
-        if not self.switch.path:
+        if not switch.path:
             field.focus()
             return
-        self._dropped_here_seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, self.switch)
-        await self._look()
+        self._log = SwitchLog(self.session.store, switch)
+        seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
+        if seconds_ago is not None:
+            self.deeds = Deeds(dropped=self._time_of_day(seconds_ago))
+        await self._look(dropped_seconds_ago=seconds_ago)
         self._focus_answer()
-        switch = self.switch
-        # The quick one first: what it stands on is there already.
-        self.log_said = await self.switches.log_words(switch)
-        self._show()
-        self.namesakes = await self.switches.namesakes(switch)
-        self._job_ids = tuple(dict.fromkeys((self.job_id, *self._job_ids, *self.namesakes.job_ids)))
-        await self._look()
+        await self._ask_who()
 
-    async def _look(self) -> None:
-        """One stat; and how its jobs fared, where it is dropped and they are fewer than before."""
+    async def _ask_who(self) -> None:
+        """Who else names it; then how they are."""
         switch = self.switch
         if switch is None or not switch.path:
             return
+        # The rows that are asked for here are those that a person sees, however old those of `switch` are.
+        self.namesakes = await self.switches.namesakes(replace(switch, rows=self._living or switch.rows))
+        self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.namesakes.job_ids)))
+        own = {row["id"] for row in self._living}
+        others = tuple(row for row in self.namesakes.rows if row["id"] not in own)
+        self._living += others
+        if others or self._dropped_at is not None:
+            await self._look(is_asked=True)
+        self._show()
+
+    async def _look(self, *, dropped_seconds_ago: float | None = None, is_asked: bool = False) -> None:
+        """One look at the file, at its jobs where the lists tell of other ones or the file is gone, and at the log.
+
+        `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for in any case.
+        """
+        # What was asked before an act must not be told after it.
+        async with self._looking:
+            if self.switch is not None and self.switch.path:
+                await self._look_once(self.switch, dropped_seconds_ago, is_asked=is_asked)
+
+    async def _look_once(self, switch: Switch, dropped_seconds_ago: float | None, *, is_asked: bool) -> None:
         before = self.look
+        self._looked_at = monotonic()
         try:
             look = await self.switches.look(switch)
-            if look.is_dropped and self.kind is SwitchKind.KILL:
-                await self._follow(look)
+            if look.is_dropped:
+                self._dropped_at = look.file.changed_at
+            elif dropped_seconds_ago is not None and look.now is not None:
+                self._dropped_at = look.now - dropped_seconds_ago
+            was_taken = bool(self.deeds.dropped) and not look.is_dropped and not self.deeds.cleared
+            is_ending = self.kind is SwitchKind.KILL and (was_taken or (look.is_dropped and self._is_list_old))
+            await self._follow(is_asked=is_asked or (is_ending and bool(self._living)))
             self.problem = ""
         except HpcdashError as error:
             self.problem = error_words(error)
             self._show()
             return
-        if before is not None and before.is_dropped and not look.is_dropped and not self._cleared:
-            self._removed_at = self._time_of_day()
-        if look.is_dropped:
-            self._removed_at, self._cleared = "", False
+        is_gone = look.thing is Thing.NOTHING and bool(look.there)
+        was_there = before is not None and before.is_dropped
+        if (was_there or dropped_seconds_ago is not None) and is_gone and not self.deeds.cleared:
+            # Programs that look often are quicker than the next look.
+            self.deeds = replace(self.deeds, gone=self._time_of_day() if before is not None else "since then")
         self.look = look
         try:
             self._plan = self.switches.plan_drop(switch, look)
         except SwitchRefused:
             self._plan = None
         self._show()
+        await self._read_log()
+        self._show()
 
-    async def _follow(self, look: SwitchLook) -> None:
-        """How its jobs fared; asked only where fewer live than before, or an end is not told yet."""
-        living = self.switches.living_jobs(self._job_ids or (self.job_id,))
-        if living == self._living and self.progress.total >= self._total:
+    @property
+    def _is_list_old(self) -> bool:
+        """Whether polls wait, as they do for what a person asks: then the jobs are asked for here."""
+        store = self.session.store
+        snapshot = store.snapshots.get(Kind.MINE)
+        return snapshot is None or store.clock.now() - snapshot.taken_at > 2 * _LOOK_SECONDS
+
+    async def _follow(self, *, is_asked: bool) -> None:
+        """Which of its jobs live and how the others fared; asked where the lists do not tell what is known of it."""
+        known = count_jobs(self._living)
+        is_same = not self._lists_differ and self.progress.total >= self._most_jobs
+        is_told = self._dropped_at is None or self.progress.total > 0
+        if is_same and is_told and not is_asked:
             return
-        self._living = living
-        self.progress = await self.switches.progress(look, self._job_ids or (self.job_id,))
-        self._total = max(self._total, self.progress.total)
+        most = max(self._most_jobs, known) if self._dropped_at is not None else 0
+        rows = await self.switches.jobs_now(self._job_ids, most=most)
+        self._living = tuple(row for row in rows if row["state"] not in ENDED)
+        if self._dropped_at is not None:
+            self.progress = progress_of(rows, self._dropped_at, self._lived_then)
+            self._most_jobs = max(self._most_jobs, self.progress.total)
 
-    def _time_of_day(self) -> str:
-        moment = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
-        return f"{moment.astimezone(self.session.zone):%H:%M:%S}"
+    async def _read_log(self) -> None:
+        """Whether it grows, and from a drop on what it says of it."""
+        if self._log is None:
+            return
+        if self.deeds.dropped and self._log.is_marked:
+            said, self.log_said = await self._log.said()
+            self.deeds = replace(self.deeds, said=said)
+        elif self._living:
+            self.log_said = await self._log.words(self._living)
+
+    def _time_of_day(self, seconds_ago: float = 0.0) -> str:
+        now = self.session.store.clock.now()
+        then, today = (datetime.fromtimestamp(at, UTC).astimezone(self.session.zone) for at in (now - seconds_ago, now))
+        return f"{then:%H:%M:%S}" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M}"
 
     def _focus_answer(self) -> None:
         is_safe = self.kind is SwitchKind.SAVE and self.can_drop
         self.query_one("#yes" if is_safe else "#no", Button).focus()
 
     def _heard(self, changed: Changed) -> None:
-        """A poll was answered: what was dropped is looked at with it."""
-        was_dropped = self.look is not None and self.look.is_dropped
-        if changed.kind in (Kind.MINE, Kind.EVERYONE) and was_dropped and not self._is_acting:
+        """A poll was answered: the switch is looked at with that of one's own jobs, the lists with both."""
+        if self.look is None or self._is_acting:
+            return
+        if changed.kind is Kind.MINE or (changed.kind is Kind.EVERYONE and self._lists_differ):
+            self.run_worker(self._look(), group="switch-look", exclusive=True)
+
+    @property
+    def _lists_differ(self) -> bool:
+        """Whether the lists tell of other living jobs than those that are shown."""
+        return self.switches.living_jobs(self._job_ids) != count_jobs(self._living)
+
+    def _tick(self) -> None:
+        """What was dropped is looked at until it is cleared, or taken by its last job."""
+        is_followed = self.look is not None and (self.look.is_dropped or (bool(self.deeds.dropped) and self._living))
+        is_due = monotonic() - self._looked_at >= _LOOK_SECONDS - 2 and not self._looking.locked()
+        if is_followed and is_due and not self._is_acting and not self.deeds.cleared:
             self.run_worker(self._look(), group="switch-look", exclusive=True)
 
     @on(Input.Submitted)
@@ -304,13 +370,38 @@ class SwitchDialog(ScrollingDialog):
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        {"yes": self.action_drop, "clear": self.action_clear}.get(str(event.button.id), self.action_leave)()
+        acts = {"yes": self.action_drop, "clear": self.action_clear, "again": self.action_again}
+        acts.get(str(event.button.id), self.action_leave)()
 
     def action_look_again(self) -> None:
-        self.run_worker(self._look(), group="switch-look", exclusive=True)
+        self.run_worker(self._look_at_all(), group="switch-look", exclusive=True)
+
+    async def _look_at_all(self) -> None:
+        await self._look(is_asked=True)
+        await self._ask_who()
+        self.session.poller.ask_now()
+
+    def action_command(self) -> None:
+        self._shows_command = not self._shows_command
+        self._show()
+
+    def action_again(self) -> None:
+        """Ask whether to drop it once more: only where somebody is left to see it, as is asked for now."""
+        if self.can_ask_again:
+            self.run_worker(self._ask_again(), group="switch-look", exclusive=True)
+
+    async def _ask_again(self) -> None:
+        await self._look(is_asked=True)
+        self._asks_again = self.can_ask_again and not self.problem
+        self._show()
+        self._focus_answer()
 
     def action_leave(self) -> None:
-        if not self._is_acting:
+        if self._asks_again:
+            self._asks_again = False
+            self._show()
+            self.query_one("#no", Button).focus()
+        elif not self._is_acting:
             self.dismiss()
 
     # -- what is done
@@ -320,9 +411,8 @@ class SwitchDialog(ScrollingDialog):
             self._act(self._plan)
 
     def action_clear(self) -> None:
-        if self.can_clear and self.switch is not None and self.look is not None:
-            self._cleared = True
-            self._act(self.switches.plan_clear(self.switch, self.look))
+        if self.can_clear and (plan := self._clear_plan()) is not None:
+            self._act(plan)
 
     def _act(self, plan: Plan) -> None:
         self._is_acting = True
@@ -331,18 +421,24 @@ class SwitchDialog(ScrollingDialog):
 
     async def _carry_out(self, plan: Plan) -> None:
         """Run it, look again, say what went wrong; one is asked to look at the queue sooner."""
+        is_drop = plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH)
         try:
+            if is_drop and not await self._is_anyone_left():
+                self.act_said, self._asks_again = _GONE_ALREADY, False
+                return
+            if is_drop and self._log is not None:
+                await self._log.mark(self._living)
+            begun = monotonic()
             report = await self.session.actions.run(plan)
         finally:
             self._is_acting = False
+            self._show()
         outcome: Outcome = report.outcomes[0]
-        if outcome.done is not True:
-            self._cleared = False
-        await self._look()
-        is_drop = plan.request.verb is Verb.SAVE_SWITCH
-        if is_drop and outcome.done and self.look is not None and self.look.thing is Thing.NOTHING:
-            # Programs that look often are quicker than the next look.
-            self._removed_at = self._time_of_day()
+        self._asks_again = False
+        if outcome.done:
+            self._has_acted = True
+            self._note_deed(is_drop=is_drop)
+        await self._look(dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None)
         said = [report.journal_problem]
         if outcome.done is not True:
             said.append(f"{'not done' if outcome.done is False else 'not known whether it was done'}: {outcome.words}")
@@ -350,7 +446,24 @@ class SwitchDialog(ScrollingDialog):
             said.append(outcome.words)
         if self.switch is not None and outcome.done:
             said.append(self.switches.remember(self.switch))
-        self.problem = visible("; ".join(filter(None, said)))
+        self.act_said = visible("; ".join(filter(None, said)))
         self._show()
         self.query_one("#no", Button).focus()
         self.session.poller.ask_now()
+
+    async def _is_anyone_left(self) -> bool:
+        """Whether somebody is there to see it, as the queue has it now; True where it cannot be asked."""
+        try:
+            rows = await self.switches.jobs_now(self._job_ids, most=0)
+        except HpcdashError:
+            return True
+        self._living = tuple(row for row in rows if row["state"] not in ENDED)
+        return bool(self._living)
+
+    def _note_deed(self, *, is_drop: bool) -> None:
+        if not is_drop:
+            self.deeds = replace(self.deeds, cleared=self._time_of_day())
+            return
+        self.deeds = Deeds(dropped=self._time_of_day())
+        self.progress, self._most_jobs, self._dropped_at = Progress(), 0, None
+        self._lived_then = frozenset(str(row["id"]) for row in self._living)

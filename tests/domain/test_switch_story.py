@@ -1,0 +1,86 @@
+"""What became of a switch, told to its end, and the line of a log that tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdash.domain.switch_looks import Entry, Progress, SwitchLook, Thing
+from hpcdash.domain.switch_story import Deeds, story_lines, telling_line
+from hpcdash.domain.switches import SwitchKind
+
+KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
+FREE = SwitchLook("/project/KILL", "/project", now=1000.0)
+THERE = replace(FREE, thing=Thing.FILE, file=Entry(owner="bob", changed_at=988.0))
+ENDED = Progress(0, 1, 1, "", "50")
+LIVES = Progress(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "look", "deeds", "progress", "told"),
+    [
+        (KILL, THERE, Deeds("18:54:34"), LIVES, "dropped 18:54:34, 12 s ago, by bob | seen not yet"),
+        (KILL, THERE, Deeds(), ENDED, "dropped 12 s ago, by bob | end job 50 ended cleanly"),
+        (
+            KILL,
+            FREE,
+            Deeds("18:54:34", "18:54:51", said="kill switch: saved, ending"),
+            ENDED,
+            "dropped 18:54:34, from here | removed 18:54:51, by the program | end job 50 ended cleanly"
+            " | log kill switch: saved, ending",
+        ),
+        (
+            KILL,
+            FREE,
+            Deeds("18:54:34", "18:54:51"),
+            LIVES,
+            "dropped 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has ended",
+        ),
+        (
+            KILL,
+            FREE,
+            Deeds("18:54:34", cleared="18:55:00"),
+            ENDED,
+            "dropped 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
+            " | end job 50 ended cleanly",
+        ),
+        (
+            SAVE,
+            FREE,
+            Deeds("18:54:34", "18:54:51"),
+            LIVES,
+            "dropped 18:54:34, from here | seen 18:54:51, removed by the program"
+            " | log says nothing yet of what was saved",
+        ),
+        (
+            SAVE,
+            THERE,
+            Deeds("18:54:34"),
+            ENDED,
+            "dropped 18:54:34, 12 s ago, by bob | end job 50 ended cleanly, without having seen it",
+        ),
+    ],
+)
+def test_a_switch_s_story_goes_on_to_its_end(
+    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress, told: str
+) -> None:
+    assert " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress)) == told
+
+
+def test_the_line_that_names_the_switch_and_what_was_saved_tells_best() -> None:
+    log = (
+        "loss 2.1\nsaved checkpoint at iteration 640\nsave switch seen: checkpoint saved at step 640\n"
+        "saved checkpoint at iteration 1000\nsave switch seen: checkpoint saved at step 1100\n"
+    )
+    assert telling_line(SAVE, log) == "save switch seen: checkpoint saved at step 640"
+    assert telling_line(KILL, log) == "save switch seen: checkpoint saved at step 1100"
+    assert telling_line(KILL, "kill switch: saved, ending\nbye\n", "saving") == "kill switch: saved, ending"
+    assert telling_line(SAVE, "loss 2.0\nlr 1e-4\n") == ""
+    assert telling_line(SAVE, "loss 2.0\n", "saved 3") == "saved 3"
+
+
+def test_a_line_of_a_log_is_hostile_and_may_be_long() -> None:
+    told = telling_line(KILL, "kill switch \x1b[2J" + "x" * 500 + "\n")
+    assert "\x1b" not in told
+    assert len(told) <= 160
