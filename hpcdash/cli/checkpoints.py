@@ -10,9 +10,15 @@ from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
 
+EXAMPLE = "hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"
 
-def run_checkpoints(*, days: float, every: str, save: str, tb: float | None, form: str) -> None:
+
+def run_checkpoints(*, days: float | None, every: str | None, save: str | None, tb: float | None, form: str) -> None:
     """Print the plan's figures; `every` counts in hours and `save` in seconds where no unit is written."""
+    if days is None or every is None or save is None:
+        given = {"--days": days, "--every": every, "--save": save}
+        missing = " and ".join(option for option, value in given.items() if value is None)
+        raise UsageError(f"what saving costs is reckoned from how long, how often and how: give {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
     if form == "json":
         answer = {

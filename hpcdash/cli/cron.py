@@ -7,19 +7,24 @@ import sys
 from typing import NamedTuple
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.build import queue_folder, queue_program, state_root
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import config_path, load_settings
-from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, format_age, parse_duration
-from hpcdash.errors import UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.launch.cron import CronJob, cron_script, label_of, watch_script
 from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
 from hpcdash.ui.session import ClusterSession
 
 WATCH_SCRIPT = "hpcdash-watch"
+
+
+class _Declined(Exception):
+    """The person said no."""
 
 
 class _Asked(NamedTuple):
@@ -44,7 +49,13 @@ def run_cron(
     settings = load_settings(common.config)
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(f"cron --{deed}: nothing is changed here (read-only)", "--status tells how it stands.")
-    lines = with_session(common, lambda session: _work(common, session, asked))
+    if deed == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("cron --remove asks first, and there is no terminal to ask on", "--yes does it without.")
+    try:
+        lines = with_session(common, lambda session: _work(common, session, asked))
+    except _Declined:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
     for line in lines:
         print(visible(line) if deed else line)
     sys.stdout.flush()
@@ -79,6 +90,10 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     if asked.deed == "status":
         return _status_lines(folder, found, store.clock.now())
     if asked.deed == "remove":
+        if stand is not None and not common.yes:
+            _announce_removal(job, stand, session)
+            if not await is_agreed():
+                raise _Declined
         return await remove(store, session.actions, job, stand)
     print(f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}", file=sys.stderr)
     said: tuple[str, ...] = ()
@@ -87,6 +102,18 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
         await write_script(store, path, await _watch_text(common, session))
         said = (f"{path} runs the watchdogs",)
     return (*said, *await install(store, session.actions, job, stand))
+
+
+def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
+    """What will be moved away and cancelled, on stderr."""
+    print(f"cron on {visible(session.name)}: {job.name} is taken out", file=sys.stderr)
+    if stand.is_installed:
+        print(f"  {visible(job.script_path)} goes to {visible(job.folder)}/removed", file=sys.stderr)
+    waiting = [str(row["id"]) for row in stand.rows if row["state"] in WAITING]
+    if waiting:
+        print(f"  what waits is cancelled: {visible(' '.join(waiting))}", file=sys.stderr)
+    if len(waiting) < len(stand.rows):
+        print("  what runs ends by itself", file=sys.stderr)
 
 
 async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:

@@ -22,6 +22,7 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
+from hpcdash.watch.configured import WatchSettings
 
 
 def run_dashboard(common: CommonOptions) -> None:
@@ -31,7 +32,8 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        _watched(build_session(cluster, pool, zone=zone), settings) for cluster in chosen_clusters(common, settings)
+        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root() / "watch")
+        for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
@@ -40,13 +42,12 @@ def run_dashboard(common: CommonOptions) -> None:
     run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
 
 
-def _watched(session: ClusterSession, settings: Settings) -> ClusterSession:
-    """With its watchdogs, which begin with what `hpcdash watch` knows and tell nobody but this screen."""
+def watched(session: ClusterSession, watch: WatchSettings, folder: Path) -> ClusterSession:
+    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody but this screen."""
     from hpcdash.stores.watch_board import WatchBoard
     from hpcdash.stores.watch_state import WatchFiles
 
-    files = WatchFiles(state_root() / "watch", session.name)
-    return replace(session, watching=WatchBoard(session.store, settings.watch, files))
+    return replace(session, watching=WatchBoard(session.store, watch, WatchFiles(folder, session.name)))
 
 
 def _tour_marker() -> Path:
@@ -67,7 +68,8 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     session = build_replay(find_case(case_directory))
     # Nothing answers an action there, and none belongs in the journal.
     common = replace(common, read_only=True)
-    run_app(common, load_settings(common.config, action_names=ACTION_NAMES), [session], UiPrompter(), view=view)
+    settings = load_settings(common.config, action_names=ACTION_NAMES)
+    run_app(common, settings, [session], UiPrompter(), view=view, notice="a recording: nothing changes, no watchdogs")
 
 
 def require_terminal() -> None:

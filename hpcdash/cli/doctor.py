@@ -22,7 +22,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
 from hpcdash.local.machine import this_machine
 from hpcdash.local.wake import supervisor_pid
@@ -246,7 +246,7 @@ async def _table_check(store: ClusterStore, kind: Kind) -> Check:
     except HpcdashError as error:
         return _failed(name, error)
     seconds = time.monotonic() - began
-    detail = f"{snapshot.table.num_rows} rows in {1000 * seconds:.0f} ms"
+    detail = f"{counted(snapshot.table.num_rows, 'row')} in {1000 * seconds:.0f} ms"
     if snapshot.rejected:
         return Check(name, False, f"{detail}, {len(snapshot.rejected)} could not be read", "`hpcdash jobs` names them.")
     if seconds > _SLOW_ANSWER_SECONDS:

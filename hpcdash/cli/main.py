@@ -130,17 +130,22 @@ def stacks(common: CommonOptions, job: str) -> None:
 
 
 @cli.command()
-@click.argument("job")
+@click.argument("job", required=False, default="")
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
 )
 @click.option("--metric", "wanted", metavar="NAME", multiple=True, help="Only this one; may be given again.")
-@click.option("--file", "file", metavar="PATH", default="", help="A metrics file of the job, in place of its logs.")
-@click.option("-f", "--follow", is_flag=True, help="Until the job ends; a chart in a terminal is drawn as it grows.")
+@click.option("--log", is_flag=True, help="A chart with a logarithmic scale.")
+@click.option(
+    "--file", "file", metavar="PATH", default="", help="This file of the job, in place of its logs; without JOB any."
+)
+@click.option("-f", "--follow", is_flag=True, help="Until the job ends: a chart is drawn anew, CSV grows.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
 @common_options
 def metrics(common: CommonOptions, **given: Any) -> None:
     """The loss and other metrics of a job, or of an array's tasks joined, read from its log.
+
+    A log or metrics file of no job, on the machine where the cluster's commands run: hpcdash metrics --file train.log
 
     In JSON a y that was nan or inf is null, and the x of each stands under "nan" and "inf". CSV has a column for the
     step and one a metric; there they are nan, inf and -inf, and empty where a metric has no value at a step.
@@ -317,9 +322,9 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 
 @cli.command()
-@click.option("--days", type=float, required=True, metavar="N", help="How long the training takes.")
-@click.option("--every", required=True, metavar="TIME", help="From one save to the next: 3h, 90m; a number is hours.")
-@click.option("--save", required=True, metavar="TIME", help="How long one save takes: 40s, 2m; a number is seconds.")
+@click.option("--days", type=float, metavar="N", help="How long the training takes.")
+@click.option("--every", metavar="TIME", help="From one save to the next: 3h, 90m; a number is hours.")
+@click.option("--save", metavar="TIME", help="How long one save takes: 40s, 2m; a number is seconds.")
 @click.option("--tb", type=float, metavar="TB", help="How much one save writes, in TB.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def checkpoints(**given: Any) -> None:
@@ -331,12 +336,16 @@ def checkpoints(**given: Any) -> None:
 
 @cli.command()
 @click.option("--once", is_flag=True, help="One round, for cron; what is known is kept for the next.")
-@click.option("--dry-run", is_flag=True, help="Tell nobody; say who would be told what.")
+@click.option("--dry-run", is_flag=True, help="Tell nobody and write nothing; say who would be told what.")
 @click.option("--trial", is_flag=True, help="Send a message that nothing is wrong to all who would be told.")
 @click.option("--every", metavar="TIME", help="From one round to the next: 10m; a number is minutes.")
 @common_options
 def watch(common: CommonOptions, **given: Any) -> None:
-    """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines."""
+    """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines.
+
+    Each trouble is told once, and once that it is over; whoever could not be reached is tried again each round. --once
+    ends with 0 whatever it finds, with 3 where a cluster could not be asked. `hpcdash config example` has every key.
+    """
     from hpcdash.cli.watch import run_watch
 
     run_watch(common, **given)
@@ -344,7 +353,7 @@ def watch(common: CommonOptions, **given: Any) -> None:
 
 @cli.command()
 @click.option("--install", "deed", flag_value="install", help="Write it to the cluster, and submit it.")
-@click.option("--remove", "deed", flag_value="remove", help="Move it away, and cancel the one that waits.")
+@click.option("--remove", "deed", flag_value="remove", help="Move it away, cancel the one that waits (asks).")
 @click.option("--status", "deed", flag_value="status", help="What is there, and when it runs next.")
 @click.option("--every", default="1h", show_default=True, metavar="TIME", help="From one run to the next: 1h, 1d, 15m.")
 @click.option("--folder", metavar="DIR", help="Where on the cluster; hpcdash/cron in the home by default.")

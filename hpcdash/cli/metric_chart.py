@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.color import ColorSystem
+from rich.style import Style
 
+from hpcdash.charts.draw import draw
+from hpcdash.charts.reading import JobFacts, RunReader, words_of_course
+from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept
+from hpcdash.charts.state import ChartState, Line
 from hpcdash.cli.metric_output import axis_of
 from hpcdash.domain.text import visible
-from hpcdash.logs.downsample import view_of, whole_range
-from hpcdash.logs.joined import JoinedRun, Series
-from hpcdash.logs.metric_meaning.eta import eta_of
+from hpcdash.logs.joined import JoinedRun
 from hpcdash.logs.metric_meaning.findings import number_words, step_words
-from hpcdash.logs.metric_meaning.paces import paces_of_run, seconds_per_step
-from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
-from hpcdash.logs.metric_meaning.spikes import find_spikes
+from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run
+from hpcdash.logs.metric_meaning.restarts import lost_time_words
+from hpcdash.logs.metric_meaning.spikes import FEWEST_POINTS, find_spikes
 from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau
 from hpcdash.logs.metric_meaning.throughput import quantity_of
 
 LEAST_WIDTH, LARGEST_WIDTH = 40, 240
-_HEIGHT, _SMALL_HEIGHT = 18, 11
+# Rows of a chart: of a single one, of each of several, and of each where the screen has few.
+_HEIGHT, _SMALL_HEIGHT, _LEAST_HEIGHT = 18, 12, 7
+_TWO_BESIDE_FROM = 110
 # Drawn where nobody said which.
 MOST_SHOWN = 4
-_TICKS = 5
+_STYLES = {
+    "title": Style(bold=True),
+    "axis": Style(dim=True),
+    "restart": Style(dim=True),
+    "run-0": Style(color="cyan"),
+    "raw-0": Style(color="cyan", dim=True),
+    "again-0": Style(color="cyan", dim=True),
+    "warning": Style(color="yellow", bold=True),
+    "bad": Style(color="red", bold=True),
+}
+_PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and letters it has."""
+
+    width: int
+    height: int | None = None
+    colours: ColorSystem | None = None
+    has_unicode: bool = True
 
 
 def shown_by_default(run: JoinedRun) -> list[str]:
@@ -35,42 +61,62 @@ def shown_by_default(run: JoinedRun) -> list[str]:
     return (losses or others or names)[:MOST_SHOWN]
 
 
-def chart_text(run: JoinedRun, names: Sequence[str], *, width: int, colours: bool, unicode: bool = True) -> str:
-    """One chart a metric, one below the other; without colours where none are wanted."""
-    width = min(max(width, LEAST_WIDTH), LARGEST_WIDTH)
-    height = _HEIGHT if len(names) == 1 else _SMALL_HEIGHT
-    return "\n".join(_chart(run.series(name, axis_of(run, name)), width, height, colours, unicode) for name in names)
+def chart_text(run: JoinedRun, names: Sequence[str], paper: Paper, *, log_y: bool = False) -> str:
+    """A chart a metric, two beside each other where there is room; metrics along another axis come below."""
+    width = min(max(paper.width, LEAST_WIDTH), LARGEST_WIDTH)
+    by_axis: dict[str, list[str]] = {}
+    for name in names:
+        by_axis.setdefault(axis_of(run, name), []).append(name)
+    beside = 2 if width >= _TWO_BESIDE_FROM else 1
+    rows = sum(-(-len(alike) // beside) for alike in by_axis.values())
+    height = _HEIGHT if rows == 1 else _SMALL_HEIGHT
+    if paper.height is not None:
+        height = max(_LEAST_HEIGHT, min(height, paper.height // max(rows, 1)))
+    lines = [
+        line
+        for axis, alike in by_axis.items()
+        for line in _chart(run, alike, axis, width, height * -(-len(alike) // beside), paper, log_y)
+    ]
+    return "\n".join(lines)
 
 
-def _chart(series: Series, width: int, height: int, colours: bool, unicode: bool) -> str:
-    import plotext
-
-    columns = max(10, width - 12) * (2 if unicode else 1)
-    x, y = view_of(series, *whole_range(series), columns).outline()
-    plotext.clear_figure()
-    plotext.limit_size(False, False)
-    plotext.plotsize(width, height)
-    plotext.theme("clear" if not colours else "default")
-    if colours:
-        plotext.canvas_color("default")
-        plotext.axes_color("default")
-        plotext.ticks_color("default")
-    first, last = whole_range(series)
-    if last > first:
-        plotext.xlim(first, last)
-        ticks = np.linspace(first, last, _TICKS)
-        # A short run has fewer steps than there are ticks.
-        ticks = np.unique(np.round(ticks)) if last - first >= _TICKS - 1 and series.axis != "epoch" else ticks
-        plotext.xticks(ticks.tolist(), [step_words(tick) for tick in ticks.tolist()])
-    plotext.title(visible(f"{series.name} by {series.axis}"))
-    if x.size:
-        plotext.plot(x.tolist(), y.tolist(), marker="braille" if unicode else "*", color="cyan" if colours else None)
-    drawn: str = plotext.build()
-    return (drawn if colours else plotext.uncolorize(drawn)).rstrip("\n")
+def _chart(
+    run: JoinedRun, names: Sequence[str], axis: str, width: int, height: int, paper: Paper, log_y: bool
+) -> Iterator[str]:
+    kept = SeriesKept()
+    reading = RunReader(is_ascii=not paper.has_unicode).read(run, names, axis, JobFacts(0.0), kept)
+    # Without colours a smooth curve would be one with what it smooths.
+    smoothing = "auto" if paper.colours is not None else "none"
+    # No panel is the one that keys act on.
+    state = ChartState(tuple(names), axis, log_y, smoothing, panel=-1)
+    chart = ChartRun("A", "", run, reading.marks, reading.axis)
+    request = ChartRequest((chart,), state, width, height, kept, is_ascii=not paper.has_unicode)
+    return (_painted(line, paper) for line in draw(request).lines)
 
 
-def meaning(run: JoinedRun, names: Sequence[str], row: Mapping[str, Any], *, is_array: bool) -> list[str]:
-    """What the metrics say, in lines: where each stands, its spikes and nan; pace and end against the job's limit."""
+def _painted(line: Line, paper: Paper) -> str:
+    if paper.colours is None:
+        text = "".join(words for words, _ in line).rstrip()
+    else:
+        text = "".join(_STYLES.get(name, Style()).render(words, color_system=paper.colours) for words, name in line)
+    return text if paper.has_unicode else text.translate(_PLAIN_LETTERS)
+
+
+def facts_of(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
+    """What a job's row says that its end is told from; `is_whole`: all that it wrote is read."""
+    if row.get("state") != "running":
+        return JobFacts(now)
+    limit, elapsed = row["limit_seconds"], row["elapsed_seconds"]
+    left = float(limit - elapsed) if limit is not None and elapsed is not None else None
+    age = float(elapsed) if is_whole and elapsed is not None else None
+    return JobFacts(now, True, left, None if limit is None else float(limit), is_array, age)
+
+
+def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: Growth) -> list[str]:
+    """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against the job's limit.
+
+    `growth` is what earlier calls saw of the same run.
+    """
     lines = []
     for name in names:
         axis = axis_of(run, name)
@@ -82,6 +128,8 @@ def meaning(run: JoinedRun, names: Sequence[str], row: Mapping[str, Any], *, is_
         if "loss" in name.lower():
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings
+            if finite.sum() < FEWEST_POINTS:
+                said.append("too few points to tell whether something stands out")
             if spikes:
                 more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
                 said.append(spikes[-1].words + more)
@@ -89,22 +137,17 @@ def meaning(run: JoinedRun, names: Sequence[str], row: Mapping[str, Any], *, is_
             said += [plateau.words] if plateau is not None else []
         said += [finding.words for finding in find_not_finite(series.x, values)]
         lines.append("; ".join(part for part in said if part))
-    lines += _pace(run, names[0], row, is_array) if names else []
+    lines += _pace(run, names[0], job, growth) if names else []
     return lines
 
 
-def _pace(run: JoinedRun, name: str, row: Mapping[str, Any], is_array: bool) -> list[str]:
-    paces = paces_of_run(run, name)
-    lost = run.lost_time()
-    said = [pace.words for pace in paces[:2]]
-    seconds = seconds_per_step(paces)
-    steps = run.series(name, "step").x
-    if row["state"] == "running" and seconds is not None and run.last_step is not None and steps.size:
-        limit, elapsed = row["limit_seconds"], row["elapsed_seconds"]
-        left = float(limit - elapsed) if limit is not None and elapsed is not None else None
-        task_limit = float(limit) if is_array and limit is not None else None
-        eta = eta_of(float(steps[-1]), float(run.last_step), seconds, left, task_limit, restart_seconds(lost))
-        if eta is not None and isfinite(eta.steps_left):
-            said.append(eta.words)
-    restarts = lost_time_words(lost)
-    return [line for line in ("; ".join(said), restarts) if line]
+def _pace(run: JoinedRun, name: str, job: JobFacts, growth: Growth) -> list[str]:
+    """End and pace in a line, and what restarts cost in one."""
+    axes, _ = run.written(name)
+    steps = axes[0][np.isfinite(axes[0])]
+    grown = age = None
+    if job.is_running and steps.size:
+        growth.note(job.now, float(steps[-1]))
+        grown, age = growth.pace(), pace_of_age(run, job.age_seconds)
+    said = words_of_course(run, paces_of_run(run, name, grown, age), steps, job)
+    return [line for line in ("; ".join(said), lost_time_words(run.lost_time())) if line]

@@ -84,9 +84,13 @@ def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
 
 def as_csv(run: JoinedRun, names: Sequence[str]) -> bytes:
     """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value."""
-    table = wide_table(run, names)
+    return table_as_csv(wide_table(run, names))
+
+
+def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
+    """A wide table, or some rows of it that come after others."""
     out = io.BytesIO()
-    pa_csv.write_csv(table, out, pa_csv.WriteOptions(quoting_style="needed"))
+    pa_csv.write_csv(table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed"))
     return out.getvalue()
 
 

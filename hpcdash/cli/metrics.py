@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.log_output import colours_of
 from hpcdash.cli.log_tail import say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import did_you_mean, load_settings
+from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.logs.series import EXACT_POINTS
 from hpcdash.stores.metrics import WatchedRun
 from hpcdash.ui.session import ClusterSession
+
+if TYPE_CHECKING:
+    from hpcdash.cli.metric_rows import ComingRows
+    from hpcdash.logs.metric_meaning.paces import Growth
 
 # So many points are written as they stand in the log; of more the oldest are folded.
 EXPORTED_POINTS = 5_000_000
@@ -33,18 +41,37 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def run_metrics(
-    common: CommonOptions, *, job: str, form: str, wanted: tuple[str, ...], file: str, follow: bool, out: Path | None
+    common: CommonOptions,
+    *,
+    job: str,
+    form: str,
+    wanted: tuple[str, ...],
+    file: str,
+    follow: bool,
+    out: Path | None,
+    log: bool = False,
 ) -> None:
-    """Read a job's metrics, with `follow` until it ends, and print or write them to `out`."""
+    """Read a job's metrics, with `follow` until it ends, and print or write them to `out`; `log` scales a chart's y.
+
+    `job` '' with a `file`: that of no job. Raises UsageError for what is neither.
+    """
+    _require_job(job, file)
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is not for a terminal", "Give --out FILE, or redirect stdout.")
-    patterns = load_settings(common.config).metrics.patterns
+    settings = load_settings(common.config)
+    patterns = settings.metrics.patterns
+    if not job and chosen_clusters(common, settings)[0].transport == "local":
+        file = str(Path(file).expanduser().absolute())
 
     async def work(session: ClusterSession) -> None:
         is_chart = form == "chart"
         points = EXACT_POINTS if is_chart else EXPORTED_POINTS
         run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
-        output = _Output(session, run, form, wanted, out)
+        output = _Output(session, run, form, wanted, out, log)
+        if follow and form == "csv" and out is None:
+            from hpcdash.cli.metric_rows import ComingRows
+
+            output.rows = ComingRows()
         await run.open()
         with _told() as progressed:
             if follow:
@@ -62,13 +89,24 @@ class _Output:
     """Where the metrics go, and in which form."""
 
     def __init__(
-        self, session: ClusterSession, run: WatchedRun, form: str, wanted: tuple[str, ...], out: Path | None
+        self,
+        session: ClusterSession,
+        run: WatchedRun,
+        form: str,
+        wanted: tuple[str, ...],
+        out: Path | None,
+        is_log: bool,
     ) -> None:
         self._session = session
         self._run = run
         self._form = form
         self._wanted = wanted
         self._out = out
+        self._is_log = is_log
+        # How it was seen to grow; made where a chart is drawn.
+        self._growth: Growth | None = None
+        # Where rows are written as they come.
+        self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
 
     def write(self) -> None:
@@ -78,6 +116,9 @@ class _Output:
             raise HpcdashError(_nothing(run), _next_step(run))
         if run.problem:
             say(run.problem)
+        if self.rows is not None and self.rows.has_begun:
+            self.write_new(is_end=True)
+            return
         content = self._content(self._names())
         if self._out is None:
             sys.stdout.buffer.write(content)
@@ -88,11 +129,23 @@ class _Output:
         except OSError as error:
             raise HpcdashError(f"{self._out}: {error.strerror or error}", "Give --out another file.") from None
 
+    def write_new(self, *, is_end: bool = False) -> None:
+        """The rows that are whole and were not written yet; none before all that was there at first is read."""
+        run = self._run.run
+        if self.rows is None or not run.names or not (self.rows.has_begun or is_end or self._run.progress.is_whole):
+            return
+        with contextlib.suppress(HpcdashError):
+            names = self._names()
+            for words in self.rows.left_out(run, names):
+                say(words)
+            sys.stdout.buffer.write(self.rows.new_rows(run, names, is_end=is_end))
+            sys.stdout.buffer.flush()
+
     def redraw(self) -> None:
         """The chart as it is now, in place of the one before."""
         if self._run.run.names:
             with contextlib.suppress(HpcdashError):
-                content = self._content(self._names())
+                content = self._chart(self._names(), shutil.get_terminal_size().lines)
                 sys.stdout.buffer.write(_CLEAR.encode() + content)
                 sys.stdout.buffer.flush()
 
@@ -107,21 +160,26 @@ class _Output:
             return as_parquet(run.run, names)
         return self._chart(names)
 
-    def _chart(self, names: list[str]) -> bytes:
-        # plotext is of no use to the other forms.
-        from hpcdash.cli.metric_chart import chart_text, meaning
+    def _chart(self, names: list[str], rows: int | None = None) -> bytes:
+        # What draws is of no use to the other forms.
+        from hpcdash.cli.metric_chart import Paper, chart_text, facts_of, meaning
+        from hpcdash.logs.metric_meaning.paces import Growth
 
         run = self._run
         encoding = sys.stdout.encoding or "utf-8"
-        text = chart_text(
-            run.run,
-            names,
-            width=shutil.get_terminal_size().columns,
-            colours=self.is_screen and colours_of(os.environ) is not None,
-            unicode=encoding.lower().replace("-", "").startswith("utf"),
+        self._growth = self._growth or Growth()
+        now = self._session.store.clock.now()
+        job = facts_of(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
+        words = meaning(run.run, names, job, self._growth)
+        paper = Paper(
+            shutil.get_terminal_size().columns,
+            None if rows is None else rows - len(words) - 2,
+            colours_of(os.environ) if self.is_screen else None,
+            encoding.lower().replace("-", "").startswith("utf"),
         )
-        words = meaning(run.run, names, run.row or {}, is_array=run.is_array)
-        return "\n".join((visible(run.title), text, *words, "")).encode(encoding, "replace")
+        text = chart_text(run.run, names, paper, log_y=self._is_log)
+        content = "\n".join((visible(run.title), text, *words, ""))
+        return content.replace("→", "->" if not paper.has_unicode else "→").encode(encoding, "replace")
 
     def _names(self) -> list[str]:
         """The metrics that were asked for, else all, and of a chart those that tell most."""
@@ -133,6 +191,19 @@ class _Output:
 
             return shown_by_default(run)
         return [_named(word, run.names) for word in dict.fromkeys(self._wanted)]
+
+
+def _require_job(job: str, file: str) -> None:
+    if not job and not file:
+        raise UsageError("neither a job nor a file is named", "hpcdash metrics 17, or hpcdash metrics --file train.log")
+    try:
+        if job:
+            parse_job_id(job)
+    except BadJobId:
+        looks_like_a_path = not file and any(sign in job for sign in "./~")
+        if looks_like_a_path:
+            words = shlex.join(("hpcdash", "metrics", "--file", job))
+            raise UsageError(f"{job!r} is no job", f"For the metrics in a file: {words}") from None
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
@@ -156,6 +227,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
     try:
         if output.is_screen:
             await asyncio.to_thread(output.redraw)
+        await asyncio.to_thread(output.write_new)
         while not run.is_over:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REDRAW_SECONDS):
@@ -166,10 +238,13 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
                 told = run.problem
                 if told:
                     say(told)
-            if woken.is_set() and output.is_screen:
+            is_new = woken.is_set()
+            woken.clear()
+            if is_new and output.is_screen:
                 await asyncio.to_thread(output.redraw)
                 await asyncio.sleep(_REDRAW_SECONDS)
-            woken.clear()
+            elif is_new:
+                await asyncio.to_thread(output.write_new)
     finally:
         await run.close()
         following.cancel()
@@ -206,10 +281,14 @@ def _told() -> Iterator[_Progress]:
 
 
 def _nothing(run: WatchedRun) -> str:
+    if not run.job_id:
+        return f"There is no metric: {visible(run.problem) or f'{visible(run.title)} is empty'}."
     return f"Job {run.job_id} shows no metric: {visible(run.problem) or 'its log is empty'}."
 
 
 def _next_step(run: WatchedRun) -> str:
+    if not run.job_id:
+        return "[metrics] of the configuration has expressions for formats of one's own."
     state = None if run.row is None else run.row["state"]
     if state in WAITING:
         return f"The job is {state}: it writes once it runs. -f waits for it."

@@ -23,7 +23,7 @@ from hpcdash.config import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.words import Pair
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import ClusterStore
@@ -126,7 +126,7 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
 def _nothing_words(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     """What a person who sees a title line and no rows may want to know."""
     if all_rows:
-        return f"none of {all_rows} rows matches the filter"
+        return f"none of {counted(all_rows, 'row')} matches the filter"
     if name in ("jobs", "history") and mine:
         where = "in the queue" if name == "jobs" else "ended in the last 7 days"
         return f"no job of yours {where}; --all shows everyone's"

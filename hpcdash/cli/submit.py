@@ -259,11 +259,11 @@ def _print_dry(
     elif is_request:
         sys.stdout.flush()
         sys.stdout.buffer.write(shown["script"].encode("utf-8", "surrogateescape") + b"\n")
-        for command in planned.plan.commands:
-            words = shlex.join(program_words(command.argv)) if in_full else command.words
-            sys.stdout.buffer.write(f"# {visible(words)}\n".encode("utf-8", "surrogateescape"))
+        for command, words in zip(planned.plan.commands, commands, strict=True):
+            shown_words = shlex.join(words) if in_full else command.words
+            sys.stdout.buffer.write(f"# {visible(shown_words)}\n".encode("utf-8", "surrogateescape"))
     else:
-        print(visible(shlex.join(commands[0])))
+        print(visible(shlex.join(commands[0]) if in_full else planned.plan.commands[0].words))
     sys.stdout.flush()
 
 

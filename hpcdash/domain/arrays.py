@@ -40,7 +40,8 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: 
     (`2 running · 8 pending`, in tasks) and `_row_id`: the id, or `12[]` for the summary of array 12.
 
     A summary has the state of its most alive row, the resources of its active rows together (of its first row when
-    none is active), its earliest submission and start, and what all of its rows share.
+    none is active), its earliest submission and start, and what all of its rows share. While any is active, it has run
+    for as long as the one that ends last, and ends with it.
     """
     table = table.unify_dictionaries().combine_chunks()
     array_ids = as_array(table["array_id"])
@@ -164,8 +165,27 @@ def _summaries(rows: pa.Table, groups: pa.Array, places: pa.Array) -> tuple[pa.T
             wanted += [(name, "min"), (name, "max")]
     grouped = pa.table(columns).group_by("_group", use_threads=False).aggregate(wanted).combine_chunks()
     result = {name: as_array(grouped[name]) for name in grouped.column_names}
+    result |= _last_to_end(rows.filter(is_active), groups.filter(is_active), result)
     first_rows = rows.take(pc.index_in(result["_place_min"], value_set=places))
     return _assemble(rows, first_rows, result), result["_group"], result["_place_min"]
+
+
+def _last_to_end(active: pa.Table, groups: pa.Array, result: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """`elapsed_seconds_max` and `ends_at_max` of the groups with active rows: both of the row that ends last.
+
+    Of those without an end, and of those that end together, it is the one that has run longest.
+    """
+    times = pa.table({"group": groups, "ends_at": active["ends_at"], "elapsed": active["elapsed_seconds"]})
+    ends = times.group_by("group", use_threads=False).aggregate([("ends_at", "max")]).combine_chunks()
+    last_end = as_array(ends["ends_at_max"]).take(pc.index_in(groups, value_set=as_array(ends["group"])))
+    is_last = pc.or_(pc.is_null(last_end), pc.fill_null(pc.equal(as_array(times["ends_at"]), last_end), False))
+    ran = times.filter(is_last).group_by("group", use_threads=False).aggregate([("elapsed", "max")]).combine_chunks()
+    found = {}
+    for name, of_active, column in (("ends_at", ends, "ends_at_max"), ("elapsed_seconds", ran, "elapsed_max")):
+        places = pc.index_in(result["_group"], value_set=as_array(of_active["group"]))
+        chosen = as_array(of_active[column]).take(places)
+        found[f"{name}_max"] = pc.if_else(pc.is_valid(places), chosen, result[f"{name}_max"])
+    return found
 
 
 def _without_reasons_of_others(rows: pa.Table, groups: pa.Array, ranks: pa.Array) -> pa.Table:

@@ -29,6 +29,11 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def visible(text: str) -> str:
     """The same text with nothing in it that moves the cursor, hides, reorders or piles up.
 

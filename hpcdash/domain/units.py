@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from math import isfinite
 
 MINUTE = 60
 HOUR = 3600
@@ -155,6 +156,23 @@ def format_count(count: int) -> str:
         if float(shown) < 1000 or unit == "G":
             break
     return (shown[:-2] if shown.endswith(".0") else shown) + unit
+
+
+def format_amount(value: float, digits: int = 3) -> str:
+    """A measured amount by so many digits: `0.0083`, `2.5`, `155`, whole below 10 000, then `51.4k`, `1.2M`, `3G`.
+
+    What is yet larger, or tiny, has an exponent; `nan` and `inf` are told as such.
+    """
+    shown = f"{value:.{digits}g}"
+    if not isfinite(value) or abs(float(shown)) < 1000:
+        return shown
+    if abs(value) < 9999.5:
+        return f"{value:.0f}"
+    for thousands, unit in enumerate("kMGT", start=1):
+        shown = f"{value / 1000.0**thousands:.{digits}g}"
+        if abs(float(shown)) < 1000:
+            return shown + unit
+    return f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from hpcdash.domain.exits import exit_words
@@ -21,6 +21,11 @@ _SHORT: dict[str, str] = {
 def state_word(state: str) -> str:
     """A state in at most ten letters: `out_of_memory` is `out of mem`."""
     return _SHORT.get(state) or state.replace("_", " ")
+
+
+def clock_words(at: float, zone: tzinfo | None) -> str:
+    """`10:22:05` of an instant in epoch seconds."""
+    return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
 
 
 def ended_words(row: Mapping[str, Any]) -> str:

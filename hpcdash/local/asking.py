@@ -21,6 +21,7 @@ from hpcdash.local.wake import supervisor_pid
 
 # As long as a scheduler keeps what ended in its own list.
 _RECENT_SECONDS = 300.0
+_MOST_NAMED = 5
 
 
 def write(answer: object) -> None:
@@ -60,7 +61,8 @@ def _write_jobs(store: QueueStore, jobs: Iterable[Job]) -> None:
 def _named(store: QueueStore, ids: list[str]) -> list[Job]:
     found = {job.id: job for text in ids for job in find_jobs(store, text)}
     if not found:
-        raise HpcdashError("no such job in this queue")
+        named = ", ".join(ids[:_MOST_NAMED])
+        raise HpcdashError(f"no such job in this queue: {named}", "`hpcdash jobs` and `hpcdash history` list them.")
     return list(found.values())
 
 

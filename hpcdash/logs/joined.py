@@ -7,7 +7,7 @@ as series of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isnan, nan, nextafter
 
@@ -17,6 +17,11 @@ from hpcdash.logs.attempts import Attempt
 from hpcdash.logs.cells import AXES
 from hpcdash.logs.metrics import Floats, Integers
 from hpcdash.logs.series import MINUS_INF, NAN, PLUS_INF, MetricLog, Strip
+
+# Consumed samples are a metric of its own in a log: each step's are where it stands along this axis.
+SAMPLES = "samples"
+ALL_AXES = (*AXES, SAMPLES, "point")
+_SAMPLES_NAMES = ("consumed samples", "consumed train samples", "samples consumed", "total samples", "samples seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +103,48 @@ class JoinedRun:
         return next((log.last_step for log in reversed(self._logs) if log.last_step is not None), None)
 
     def axes(self, name: str | None = None) -> tuple[str, ...]:
-        """The x axes that some log has, or the metric `name`, of step, epoch, tokens, time, and `sample`, which always
-        is."""
+        """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how manieth, always is."""
         if name is not None:
             of_metric, _ = self.written(name)
-            return (*(axis for row, axis in enumerate(AXES) if not np.isnan(of_metric[row]).all()), "sample")
-        has = {axis for log in self._logs for axis in log.axes()}
-        return tuple(axis for axis in (*AXES, "sample") if axis in has or axis == "sample")
+            has = {axis for row, axis in enumerate(AXES) if not np.isnan(of_metric[row]).all()}
+        else:
+            has = {axis for log in self._logs for axis in log.axes()}
+        if "step" in has and self._samples_name() is not None:
+            has.add(SAMPLES)
+        return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
 
     def axis_values(self, name: str, axis: str) -> Floats:
         """The x of each place of the metric's series."""
         return self.series(name, axis).x
 
     def series(self, name: str, axis: str = "step") -> Series:
-        """What counts: of each step the newest attempt's. Along time and sample, everything."""
+        """What counts: of each step the newest attempt's. Along time and point, everything."""
+        if axis == SAMPLES:
+            return self._along_samples(self.series(name))
         pieces = [piece for piece, _ in self._pieces(name, axis)]
         return _one_series(name, axis, pieces)
 
+    def steps_along(self, name: str, axis: str) -> Floats:
+        """The step of each place of the metric's series; nan where it is not known."""
+        if axis in ("step", SAMPLES):
+            steps = self.series(name).x
+            return steps if axis == "step" else steps[~np.isnan(self.samples_at(steps))]
+        pieces = [piece for piece, _ in self._pieces(name, axis, is_steps=True)]
+        return _one_series(name, axis, pieces).mean
+
+    def samples_at(self, steps: Floats) -> Floats:
+        """How many samples were consumed at `steps` (n); nan beyond those at which the log says it."""
+        name = self._samples_name()
+        known = self.series(name) if name is not None else None
+        if known is None or not len(known):
+            return np.full(steps.size, nan)
+        found: Floats = np.interp(steps, known.x, known.newest, left=nan, right=nan)
+        return found
+
     def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
         """What was repeated, a series for each attempt that has any, oldest first."""
+        if axis == SAMPLES:
+            return tuple(self._along_samples(one) for one in self.overlap(name))
         repeated = [piece for _, piece in self._pieces(name, axis)]
         return tuple(_one_series(name, axis, [piece]) for piece in repeated if piece.x.size)
 
@@ -127,7 +155,7 @@ class JoinedRun:
         strips = [part.log.strip(name, part.number) for part in parts]
         if not strips:
             return np.empty((4, 0)), np.empty(0)
-        values = [_along(name, "sample", strip, 0.0).values for strip in strips]
+        values = [_along(name, "point", strip, 0.0).values for strip in strips]
         return np.concatenate([strip.x_last for strip in strips], axis=1), np.concatenate(values)
 
     def lost_time(self) -> LostTime:
@@ -153,8 +181,18 @@ class JoinedRun:
     def _parts(self) -> list[_Part]:
         return [_Part(log, k, attempt) for log in self._logs for k, attempt in enumerate(log.attempts)]
 
-    def _pieces(self, name: str, axis: str) -> list[tuple[Series, Series]]:
-        """Of each attempt, oldest first, what counts and what was repeated."""
+    def _samples_name(self) -> str | None:
+        return next((name for name in self.names if name.lower().replace("_", " ") in _SAMPLES_NAMES), None)
+
+    def _along_samples(self, series: Series) -> Series:
+        x_first, x = self.samples_at(series.x_first), self.samples_at(series.x)
+        moved = _series_of(
+            series.name, SAMPLES, [np.where(np.isnan(x_first), x, x_first), x, *_arrays(series)[2:]], series.exact
+        )
+        return _at(moved, np.flatnonzero(~np.isnan(x)))
+
+    def _pieces(self, name: str, axis: str, *, is_steps: bool = False) -> list[tuple[Series, Series]]:
+        """Of each attempt, oldest first, what counts and what was repeated; with `is_steps` the means are steps."""
         parts = self._parts()
         cuts = _cuts([part.attempt for part in parts], axis)
         pieces = []
@@ -162,7 +200,8 @@ class JoinedRun:
         for part, cut in zip(parts, cuts, strict=True):
             if name not in part.log.names:
                 continue
-            piece = _along(name, axis, part.log.strip(name, part.number), samples)
+            strip = part.log.strip(name, part.number)
+            piece = _along(name, axis, replace(strip, mean=strip.x_last[0]) if is_steps else strip, samples)
             samples += piece.points.size if piece.exact else float(np.maximum(piece.points, 1).sum())
             pieces.append(_split(piece, cut))
         return pieces
@@ -193,7 +232,7 @@ def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
 
 def _along(name: str, axis: str, strip: Strip, samples_before: float) -> Series:
     exact = strip.exact_from == 0
-    if axis == "sample":
+    if axis == "point":
         counts = np.ones(strip.points.size) if exact else np.maximum(strip.points, 1.0)
         x = np.cumsum(counts) + (samples_before - 1.0)
         x_first = x - counts + 1.0

@@ -7,9 +7,11 @@ or `:`. Knows nothing of the lines around it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import islice
 
 from hpcdash.logs.metric_words import (
+    NOT_FINITE,
     NUMBER,
     STEP_WORD,
     UNIT,
@@ -46,6 +48,8 @@ _CALL = re.compile(r"[A-Za-z_]\w*\([a-z_]\w*=")
 _HINT = re.compile(r"step|iter|update|batch|\bit[ :=]|epoch", re.IGNORECASE)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
 _ADDRESS = re.compile(r"\w+://\S*")
+# `loss nan lr 0.001`: a word that is a value.
+_VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
 _LETTERS = re.compile(r"[^\W\d_]")
 _MOST_OTHER_LETTERS = 24
 _DENSE_NAMES = 2
@@ -58,6 +62,7 @@ def read_pairs(text: str) -> Reading | None:
         return None
     if "://" in text:
         text = _ADDRESS.sub("…", text)
+    text, words = _with_digits(text)
     matches = [found for found in islice(_SIGNED.finditer(text), _MOST_PAIRS) if not _is_source_line(text, found)]
     signed = len(matches)
     for pattern in (_SPACED, _LOOSE):
@@ -66,7 +71,7 @@ def read_pairs(text: str) -> Reading | None:
             is_fit = " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
             if is_fit and not any(found.start("name") < m.end() and m.start("name") < found.end() for m in matches):
                 matches.append(found)
-    reading = _reading(text, matches)
+    reading = _reading(text, matches, words)
     if reading is None or not reading.values:
         return None
     if any(map(is_known, reading.values)):
@@ -74,7 +79,26 @@ def read_pairs(text: str) -> Reading | None:
     return reading if _is_dense(text, matches[:signed], reading) else None
 
 
-def _reading(text: str, matches: list[re.Match[str]]) -> Reading | None:
+def _with_digits(text: str) -> tuple[str, dict[int, str]]:
+    """The text with digits in place of each `nan` and `inf` that is a metric's value, and what stood at their ends.
+
+    The words stay where they are part of a name, as in Megatron's `number of nan iterations: 0`.
+    """
+    words: dict[int, str] = {}
+    lowered = text.lower()
+    if "nan" not in lowered and "inf" not in lowered:
+        return text, words
+    parts: list[str] = []
+    edge = 0
+    for found in _VALUE_WORD.finditer(text):
+        if is_known(found["name"]):
+            begin, end = found.span("value")
+            parts += (text[edge:begin], "1" * (end - begin))
+            words[end], edge = found["value"], end
+    return "".join((*parts, text[edge:])), words
+
+
+def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) -> Reading | None:
     example = _EXAMPLE.search(text)
     pairs: list[tuple[str, float]] = []
     last_step: int | None = None
@@ -84,7 +108,7 @@ def _reading(text: str, matches: list[re.Match[str]]) -> Reading | None:
         if not name or (example and example.start() <= found.start("name") < example.end()):
             continue
         rank, of = step_rank(name), found["of"]
-        value = number_of(found["number"], found["unit"])
+        value = number_of(words.get(found.end("number"), found["number"]), found["unit"])
         if rank is not None and is_step(value) and (best is None or rank < best[0]):
             best = (rank, of)
             last_step = int(of.replace(",", "")) if of else last_step

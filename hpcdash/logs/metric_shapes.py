@@ -29,7 +29,6 @@ _OTHER_LETTERS = bytes(code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(r
 _MOST_FIELDS = 64
 _MOST_LITERALS = 120
 _FIRST_CODE = 0x80
-_BAD_THOUSANDS = re.compile(rb"(?<!\d),|,(?!\d\d\d(?!\d))|\d{4},|\.\d*,")
 _PLACES = ("step", "epoch", "tokens", "last_step")
 _TO_COMMAS = bytes(0x2C if code >= _FIRST_CODE else code for code in range(256))
 _DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
@@ -55,6 +54,19 @@ def _parsed(text: bytes) -> Floats | None:
         return np.fromstring(text[:-1].decode("ascii"), np.float64, sep=",")
     except ValueError:
         return None
+
+
+def _are_thousands(text: bytes) -> bool:
+    """Whether each comma parts thousands: one to three digits before it, no point before these, and three behind."""
+    letters = np.frombuffer(b"    " + text + b"    ", np.uint8)
+    commas = np.flatnonzero(letters == 0x2C)
+    around = letters[commas[:, None] + np.arange(-4, 5)]
+    is_digit = (around >= 0x30) & (around <= 0x39)
+    fourth, third, second, first = is_digit[:, :4].T
+    # What stands before the digits before it.
+    edge = np.where(third & second, around[:, 0], np.where(second, around[:, 1], around[:, 2]))
+    is_apart = first & ~(fourth & third & second) & (edge != 0x2E)
+    return bool((is_apart & is_digit[:, 5:8].all(axis=1) & ~is_digit[:, 8]).all())
 
 
 def skeleton(line: str) -> str:
@@ -157,7 +169,7 @@ class Shape:
         if text.translate(None, self._kept) != self._residue * count:
             return None
         if self._has_commas:
-            if _BAD_THOUSANDS.search(text):
+            if not _are_thousands(text):
                 return None
             text = text.replace(b",", b"")
         return _parsed(text.translate(_TO_COMMAS))

@@ -18,7 +18,9 @@ LONGEST_NAME = 80
 STAMP_LETTERS = 120
 
 _PLAIN_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-NUMBER = rf"[-+]?(?:{_PLAIN_NUMBER}|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?![A-Za-z]))"
+# Lightning's bars pad it: `nan.0`.
+NOT_FINITE = r"(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?:\.0*)?(?![A-Za-z])"
+NUMBER = rf"[-+]?(?:{_PLAIN_NUMBER}|{NOT_FINITE})"
 # 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address or a time of day.
 UNIT = (
     r"(?P<unit>[A-Za-zµ%°][A-Za-z/%µ²]{0,15}(?![\w])|%| (?:ms|s|secs?|seconds|[KMGT]i?B|%|it/s|tok/s)(?![\w:=/]))?"
@@ -97,7 +99,7 @@ class Reading(NamedTuple):
 
 def number_of(text: str, unit: str | None = None) -> float:
     """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200. Raises ValueError."""
-    value = float(text.replace(",", ""))
+    value = float((text.rstrip(".0") if "n" in text.lower() else text).replace(",", ""))
     return value * _SCALES[unit] if unit in _SCALES else value
 
 

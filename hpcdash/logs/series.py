@@ -115,9 +115,9 @@ class MetricLog:
         return Kept(self._read, self._exact, cells, sum(table.nbytes for table in tables))
 
     def axes(self) -> tuple[str, ...]:
-        """The x axes that this log has, of step, epoch, tokens, time; `sample`, the how manieth, is always there."""
+        """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is always there."""
         has = [any(not np.isnan(attempt.first[i]) for attempt in self._attempts) for i in range(4)]
-        return (*(name for name, known in zip(AXES, has, strict=True) if known), "sample")
+        return (*(name for name, known in zip(AXES, has, strict=True) if known), "point")
 
     def append(self, batch: MetricBatch) -> None:
         """Adds what stands behind everything that was read; samples that were read before are left out."""

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_SECONDS = 60.0
+# Of the ceiling reads of files leave so much for questions, and get so much whatever is asked.
+_LEFT_FOR_QUESTIONS = 2
+_LEAST_READS_SHARE = 0.25
 
 
 class CommandBudget:
@@ -17,6 +20,7 @@ class CommandBudget:
         self.last_seconds: float | None = None
         self._monotonic = monotonic
         self._sent: deque[float] = deque()
+        self._next_read_at = float("-inf")
 
     def _forget_old(self) -> None:
         oldest = self._monotonic() - WINDOW_SECONDS
@@ -41,6 +45,18 @@ class CommandBudget:
     def spend(self) -> None:
         """Note that a command is sent now."""
         self._sent.append(self._monotonic())
+
+    def reserve_read_seconds(self) -> float:
+        """How long to wait before a file that is followed is read: each call has a turn of its own, in their order.
+
+        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take what the questions
+        of the last minute leave of the ceiling.
+        """
+        left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
+        now = self._monotonic()
+        turn = max(now, self._next_read_at)
+        self._next_read_at = turn + WINDOW_SECONDS / max(left, _LEAST_READS_SHARE * self.ceiling)
+        return turn - now
 
     def answered(self, seconds: float) -> None:
         """Note how long a command took to answer."""

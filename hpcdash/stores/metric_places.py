@@ -1,4 +1,4 @@
-"""Finds the files that a job's metrics may stand in: its streams, those of an array's tasks, or one it names.
+"""Finds the files that a job's metrics may stand in: its streams, those of an array's tasks, and the one it names.
 
 Knows no metric and no screen.
 """
@@ -11,10 +11,12 @@ from typing import Any
 
 from hpcdash.backends.base import LogFiles
 from hpcdash.domain.job_ids import holds_many, in_full, task_of
+from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.logs import locate_logs
+from hpcdash.stores.metric_files import NamedMetricsFiles
 from hpcdash.stores.triage import Tasks, fetch_tasks, path_template
 
 Row = Mapping[str, Any]
@@ -26,12 +28,16 @@ MOST_LOCATED = 8
 
 @dataclass(frozen=True, slots=True)
 class MetricPlace:
-    """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written."""
+    """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written.
+
+    `own` is the metrics file that it names, '' where it names none.
+    """
 
     job_id: str
     files: LogFiles
     is_over: bool
     has_begun: bool = True
+    own: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,17 @@ class MetricPlaces:
     problem: str = ""
 
 
-async def locate_metrics(store: ClusterStore, job_id: str, *, file: str = "", task: str = "") -> MetricPlaces:
+async def locate_metrics(
+    store: ClusterStore, job_id: str, *, file: str = "", task: str = "", named: NamedMetricsFiles | None = None
+) -> MetricPlaces:
     """Where to read; raises NoSuchJob and what keeps the cluster from answering.
 
-    `file` is a path of a metrics file, from the job's working folder unless it is absolute. `task` is the number of an
-    array's task.
+    `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is read in place of all
+    else, and needs no job (`job_id` ''). `task` is the number of an array's task. `named` looks for metrics files that
+    jobs name themselves.
     """
+    if not job_id:
+        return _of_file(file)
     if task:
         job_id = await _task_id(store, job_id, task)
     place = await locate_logs(store, job_id)
@@ -66,9 +77,19 @@ async def locate_metrics(store: ClusterStore, job_id: str, *, file: str = "", ta
         return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over)
     is_whole = not task_of(job_id) and in_full(job_id, row["id"], array_id) == array_id
     if array_id is not None and (is_whole or holds_many(job_id)):
-        return await _of_tasks(store, await fetch_tasks(store, array_id), row)
-    own = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING)
-    return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over, problem=_without_path(place.files))
+        return await _of_tasks(store, await fetch_tasks(store, array_id), row, named)
+    paths, unknown = await named.find((row,), place.detail) if named is not None else ({}, "")
+    path = paths.get(str(row["id"]), "")
+    one = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING, path)
+    problem = ("" if path else _without_path(place.files)) or unknown
+    return MetricPlaces(str(row["id"]), row, (one,), is_over=is_over, problem=problem)
+
+
+def _of_file(file: str) -> MetricPlaces:
+    """A file of no job: nobody knows whether it still grows."""
+    row = dict.fromkeys(JOBS.names) | {"id": "", "name": file, "state": "unknown"}
+    path = file[2:] if file.startswith("~/") else file
+    return MetricPlaces("", row, (MetricPlace("", LogFiles(path, None), False),))
 
 
 async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
@@ -79,7 +100,7 @@ async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
     return str(found[0])
 
 
-async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row) -> MetricPlaces:
+async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None) -> MetricPlaces:
     begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
     begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
     # Schedulers start an array's tasks in the order of their numbers.
@@ -91,8 +112,12 @@ async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row) -> MetricPlaces
     found = await _files_of_tasks(store, begun)
     if len(found) < len(begun):
         problem = f"{len(begun) - len(found)} tasks' logs are not read: each one's path would have to be asked for"
+    read = [one for one in begun if one["id"] in found]
+    own, unknown = await named.find(read) if named is not None else ({}, "")
+    problem = problem or unknown
     places = [
-        MetricPlace(str(one["id"]), found[one["id"]], one["state"] in ENDED) for one in begun if one["id"] in found
+        MetricPlace(str(one["id"]), found[one["id"]], one["state"] in ENDED, own=own.get(str(one["id"]), ""))
+        for one in read
     ]
     if not begun:
         problem = problem or "no task has begun"

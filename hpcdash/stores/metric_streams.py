@@ -1,33 +1,34 @@
-"""Two streams of one run seen as one, stdout and stderr, written at the same time. Knows no file and no job."""
+"""Streams of one run seen as one, stdout, stderr and a metrics file, written at the same time. Knows no file and no
+job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
-from hpcdash.logs.cells import AXES
-from hpcdash.logs.joined import JoinedRun, LostTime, Series, joined
+from hpcdash.logs.joined import ALL_AXES, JoinedRun, LostTime, Series, joined
 from hpcdash.logs.metrics import Floats
 from hpcdash.logs.series import Attempt, MetricLog
 
 
-def run_of_streams(stdout: Sequence[MetricLog], stderr: Sequence[MetricLog]) -> JoinedRun:
-    """One run of both streams' logs, each oldest first; a metric of both is taken from the one with more of it."""
-    if not stderr or not stdout:
-        return joined(stdout or stderr)
-    return _BothStreams(joined(stdout), joined(stderr))
+def run_of_streams(*streams: Sequence[MetricLog]) -> JoinedRun:
+    """One run of several streams' logs, each oldest first; a metric of several is taken from the one with most of it,
+    of those with as much from the first."""
+    runs = [joined(logs) for logs in streams if logs]
+    return reduce(_BothStreams, runs) if runs else joined(())
 
 
 class _BothStreams(JoinedRun):
     """Each metric from one stream: attempts of one are no restarts of the other."""
 
-    def __init__(self, stdout: JoinedRun, stderr: JoinedRun) -> None:
+    def __init__(self, first: JoinedRun, second: JoinedRun) -> None:
         super().__init__(())
-        counts = [{name: float(run.written(name)[1].size) for name in run.names} for run in (stdout, stderr)]
+        counts = [{name: float(run.written(name)[1].size) for name in run.names} for run in (first, second)]
         self._by_name: dict[str, JoinedRun] = {}
         for name in {**counts[0], **counts[1]}:
-            self._by_name[name] = stderr if counts[1].get(name, 0.0) > counts[0].get(name, 0.0) else stdout
+            self._by_name[name] = second if counts[1].get(name, 0.0) > counts[0].get(name, 0.0) else first
         totals = [sum(of_stream.values()) for of_stream in counts]
-        self._main, self._other = (stderr, stdout) if totals[1] > totals[0] else (stdout, stderr)
+        self._main, self._other = (second, first) if totals[1] > totals[0] else (first, second)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,10 +46,16 @@ class _BothStreams(JoinedRun):
         if name is not None:
             return self._by_name.get(name, self._main).axes(name)
         has = {*self._main.axes(), *self._other.axes()}
-        return tuple(axis for axis in (*AXES, "sample") if axis in has)
+        return tuple(axis for axis in ALL_AXES if axis in has)
 
     def series(self, name: str, axis: str = "step") -> Series:
         return self._by_name.get(name, self._main).series(name, axis)
+
+    def steps_along(self, name: str, axis: str) -> Floats:
+        return self._by_name.get(name, self._main).steps_along(name, axis)
+
+    def samples_at(self, steps: Floats) -> Floats:
+        return (self._main if "samples" in self._main.axes() else self._other).samples_at(steps)
 
     def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
         return self._by_name.get(name, self._main).overlap(name, axis)

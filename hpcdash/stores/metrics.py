@@ -16,6 +16,7 @@ from hpcdash.logs.metric_patterns import compile_patterns
 from hpcdash.logs.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS, LogFile, next_look_seconds
+from hpcdash.stores.metric_files import NamedMetricsFiles
 from hpcdash.stores.metric_places import MetricPlaces, Row, locate_metrics
 from hpcdash.stores.metric_source import MetricSource
 from hpcdash.stores.metric_streams import run_of_streams
@@ -43,23 +44,42 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Place:
-    """A job's or task's sources: its stdout, and its stderr where that is apart."""
+class _Looked:
+    """When a source was looked at and had something new; `is_finished` once nothing more is to come."""
 
-    job_id: str
-    is_over: bool
-    sources: tuple[MetricSource, ...]
     moved_at: float = field(default_factory=time.monotonic)
     looked_at: float = 0.0
     is_finished: bool = False
 
+    def pause_seconds(self, source: MetricSource, now: float) -> float:
+        return max(next_look_seconds(now - self.moved_at), source.file.pause_seconds)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file that it names."""
+
+    job_id: str
+    is_over: bool
+    streams: tuple[MetricSource, ...]
+    own: MetricSource | None = None
+    looked: dict[MetricSource, _Looked] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[MetricSource, ...]:
+        return self.streams if self.own is None else (*self.streams, self.own)
+
+    def looked_of(self, source: MetricSource) -> _Looked:
+        return self.looked.setdefault(source, _Looked())
+
 
 class WatchedRun:
-    """The metrics of one job, or of an array's tasks joined by step, as far as they are read.
+    """The metrics of one job, or of an array's tasks joined by step, as far as they are read: of its stdout and stderr,
+    and of the file that it names in HPCDASH_METRICS.
 
     `patterns` are a person's own regular expressions, as of logs.metric_reader. `file` is a metrics file that is
-    read in place of the job's logs (JSON lines, CSV), '' for stdout and stderr. `task` is the number of one task of the
-    array.
+    read in place of all these (JSON lines, CSV), '' for none; with it `job_id` may be ''. `task` is the number of one
+    task of the array.
     `exact_points` are kept as they were written, older ones folded. Raises ConfigError naming a bad pattern.
     """
 
@@ -80,6 +100,7 @@ class WatchedRun:
         self._file = file
         self._task = task
         self._exact_points = exact_points
+        self._named = NamedMetricsFiles(store)
         self._located: MetricPlaces | None = None
         self._places: dict[str, _Place] = {}
         self._run = run_of_streams((), ())
@@ -96,7 +117,7 @@ class WatchedRun:
         """`4711 llama-7b`, for a legend."""
         if self._located is None:
             return self.job_id
-        return f"{self._located.job_id} {self._located.row['name'] or ''}".rstrip()
+        return f"{self._located.job_id} {self._located.row['name'] or ''}".strip()
 
     @property
     def run(self) -> JoinedRun:
@@ -192,7 +213,8 @@ class WatchedRun:
         await self._fill(is_patient=False, progressed=progressed, over=over)
         for place in self._places.values():
             for source in place.sources:
-                await source.finish(is_over=place.is_over)
+                # A file of no job is taken as it is.
+                await source.finish(is_over=place.is_over or not self.job_id)
         await self._publish()
         return self.progress.is_whole
 
@@ -204,25 +226,29 @@ class WatchedRun:
 
     async def _locate(self) -> None:
         """Find what there is to read; what is read already is kept, in a file that was moved too."""
-        located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task)
-        count = max(1, sum(1 + (place.files.stderr is not None) for place in located.places))
+        located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task, named=self._named)
+        count = max(1, sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places))
         found: dict[str, _Place] = {}
         for place in located.places:
             files = place.files
             paths = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None]
             before = self._places.get(place.job_id)
+            own = before.own if before is not None else None
+            if own is None and place.own:
+                own = self._source(LogFile(self.store.transport, place.own), count)
             if before is None:
                 sources = tuple(self._source(LogFile(self.store.transport, path, files.host), count) for path in paths)
-                found[place.job_id] = _Place(place.job_id, place.is_over, sources)
+                found[place.job_id] = _Place(place.job_id, place.is_over, sources, own)
                 continue
-            for source, path in zip(before.sources, paths, strict=False):
+            before.own = own
+            for source, path in zip(before.streams, paths, strict=False):
                 # Where history tells of a job its paths may be guesses: what is there is gone on with.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
                     source.file = LogFile(self.store.transport, path, files.host)
-            if len(before.sources) < len(paths):
-                missing = paths[len(before.sources) :]
+            if len(before.streams) < len(paths):
+                missing = paths[len(before.streams) :]
                 more = [self._source(LogFile(self.store.transport, path, files.host), count) for path in missing]
-                before.sources = (*before.sources, *more)
+                before.streams = (*before.streams, *more)
             before.is_over = place.is_over
             found[place.job_id] = before
         gone = {job_id: place for job_id, place in self._places.items() if job_id not in found}
@@ -284,17 +310,20 @@ class WatchedRun:
         """Look at what may grow, the sooner the sooner it grew; ask for the job's state where it is quiet."""
         asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
         while True:
+            seconds, _, _ = self._next_look()
+            if seconds <= 0:
+                # Where reads are few they go to what grows; meanwhile another may have become the first.
+                await asyncio.sleep(self.store.budget.reserve_read_seconds())
+                seconds, place, source = self._next_look()
+                if place is not None and source is not None:
+                    await self._look_at(place, source)
+                    seconds, _, _ = self._next_look()
             now = time.monotonic()
-            living = [place for place in reversed(self._places.values()) if _may_grow(place)]
-            # Many logs share the looks that one would have.
-            share = max(1.0, len(living) / 4)
-            for place in living:
-                quiet = now - place.moved_at
-                pause = max([next_look_seconds(quiet), *(source.file.pause_seconds for source in place.sources)])
-                if now - place.looked_at >= pause * share:
-                    await self._look_at(place)
-            quiet = now - max((place.moved_at for place in living), default=0.0)
-            is_elsewhere = any(source.problem for place in living for source in place.sources)
+            living = [place for place in self._places.values() if _may_grow(place)]
+            looks = [place.looked_of(source) for place in living for source in place.sources]
+            # At the last looks: where these are seldom, what grows is not quiet in between.
+            quiet = min((looked.looked_at - looked.moved_at for looked in looks), default=now)
+            is_elsewhere = any(source.problem for place in living for source in place.streams)
             if (
                 (not self.is_over or is_elsewhere)
                 and now - asked_at >= state_pause
@@ -302,42 +331,60 @@ class WatchedRun:
             ):
                 asked_at, state_pause = time.monotonic(), min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._ask_again()
-            soonest = min((next_look_seconds(now - place.moved_at) for place in living), default=LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(soonest)
+            await asyncio.sleep(max(seconds, 0.0))
+
+    def _next_look(self) -> tuple[float, _Place | None, MetricSource | None]:
+        """What to look at next, which waited longest for its pace, and in how many seconds it is its time."""
+        now = time.monotonic()
+        living = [place for place in self._places.values() if _may_grow(place)]
+        # Many logs share the looks that one would have.
+        share = max(1.0, len(living) / 4)
+        longest = float("-inf")
+        found: tuple[float, _Place | None, MetricSource | None] = (LONGEST_PAUSE_SECONDS, None, None)
+        for place in reversed(living):
+            for source in place.sources:
+                looked = place.looked_of(source)
+                if looked.is_finished:
+                    continue
+                pause = share * looked.pause_seconds(source, now)
+                if (now - looked.looked_at) / pause > longest:
+                    longest = (now - looked.looked_at) / pause
+                    found = (looked.looked_at + pause - now, place, source)
+        return found
 
     @property
     def is_array(self) -> bool:
         """Whether it is an array's tasks, joined."""
         return self._located is not None and self._located.is_array
 
-    async def _look_at(self, place: _Place) -> None:
+    async def _look_at(self, place: _Place, source: MetricSource) -> None:
         # Before the look: of a job that was known to have ended, it brings the last lines.
-        was_over = place.is_over
+        was_over, looked = place.is_over, place.looked_of(source)
         has_moved = False
+        problem = source.problem
         try:
-            for source in place.sources:
-                problem = source.problem
-                while await source.read_new():
-                    has_moved = True
-                    self._dirty.set()
-                    if not source.has_more:
-                        break
-                if source.problem != problem:
-                    self._dirty.set()
+            while await source.read_new():
+                has_moved = True
+                self._dirty.set()
+                if not source.has_more:
+                    break
+                # It is read on at once, and what is followed besides later.
+                self.store.budget.reserve_read_seconds()
         except (UnreachableError, CommandTimedOut) as error:
             self._say(error.message)
-            place.looked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
+            looked.looked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
             return
+        if source.problem != problem:
+            self._dirty.set()
         self._say("")
-        place.looked_at = time.monotonic()
+        looked.looked_at = time.monotonic()
         if has_moved:
-            place.moved_at = place.looked_at
-        elif place.looked_at - place.moved_at >= _QUIET_SECONDS:
-            for source in place.sources:
-                if await source.finish(is_over=was_over):
-                    self._dirty.set()
+            looked.moved_at = looked.looked_at
+        elif looked.looked_at - looked.moved_at >= _QUIET_SECONDS:
+            if await source.finish(is_over=was_over):
+                self._dirty.set()
             # A file that is copied from its node may come a little later.
-            place.is_finished = was_over and place.looked_at - place.moved_at >= SELDOM_SECONDS / 2
+            looked.is_finished = was_over and looked.looked_at - looked.moved_at >= SELDOM_SECONDS / 2
 
     async def _ask_again(self) -> None:
         try:
@@ -375,12 +422,15 @@ def _is_past(moment: float | None) -> bool:
 
 def _may_grow(place: _Place) -> bool:
     """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
-    return not place.is_finished and (not place.is_over or any(source.is_open for source in place.sources))
+    is_finished = all(place.looked_of(source).is_finished for source in place.sources)
+    return not is_finished and (not place.is_over or any(source.is_open for source in place.sources))
 
 
 def _run_of(places: Sequence[_Place]) -> JoinedRun:
+    own: list[MetricLog] = []
     streams: tuple[list[MetricLog], list[MetricLog]] = ([], [])
     for place in places:
-        for logs, source in zip(streams, place.sources, strict=False):
+        for logs, source in zip(streams, place.streams, strict=False):
             logs += source.snapshot()
-    return run_of_streams(*streams)
+        own += place.own.snapshot() if place.own is not None else []
+    return run_of_streams(own, *streams)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hpcdash.backends.base import ParsedOffers, Query
 from hpcdash.domain.states import NodeState
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.launch.offers import AccountOffer, Offers, QosOffer, QueueOffer
@@ -67,7 +67,8 @@ async def _asked(
         notes.append(f"{what} are not known: {error.message}")
         return ()
     if parsed.rejected:
-        notes.append(f"{len(parsed.rejected)} rows of {what} could not be read: {visible(parsed.rejected[0])}")
+        rows = counted(len(parsed.rejected), "row")
+        notes.append(f"{rows} of {what} could not be read: {visible(parsed.rejected[0])}")
     return parsed.offers
 
 

@@ -65,11 +65,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", OF_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
-    Action("chart", "g", "chart of the metrics in the log", OF_A_JOB - CHART, Capability.LOGS),
+    # Views show it in the key line for a job that may have written something.
+    Action("chart", "g", "chart of the metrics in the log", OF_A_JOB - CHART, Capability.LOGS, short="chart"),
     Action("script", "b", "batch script", OF_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
     Action("train", "c", "the train a job is in: those before and after it", JOB_TABLES | {"job"}, Capability.JOBS),
-    Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=4, short="cancel"),
+    Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=3, short="cancel"),
     Action(
         "hold", "h", "hold, or release what is held", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7, short="hold"
     ),
@@ -80,7 +81,15 @@ ACTIONS: tuple[Action, ...] = (
         "alter", "A", "change time limit, queue, QoS, nice or throttle", OF_A_LIVING_JOB, Capability.ALTER, acts=True
     ),
     Action("kill_switch", "K", "kill switch: save and end", OF_A_LIVING_JOB, Capability.DETAIL, acts=True),
-    Action("save_switch", "S", "save switch: save and go on", OF_A_LIVING_JOB, Capability.DETAIL, acts=True),
+    Action(
+        "save_switch",
+        "S",
+        "save switch: save and go on",
+        OF_A_LIVING_JOB,
+        Capability.DETAIL,
+        acts=True,
+        short="save switch",
+    ),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
@@ -278,6 +287,22 @@ def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
 def _clash(one: Action, other: Action) -> bool:
     same_view = one.views is None or other.views is None or bool(one.views & other.views)
     return same_view and bool(set(one.key.split(",")) & set(other.key.split(",")))
+
+
+def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
+    """A view's actions under their headings: its own first, then those of its job, then those of every view."""
+    own, of_a_job, everywhere = [], [], []
+    for action in actions:
+        if action.views is None:
+            everywhere.append(action)
+        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= OF_A_JOB:
+            of_a_job.append(action)
+        else:
+            own.append(action)
+    # What few views have says most of the view; the rest stays in the order of the registry.
+    own.sort(key=lambda action: action.views is not None and action.views >= TABLES and view not in JOB_TABLES)
+    groups = [("", own), ("the job", of_a_job), ("everywhere", everywhere)]
+    return [(heading, group) for heading, group in groups if group]
 
 
 def available(

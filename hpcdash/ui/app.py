@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.command import Provider
+from textual.notifications import Notification, Notify
 from textual.screen import Screen
 
 from hpcdash.ui.actions import ACTIONS, Action
@@ -17,6 +18,9 @@ from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screens.main import main_screen_with
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
+
+# They stand over the right of the breadcrumb and of the titles below it, where nobody reads on.
+MOST_TOLD = 2
 
 
 class HpcdashApp(App[None]):
@@ -27,10 +31,10 @@ class HpcdashApp(App[None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     MainScreen { background: $background; color: $foreground; }
-    ToastRack { margin-bottom: 3; }
-    MainScreen.-touring ToastRack { margin-bottom: 4; }
-    Toast { max-width: 60; padding: 0 1; margin-bottom: 0; }
+    ToastRack { dock: top; align: right top; margin: 0; overflow: hidden; }
+    Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
+    NOTIFICATION_TIMEOUT = 4.0
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class HpcdashApp(App[None]):
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
             arguments["fold"] = self._fold_arrays
-        if view == "chart" and self._metric_patterns:
+        if view in ("chart", "jobs") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments
 
@@ -110,6 +114,12 @@ class HpcdashApp(App[None]):
             complaint = "this terminal cannot be left to another program"
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
+
+    def on_notify(self, event: Notify) -> None:
+        """What comes makes room for itself: the oldest of what weighs least goes, an error never."""
+        told = sorted((one for one in self._notifications if one.severity != "error"), key=_weight)
+        for one in told[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
+            self._unnotify(one, refresh=False)
 
     @property
     def crash(self) -> Exception | None:
@@ -151,3 +161,7 @@ class HpcdashApp(App[None]):
         for session in self.sessions:
             await session.poller.stop()
             await session.store.close()
+
+
+def _weight(told: Notification) -> bool:
+    return told.severity == "warning"

@@ -15,7 +15,7 @@ import pytest
 from hpcdash.backends.base import Capability, JobDetail, JobScope, Query
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
-from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput
+from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, UnreadableOutput, UsageError
 from tests.local.queue_lab import QueueLab
 
 T = TypeVar("T")
@@ -208,10 +208,23 @@ def test_a_job_that_is_not_there_is_no_such_job(asked: Asked) -> None:
         backend.jobs_query(JobScope(job_ids=("7",))),
         backend.history_query("", 60, ("7_3",)),
     ):
-        with pytest.raises(NoSuchJob, match="no such job in this queue"):
+        with pytest.raises(NoSuchJob, match="no such job in this queue: 7") as refused:
             asked.ask(query)
-    with pytest.raises(SchedulerRefused, match="is no job"):
-        asked.ask(backend.native_query("--help"))
+        # Nobody types the queue's own program.
+        assert refused.value.evidence == ""
+
+
+def test_what_can_be_no_job_is_refused_before_it_is_asked_for(asked: Asked) -> None:
+    backend = asked.backend
+    for query_of in (
+        backend.native_query,
+        backend.script_query,
+        lambda text: backend.history_query("", 60, (text,)),
+        lambda text: backend.jobs_query(JobScope(job_ids=("7", text))),
+    ):
+        for text in ("train.log", "--help", "_3", "./17"):
+            with pytest.raises(UsageError, match="is no job\nWrite 17, 17_3"):
+                query_of(text)
 
 
 def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_own_errors(

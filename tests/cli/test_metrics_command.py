@@ -98,19 +98,40 @@ def test_the_chart_fits_its_width_has_no_colours_in_a_pipe_and_says_what_it_mean
     assert "\x1b" not in run.text
     lines = run.text.splitlines()
     assert lines[0] == f"{trained} gpt"
-    charts = [line for line in lines if line.lstrip().endswith(("│", "┐", "┘"))]
-    assert {len(line) for line in charts} == {72}
-    assert [line.strip() for line in lines if "by step" in line] == ["val_loss by step", "train loss by step"]
+    feet = [at for at, line in enumerate(lines) if "└" in line]
+    assert [len(lines[at]) for at in feet] == [72, 72]
+    assert max(len(line) for line in lines[: feet[1] + 1]) == 72
+    titles = [line.split("  ")[0].strip() for line in lines if "newest" in line]
+    assert titles == ["val_loss", "train loss"]
+    # The spike, and under it where no number stood.
+    drawn = lines[feet[0] + 2 : feet[1]]
+    assert [sum(line.count(sign) for line in drawn) for sign in "▲✗"] == [1, 2]
     meaning = "\n".join(lines[-4:])
     assert "train loss 0.2906 at step 1 000; spike at 301" in meaning
     assert "nan first at 600 (once); a number again since 601" in meaning
     assert "0.25 s/step, steady" in meaning
 
 
+def test_a_wide_chart_has_two_metrics_beside_each_other_and_a_log_scale_says_so(program: Program, trained: str) -> None:
+    run = program("metrics", trained, "--log", COLUMNS="140")
+    (titles,) = [line for line in run.text.splitlines() if "newest" in line]
+    assert titles.startswith(" val_loss (log)  newest 2.1")
+    assert "train loss (log)  newest 0.2906" in titles
+    (foot,) = [line for line in run.text.splitlines() if "└" in line]
+    assert (len(foot), foot.count("└")) == (140, 2)
+
+
+def test_a_terminal_without_braille_letters_has_plain_ones(program: Program, trained: str) -> None:
+    run = program("metrics", trained, COLUMNS="80", PYTHONIOENCODING="ascii")
+    assert run.stdout.isascii()
+    assert "|" in run.text
+    assert "0.5249 -> 40, back after 4 points" in run.text
+
+
 def test_a_metric_is_found_by_its_only_likely_name_and_an_unknown_one_is_told_with_those_there_are(
     program: Program, trained: str
 ) -> None:
-    assert "train loss by step" in program("metrics", trained, "--metric", "TRAIN").text
+    assert " train loss  newest 0.2906" in program("metrics", trained, "--metric", "TRAIN").text
     words = program("metrics", trained, "--metric", "acc").refused(1)
     assert "there is no metric 'acc'" in words
     assert "It has: time per step (ms), train loss, val_loss." in words
@@ -143,6 +164,38 @@ def test_a_metrics_file_and_expressions_of_the_configuration_are_read(program: P
         assert "metrics.patterns[0]: the pattern" in words_of_error
     finally:
         program.config.unlink()
+
+
+def test_a_file_is_read_without_a_job(program: Program) -> None:
+    # The last line has no end.
+    (program.home / "train.log").write_text("".join(f"step {n} loss 2.{n}\n" for n in range(1, 6)) + "step 6 loss 1.5")
+    assert program("metrics", "--file", "train.log", "--format", "csv").text.splitlines()[-2:] == ["5,2.5", "6,1.5"]
+    (loss,) = program("metrics", "--file", "~/train.log", "--format", "json").json["series"]
+    assert (loss["source"], loss["x"]) == (str(program.home / "train.log"), [1, 2, 3, 4, 5, 6])
+    chart = program("metrics", "--file", "train.log")
+    assert (chart.status, chart.text.splitlines()[0]) == (0, str(program.home / "train.log"))
+    assert "none.log: there is no such file" in program("metrics", "--file", "none.log").refused(1)
+    assert "hpcdash metrics --file train.log" in program("metrics", "train.log").refused(2)
+    assert "hpcdash metrics --file" in program("metrics").refused(2)
+
+
+def test_csv_is_written_as_it_comes(program: Program) -> None:
+    go = program.home / "go"
+    lines = [f"echo 'step {n} loss 2.{n}'" for n in range(1, 4)]
+    held = f"until [ -e {go} ]; do sleep 0.1; done"
+    later = ["echo 'step 4 loss 2.4 val_loss 7'", "echo 'step 5 loss 2.5'"]
+    job = submit(program, "\n".join(["#!/bin/sh", "#SBATCH -o live.log", *lines, held, *later, ""]))
+    argv = program.argv("metrics", job, "-f", "--format", "csv")
+    with subprocess.Popen(
+        argv, env=program.environment, cwd=program.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(3)] == [b'"step","loss"\n', b"1,2.1\n", b"2,2.2\n"]
+        go.touch()
+        assert process.stdout.read().splitlines() == [b"3,2.3", b"4,2.4", b"5,2.5"]
+        assert b"val_loss came later and has no column here" in process.stderr.read()
+    assert process.returncode == 0
 
 
 def test_in_a_terminal_the_chart_has_colours_and_parquet_is_refused(program: Program, trained: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +131,31 @@ def test_a_summary_adds_up_what_runs_and_keeps_what_all_rows_share() -> None:
     assert folded(rows, *names) == [("running", 10, 12, 1, None, "ada", "a", None, "Resources", "high", 1)]
     summary = fold(rows)
     assert [summary[name].to_pylist()[0].timestamp() for name in ("submitted_at", "started_at")] == [90, 200]
+
+
+def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+    def times(elapsed_seconds: int | None, ends_in_hours: int | None) -> dict[str, Any]:
+        ends_at = None if ends_in_hours is None else noon + timedelta(hours=ends_in_hours)
+        return {"elapsed_seconds": elapsed_seconds, "ends_at": ends_at}
+
+    table = queue(
+        task("12", 1, "completed", **times(276, -1)),
+        task("12", 2, "running", **times(40, 19)),
+        task("12", 3, "running", **times(120, 7)),
+        task("12", 4, "pending", **times(0, None)),
+        task("13", 1, "failed", **times(500, -3)),
+        task("13", 2, "running", **times(70, None)),
+        task("13", 3, "running", **times(90, None)),
+        task("14", 1, "completed", **times(10, -2)),
+        task("14", 2, "completed", **times(30, -4)),
+    )
+    assert folded(table, "_row_id", "elapsed_seconds", "ends_at") == [
+        ("12[]", 40, noon + timedelta(hours=19)),
+        ("13[]", 90, None),
+        ("14[]", 30, noon - timedelta(hours=2)),
+    ]
 
 
 def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks() -> None:

@@ -11,6 +11,7 @@ from hpcdash.domain.units import (
     DAY,
     Instant,
     format_age,
+    format_amount,
     format_clock,
     format_count,
     format_duration,
@@ -170,6 +171,29 @@ def test_what_is_no_count_is_refused(text: str) -> None:
 )
 def test_a_count_is_shown_short(count: int, shown: str) -> None:
     assert format_count(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (0.0, "0"),
+        (0.0083333, "0.00833"),
+        (2.5, "2.5"),
+        (155.27, "155"),
+        (999.7, "1000"),
+        (9820.4, "9820"),
+        (9999.9, "10k"),
+        (51_432.0, "51.4k"),
+        (999_960.0, "1M"),
+        (-1_234_567.0, "-1.23M"),
+        (3e12, "3T"),
+        (1e30, "1e+30"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_an_amount_is_shown_by_three_digits(amount: float, shown: str) -> None:
+    assert format_amount(amount) == shown
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdash.logs.metric_reader import MetricReader
+from hpcdash.logs.metrics import MetricBatch
 from tests.logs.metric_cases import CONTENTS, NAMES, expected, expected_samples, samples, without_offsets
 
 
@@ -101,3 +103,38 @@ def test_a_time_with_a_zone_is_that_moment() -> None:
 )
 def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
     samples([MetricReader().feed(b"".join(parts), is_end=True)])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step {}: loss {} lr 0.001",
+        "step {} loss {} lr 1e-4",
+        "step={} loss={} lr=0.001",
+        "iteration {} | lm loss {} | lr: 3e-4",
+        "Step {} - loss {} - lr 1e-4",
+        "iter {}: loss {}, time 12.3ms, mfu 12.3%",
+        "step {}: train loss {}, val loss {}",
+        "Epoch: [0][{}/100] Time 0.1 (0.1) Loss {} ({}) Acc@1 3.0",
+        "Epoch 0:  {}%|#  | {:.0f}/100 [00:01<00:10, 5.0it/s, loss={}, v_num=0]",
+    ],
+)
+@pytest.mark.parametrize("word", ["nan", "NaN", "inf", "Infinity"])
+def test_a_value_that_is_no_number_is_read_as_a_number_would_be(line: str, word: str) -> None:
+    def read(word: str) -> MetricBatch:
+        is_bar = "{:.0f}" in line
+        said = [line.format(at, float(at), word) if is_bar else line.format(at, word, word) for at in range(1, 7)]
+        return MetricReader().feed("".join(f"{one}\n" for one in said).encode(), is_end=True)
+
+    number, odd = read("2.5"), read(word)
+    assert list(odd.metrics) == list(number.metrics)
+    assert odd.steps.tolist() == number.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    changed = {name for name, points in odd.metrics.items() if not np.isfinite(points.values).any()}
+    assert changed == {name for name, points in number.metrics.items() if (points.values == 2.5).all()} != set()
+
+
+def test_a_word_for_no_number_may_be_part_of_a_name_and_lightnings_bars_pad_it() -> None:
+    said = MetricReader().feed(b"iteration 7 | lm loss: nan | number of nan iterations: 3 |\n", is_end=True)
+    assert said.metrics["number of nan iterations"].values.tolist() == [3.0]
+    bar = b"Epoch 0:  7%|#  | 7/100 [00:01<00:10, 5.0it/s, loss=nan.0, v_num=0]\n"
+    assert np.isnan(MetricReader().feed(bar, is_end=True).metrics["loss"].values).all()

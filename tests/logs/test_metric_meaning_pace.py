@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import numpy as np
 import pytest
 
-from hpcdash.logs.joined import LostTime, joined
+from hpcdash.logs.joined import JoinedRun, LostTime, joined
 from hpcdash.logs.metric_meaning.eta import eta_of
 from hpcdash.logs.metric_meaning.findings import duration_words, number_words, step_words
-from hpcdash.logs.metric_meaning.paces import paces_of_run, seconds_per_step
+from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run, seconds_per_step
 from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
-from hpcdash.logs.metric_meaning.throughput import pace_of_metric, pace_of_times, quantity_of, tokens_per_second
+from hpcdash.logs.metric_meaning.throughput import (
+    Measure,
+    Pace,
+    pace_of_metric,
+    pace_of_times,
+    quantity_of,
+    tokens_per_second,
+)
 from hpcdash.logs.metrics import Points
 from hpcdash.logs.series import MetricLog
 from tests.logs.metric_batches import batch_of
@@ -165,6 +172,24 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     assert seconds_per_step(paces_of_run(joined([log]), "loss")) == pytest.approx(0.13)
 
 
+@pytest.mark.parametrize(
+    ("measure", "newest", "words"),
+    [
+        ("tokens_per_second", 51_432.7, "51.4k tokens/s"),
+        ("tokens_per_second", 1_234_567.0, "1.23M tokens/s"),
+        ("samples_per_second", 9820.4, "9820 samples/s"),
+        ("teraflops", 155.27, "155 TFLOP/s"),
+        ("teraflops", 12_345.0, "12.3k TFLOP/s"),
+        ("steps_per_second", 0.008333, "0.00833 steps/s"),
+        ("seconds_per_step", 0.01234, "12.3 ms/step"),
+        ("seconds_per_step", 0.000041, "0.041 ms/step"),
+        ("seconds_per_step", 120.44, "120 s/step"),
+    ],
+)
+def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, words: str) -> None:
+    assert Pace(measure, newest, newest, nan, "times").words == words
+
+
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
     eta = eta_of(0, 111_600, 1.0, limit_seconds_left=18 * HOUR, task_limit_seconds=12 * HOUR, restart_seconds=600)
     assert eta is not None
@@ -224,5 +249,53 @@ def test_figures_are_told_shortly() -> None:
         "31 h",
         "5.2 days",
     ]
-    assert (number_words(2.51349), number_words(1.2e30), number_words(nan)) == ("2.513", "1.2e+30", "nan")
+    figures = {2.51349: "2.513", 51_432.1: "51.43k", 1.2e30: "1.2e+30", 3e-5: "3e-05", nan: "nan", -inf: "-inf"}
+    assert [number_words(value) for value in figures] == list(figures.values())
     assert (step_words(12_400), step_words(0.5)) == ("12 400", "0.5")
+
+
+def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
+    steps = np.arange(1000.0)
+    own = {"iteration time (ms)": Points(np.arange(1000), np.full(1000, 1020.0))}
+
+    def run_of(seconds: float) -> JoinedRun:
+        batch = batch_of(steps, times=1e9 + steps * seconds) if seconds else batch_of(steps)
+        log = MetricLog()
+        log.append(replace(batch, metrics={**batch.metrics, **own}))
+        return joined([log])
+
+    (pace,) = paces_of_run(run_of(0.25), "loss")
+    assert pace.newest == pytest.approx(0.25)
+    assert pace.words == "0.25 s/step, steady (its log says 1.02 s/step)"
+    assert seconds_per_step(paces_of_run(run_of(1.4), "loss")) == pytest.approx(1.02)
+    growth = Growth()
+    for second in range(10):
+        growth.note(50.0 + second, 600 + 10.0 * second)
+    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", growth.pace())) == pytest.approx(0.1)
+    assert seconds_per_step(paces_of_run(run_of(0.0), "loss")) == pytest.approx(1.02)
+    # A job that old did not need so long for a step; that it is older says nothing of the pace.
+    short, long = pace_of_age(run_of(0.0), 600.0), pace_of_age(run_of(0.0), 7200.0)
+    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, short)) == pytest.approx(0.6, rel=0.01)
+    assert seconds_per_step(paces_of_run(run_of(0.0), "loss", None, long)) == pytest.approx(1.02)
+    assert pace_of_age(run_of(0.0), 60.0) is None
+
+
+def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart() -> None:
+    growth = Growth()
+    for second in range(5):
+        growth.note(float(second), 10.0 * second)
+        assert growth.pace() is None
+    for second in range(5, 9):
+        growth.note(float(second), 10.0 * second)
+    assert growth.pace() is not None
+    growth.note(9.0, 5.0)
+    assert growth.pace() is None
+
+
+def test_a_job_that_is_no_array_needs_more_jobs_of_its_length() -> None:
+    eta = eta_of(0, 180_000, 1.0, limit_seconds_left=1740, task_limit_seconds=1800, is_array=False)
+    assert eta is not None
+    assert eta.words == "ends in 50 h, limit in 29 min: needs 100 more jobs of this length"
+    one = eta_of(0, 3600, 1.0, limit_seconds_left=1800, task_limit_seconds=1800, is_array=False)
+    assert one is not None
+    assert one.words.endswith("needs 1 more job of this length")

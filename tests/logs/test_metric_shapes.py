@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.logs.metric_reader import MetricReader
+from hpcdash.logs.metric_shapes import _are_thousands
+from hpcdash.logs.metric_text import _without_colours
 from tests.logs.metric_cases import samples
 
 SHAPES = {
@@ -61,3 +65,22 @@ def test_a_shape_is_learnt_from_the_first_lines(shape: str) -> None:
     batch = reader.feed((header + "".join(lines)).encode())
     assert batch.steps.tolist() == [float(i) for i in range(500)]
     assert len(careful) < 30
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(["1,234", "12,345,678", "1234,567", "1,23", ".5,123", "1.2", ",", "7", "-"]), max_size=5)
+)
+def test_commas_part_thousands_or_the_line_is_read_carefully(parts: list[str]) -> None:
+    text = "\x80".join(parts).encode("latin-1")
+    is_bad = re.search(rb"(?<!\d),|,(?!\d\d\d(?!\d))|\d{4},|\.\d*,", text)
+    assert _are_thousands(text) == (is_bad is None)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(["\x1b[31m", "\x1b[m", "\x1b[38;5;196m", "\x1b[1;2;3;4m", "\x1b[A", "\x1b", "a", "7m"]))
+)
+def test_colours_are_taken_out_however_long(parts: list[str]) -> None:
+    text = "".join(parts).encode()
+    assert _without_colours(text) == re.sub(rb"\x1b\[[0-9;]*+m", b"", text)

@@ -93,7 +93,7 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
             in_parts.prepend(backward.pop(0))
     assert in_parts.attempts == at_once.attempts
     for name in ("loss", "accuracy"):
-        for axis in ("step", "time", "sample"):
+        for axis in ("step", "time", "point"):
             assert same(joined([in_parts]).series(name, axis), joined([at_once]).series(name, axis))
         one, other = joined([in_parts]).overlap(name), joined([at_once]).overlap(name)
         assert len(one) == len(other)
@@ -125,7 +125,7 @@ def test_a_healthy_log_is_kept_point_by_point() -> None:
     assert series.x.tolist() == [10, 20, 30]
     assert series.values.tolist() == [3.5, 3.25, 3.0]
     assert log.last_step == 1000
-    assert log.axes() == ("step", "time", "sample")
+    assert log.axes() == ("step", "time", "point")
     assert joined([log]).axis_values("loss", "time").tolist() == [100.0, 104.0]
 
 
@@ -314,7 +314,7 @@ def test_epochs_tell_attempts_apart_where_there_are_no_steps() -> None:
     nothing = np.full(4, np.nan)
     whole = replace(batch_of(nothing, [4, 3, 2, 1]), epochs=np.array([0.1, 0.2, 0.1, 0.2]))
     run = joined([log_of(whole)])
-    assert run.axes() == ("epoch", "sample")
+    assert run.axes() == ("epoch", "point")
     assert run.series("loss", "epoch").values.tolist() == [2, 1]
     assert len(run.series("loss", "step")) == 0
 
@@ -349,9 +349,9 @@ def test_a_cell_of_huge_values_keeps_its_ends_and_a_mean_between_them() -> None:
 def test_a_metric_has_the_axes_that_its_own_samples_have() -> None:
     by_epoch = replace(batch_of([np.nan], begin=2, name="accuracy"), epochs=np.array([1.0]))
     run = joined([log_of(batch_of([1, 2]), by_epoch)])
-    assert run.axes() == ("step", "epoch", "sample")
-    assert run.axes("loss") == ("step", "sample")
-    assert run.axes("accuracy") == ("epoch", "sample")
+    assert run.axes() == ("step", "epoch", "point")
+    assert run.axes("loss") == ("step", "point")
+    assert run.axes("accuracy") == ("epoch", "point")
 
 
 def test_what_was_written_is_told_in_its_order_with_what_was_repeated() -> None:

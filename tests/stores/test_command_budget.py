@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +55,31 @@ def test_the_last_answers_time_is_kept() -> None:
     assert budget.last_seconds is None
     budget.answered(0.25)
     assert budget.last_seconds == pytest.approx(0.25)
+
+
+@given(ceiling=st.integers(4, 60), questions=st.integers(0, 20), readers=st.integers(1, 4))
+def test_files_that_are_followed_are_read_evenly_in_turns_with_what_questions_leave(
+    ceiling: int, questions: int, readers: int
+) -> None:
+    clock = HandClock()
+    budget = CommandBudget(ceiling, clock)
+    for _ in range(min(questions, ceiling)):
+        budget.spend()
+    turns, end = [], clock.seconds + WINDOW_SECONDS
+    while clock.seconds < end - 1:
+        # Each asks for its turn at once and reads when it comes.
+        waits = [budget.reserve_read_seconds() for _ in range(readers)]
+        assert waits == sorted(waits)
+        turns += [clock.seconds + wait for wait in waits]
+        clock.seconds += waits[-1]
+    in_a_minute = [turn for turn in turns if turn < end]
+    left = max(ceiling - min(questions, ceiling) - 2, ceiling / 4)
+    assert left - 1 <= len(in_a_minute) <= left + 1
+    assert max(after - before for before, after in pairwise(turns)) <= 60 / left + 1e-6
+
+
+def test_reads_do_not_count_as_questions() -> None:
+    budget = CommandBudget(3, HandClock())
+    for _ in range(9):
+        budget.reserve_read_seconds()
+    assert budget.wait_seconds() == 0

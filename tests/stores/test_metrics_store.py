@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import hpcdash
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConfigError, ConnectionFailed, NoSuchJob
@@ -19,6 +21,10 @@ from hpcdash.stores import metric_source, metrics
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import SystemClock
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.kept_scripts import KeptScripts
+from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.stores.logs import locate_logs
+from hpcdash.stores.metric_files import NamedMetricsFiles
 from hpcdash.stores.metrics import WatchedRun
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
@@ -175,6 +181,65 @@ async def test_a_metrics_file_is_read_in_place_of_the_logs(queue: QueueLab, stor
     assert run.run.series("acc").values.tolist() == [0.5, 0.75]
 
 
+async def test_the_file_that_a_job_names_is_read_besides_its_log(queue: QueueLab, store: ClusterStore) -> None:
+    train = "\n".join(
+        (
+            "from hpcdash.job import MetricsWriter",
+            "writer = MetricsWriter()",
+            "for step in range(1, 21):",
+            "    writer.write(step, loss=5 / step, accuracy=step / 20)",
+            "    if step % 10 == 0: print(f'step {step}: loss {5 / step:.1f}, lr 0.5', flush=True)",
+        )
+    )
+    (queue.work / "train.py").write_text(train)
+    begin = f'export PYTHONPATH={Path(hpcdash.__file__).parent.parent} HPCDASH_METRICS="$SLURM_SUBMIT_DIR/m/'
+    end = f"{sys.executable} train.py; echo up; sleep 600"
+    job_id = queue.submit(f'{begin}$SLURM_JOB_ID.jsonl"\n{end}', "-J", "named", "-o", "named.out")
+    written(queue.work / "named.out")
+    queue_until(lambda: b"up" in (queue.work / "named.out").read_bytes() or None, "its log")
+    run = WatchedRun(store, job_id)
+    await run.open()
+    await run.read_whole()
+    assert (run.run.names, run.problem) == (("accuracy", "loss", "lr"), "")
+    # All its steps are in the file, every tenth in the log.
+    assert (steps(run), steps(run, "lr")) == ([*range(1, 21)], [10, 20])
+    assert run.run.series("loss").values[6] == pytest.approx(5 / 7)
+    assert run.source_of("loss") == f"{queue.work}/named.out, {queue.work}/m/{job_id}.jsonl"
+    async with followed(run):
+        append(queue.work / "m" / f"{job_id}.jsonl", b'{"step": 21, "loss": 0.25}\n')
+        await until(lambda: steps(run)[-1] == 21)
+
+    unknown = queue.submit('export HPCDASH_METRICS=$(date).jsonl\necho "step 1: loss 2.5"; sleep 600', "-o", "u.out")
+    written(queue.work / "u.out")
+    other = WatchedRun(store, unknown)
+    await other.open()
+    assert steps(other) == [1]
+    assert "line 2 of its script names $(date).jsonl; what a command prints: not known here" in other.problem
+
+
+async def test_a_metrics_file_is_named_by_a_launch_a_directive_or_for_each_task(
+    queue: QueueLab, store: ClusterStore, tmp_path: Path
+) -> None:
+    store.scripts = KeptScripts(tmp_path / "scripts")
+    launched = queue.submit("true", "-J", "launched", "--hold")
+    directed = queue.submit("#SBATCH --export=ALL,HPCDASH_METRICS=d/m.jsonl\ntrue", "--hold")
+    request = 'work_dir = "/scratch/me"\n[environment]\nHPCDASH_METRICS = "run/m.jsonl"\n'
+    record = LaunchRecord("/x", "", launched, "launched", "never", "", 1, 1.7e9, request)
+    LaunchRecords(tmp_path / "launches.jsonl", "here").launched(record)
+    array = queue.submit("HPCDASH_METRICS=/m/$SLURM_ARRAY_TASK_ID\n", "-J", "each", "-a", "1-2", "--hold")
+    shared = queue.submit("HPCDASH_METRICS=/m/all\n", "-J", "all", "-a", "1-2", "--hold")
+    named = NamedMetricsFiles(store)
+    for job_id, path in ((launched, "/scratch/me/run/m.jsonl"), (directed, f"{queue.work}/d/m.jsonl")):
+        place = await locate_logs(store, job_id)
+        assert await named.find((place.row,), place.detail) == ({job_id: path}, "")
+    rows = {}
+    for job_id in (array, shared):
+        row = (await locate_logs(store, job_id)).row
+        rows[job_id] = [{**row, "id": f"{job_id}_{task}", "array_id": job_id, "array_task": task} for task in "12"]
+    assert (await named.find(rows[array]))[0] == {f"{array}_1": "/m/1", f"{array}_2": "/m/2"}
+    assert (await named.find(rows[shared]))[0] == {f"{shared}_2": "/m/all"}
+
+
 async def test_ones_own_expressions_are_used(queue: QueueLab, store: ClusterStore) -> None:
     job_id, path = sleeping(queue, "own")
     put(path, b"@7 energy -3.5 eV\n@8 energy -4.5 eV\n")
@@ -279,3 +344,25 @@ async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(que
     assert transport.ignored
     assert transport.at_once == 0
     await store.close()
+
+
+async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceiling_on_commands_allows(
+    queue: QueueLab, store: ClusterStore, transport: CountingTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, path = sleeping(queue, "fast", "-e", "fast-%j.err")
+    put(path, lines(0, 100))
+    put(path.with_suffix(".err"), b"warning\n")
+    monkeypatch.setattr(metrics, "next_look_seconds", lambda quiet: 0.02)
+    monkeypatch.setattr(store, "budget", CommandBudget(400))
+    run = WatchedRun(store, job_id)
+    await run.open()
+    async with followed(run):
+        await until(lambda: transport.reads > 6)
+        before, began, step = transport.reads, time.monotonic(), 100
+        while time.monotonic() < began + 1.2:
+            append(path, lines(step, step + 10))
+            step += 10
+            await asyncio.sleep(0.02)
+        # 60 s of 400 commands are 0.15 s apart; the other stream takes few of them.
+        assert 3 <= transport.reads - before <= 1.2 / 0.15 + 2
+        await until(lambda: steps(run)[-1] == step - 1)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC
 
 import numpy as np
 import pytest
 
+from hpcdash.charts.canvas import Canvas, curve_dots
+from hpcdash.charts.draw import draw
+from hpcdash.charts.reading import JobFacts, RunReader
+from hpcdash.charts.scale import clock_ticks, duration_ticks, height_ticks, linear_ticks, log_ticks, whole_ticks
+from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept, smoothing_of
+from hpcdash.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
+from hpcdash.charts.svg import svg_of
 from hpcdash.logs.joined import JoinedRun, joined
+from hpcdash.logs.metric_meaning.findings import step_words
+from hpcdash.logs.metric_reader import MetricReader
 from hpcdash.logs.metrics import Floats, MetricBatch, Points
 from hpcdash.logs.series import MetricLog
-from hpcdash.ui.widgets.chart_canvas import Canvas, curve_dots
-from hpcdash.ui.widgets.chart_draw import draw
-from hpcdash.ui.widgets.chart_reading import JobFacts, RunReader
-from hpcdash.ui.widgets.chart_scale import clock_ticks, duration_ticks, linear_ticks, log_ticks
-from hpcdash.ui.widgets.chart_series import ChartRequest, ChartRun, SeriesKept, smoothing_of
-from hpcdash.ui.widgets.chart_state import ChartState, Picture, main_metric
 
 
 def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:
@@ -54,7 +59,7 @@ def text_of(picture: Picture) -> str:
         (2.3, 10.4, 4, ["2.5", "5.0", "7.5", "10.0"]),
         (0.0, 3000.0, 6, ["0", "500", "1k", "1.5k", "2k", "2.5k", "3k"]),
         (1.912e6, 1.934e6, 3, ["1.92M", "1.93M"]),
-        (1e-5, 4e-5, 3, ["1e-05", "2e-05", "3e-05", "4e-05"]),
+        (1e-5, 4e-5, 3, ["1e-5", "2e-5", "3e-5", "4e-5"]),
         (5.0, 5.0, 4, []),
     ],
 )
@@ -211,3 +216,137 @@ def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
     ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesKept())
     assert [mark.words for mark in silent.found if "no sample for" in mark.words]
     assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (1e-6, 3e-4),
+        (1.9e-4, 2.6e-4),
+        (2.0e-4, 2.02e-4),
+        (0.9, 1.1),
+        (0.99999, 1.00001),
+        (3.0, 11.0),
+        (40.0, 41.0),
+        (1, 9e9),
+    ],
+)
+def test_a_height_has_two_whole_ticks_that_differ_however_small_the_panel(
+    low: float, high: float, is_log: bool
+) -> None:
+    begin, end = (math.log10(low), math.log10(high)) if is_log else (low, high)
+    for rows in (5, 8, 30):
+        ticks = height_ticks(begin, end, max(2, rows // 3), 7, is_log=is_log)
+        assert len({word for _, word in ticks}) == len(ticks) > 1
+        assert all(len(word) <= 7 and "…" not in word for _, word in ticks)
+        near = 1e-8 * (end - begin)
+        assert all(begin - near <= value <= end + near for value, _ in ticks)
+        assert len({round((value - begin) / (end - begin) * (rows - 1)) for value, _ in ticks}) > 1
+
+
+def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
+    assert [word for _, word in whole_ticks(0, 2600, 5, step_words)] == ["0", "1 000", "2 000"]
+    assert [word for _, word in whole_ticks(0, 9, 4, step_words)] == ["0", "5"]
+    assert [word for _, word in whole_ticks(1, 3, 8, step_words)] == ["1", "2", "3"]
+    text = text_of(draw(request(run_of(np.linspace(4, 2, 2587)))))
+    assert "at step 2 587" in text
+    assert "1 000" in text
+    assert "1k" not in text
+
+
+def megatron(*attempts: range) -> JoinedRun:
+    """1024 samples a step."""
+    lines = [
+        f" iteration {step:8}/ 4000 | consumed samples: {1024 * step:12} | lm loss: {9 - step / 500:.4E} |\n"
+        for steps in attempts
+        for step in steps
+    ]
+    log = MetricLog()
+    log.append(MetricReader().feed("".join(lines).encode(), is_end=True))
+    return joined([log])
+
+
+def test_the_axis_of_samples_is_that_of_consumed_ones_and_points_are_counted_apart() -> None:
+    run = megatron(range(1, 2588))
+    assert request(run).axes == ("step", "samples", "point")
+    assert "lowest 3.826 at 2 649 088 samples" in text_of(draw(request(run, state=ChartState(axis="samples"))))
+    assert "at point 2 586" in text_of(draw(request(run, state=ChartState(axis="point"))))
+    assert request(run_of(np.ones(9))).axes == ("step", "time", "point")
+
+
+def test_steps_are_known_along_every_axis_over_restarts_too() -> None:
+    run = megatron(range(1, 600), range(501, 1000))
+    assert run.steps_along("lm loss", "step").tolist() == list(range(1, 1000))
+    assert run.steps_along("lm loss", "samples").tolist() == list(range(1, 1000))
+    assert run.series("lm loss", "samples").x.tolist() == [1024.0 * step for step in range(1, 1000)]
+    assert run.steps_along("lm loss", "point").tolist() == [*range(1, 600), *range(501, 1000)]
+    assert [one.x[0] for one in run.overlap("lm loss", "samples")] == [501 * 1024.0]
+    assert "R" in text_of(draw(request(run, state=ChartState(axis="samples"))))
+
+
+def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_one() -> None:
+    assert SMOOTHINGS[:3] == ("auto", "none", "ema 0.9")
+    said = {count: text_of(draw(request(run_of(np.linspace(4, 2, count))))) for count in (50, 400, 4000)}
+    assert ["smoothed (auto)" in text for text in said.values()] == [False, True, True]
+    assert not any("ema" in text or "not smoothed" in text for text in said.values())
+    chosen = request(run_of(np.linspace(4, 2, 400)), state=ChartState(smoothing="ema 0.97"))
+    assert text_of(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
+
+
+def svg_shapes(text: str, kind: str) -> list[list[tuple[float, float]]]:
+    """The points of each line of a class."""
+    lines = [one for one in ET.fromstring(text).iter() if one.get("class") == kind and one.get("points")]
+    return [[tuple(map(float, point.split(","))) for point in (one.get("points") or "").split()] for one in lines]
+
+
+def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
+    values = 2 + 8 * np.exp(-np.arange(200_000) / 20_000)
+    values[150_000] = 20.0
+    values[60_000:70_000] = np.nan
+    text = svg_of(request(run_of(values)), 'job 1 <b>&"\x07')
+    lines = svg_shapes(text, "raw")
+    assert len(lines) == 2
+    assert len(text) < 300_000
+    top = min(y for line in lines for _, y in line)
+    (peak,) = [x for line in lines for x, y in line if y == top]
+    left, right = lines[0][0][0], lines[-1][-1][0]
+    assert (peak - left) / (right - left) == pytest.approx(0.75, abs=0.002)
+    assert svg_shapes(text, "smoothed")
+    words = [one.text or "" for one in ET.fromstring(text).iter() if one.tag.endswith("text")]
+    assert {"as written", "smoothed (auto)", "loss", "step", "50 000", "20"} <= set(words)
+    assert words[0].startswith('job 1 <b>&"')
+
+
+@pytest.mark.parametrize("values", [np.full(9, np.nan), np.array([3.0]), np.zeros(40), np.array([1e308, -1e308] * 200)])
+@pytest.mark.parametrize("log_y", [False, True])
+def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) -> None:
+    text = svg_of(request(run_of(values), run_of(values), state=ChartState(log_y=log_y)), "two")
+    assert ET.fromstring(text).tag.endswith("svg")
+    assert not re.search("nan|inf", text)
+
+
+def test_few_points_are_too_few_to_tell() -> None:
+    def read(count: int) -> bool:
+        run = run_of(np.linspace(4, 2, count))
+        return RunReader().read(run, ["loss"], "step", JobFacts(0.0), SeriesKept()).too_few
+
+    assert [read(count) for count in (1, 19, 20, 400)] == [True, True, False, False]
+
+
+def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
+    def log_of(last: int) -> JoinedRun:
+        text = "".join(
+            f"iteration {step}/4000 | loss {4 - step / 4000} | iteration time (s): 1.02\n" for step in range(last)
+        )
+        log = MetricLog()
+        log.append(MetricReader().feed(text.encode(), is_end=True))
+        return joined([log])
+
+    reader, kept = RunReader(), SeriesKept()
+    said = []
+    for second in range(12):
+        facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
+        said.append(reader.read(log_of(600 + 10 * second), ["loss"], "step", facts, kept).meaning)
+    assert said[0] == ("ends in 58 min, limit in 29 min: needs 1 more job of this length", "1.02 s/step, steady")
+    assert said[-1] == ("ends in 5.5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")

@@ -123,6 +123,23 @@ async def test_a_spike_has_its_sign_on_the_chart_and_its_words_below(log: Path) 
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, WordsDialog)
         assert "0.52 s/step" in screen_text(pilot.app)
+        await pilot.press("escape", "question_mark")
+        await until(pilot, lambda: "help: chart" in screen_text(pilot.app), "the help")
+        words = pilot.app.screen.words.plain
+        for sign in ["▲", "◆", "✗", "═", "‖", "┊", "R", "•", "↑", "↓", ">"]:
+            assert any(sign in line[:14] for line in words.partition("\nsigns\n")[2].splitlines()), sign
+        assert "\n  ▲           a spike\n" in words
+
+
+async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_there_are(log: Path) -> None:
+    put(log, training_log(range(1, 13)))
+    async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
+        await open_chart(pilot)
+        assert "too few points to tell" in screen_text(pilot.app)
+        assert "nothing stands out" not in screen_text(pilot.app)
+        append(log, training_log(range(13, 1501), lambda step: spiked(step) if step < 1400 else spiked(step - 699)))
+        await shows(pilot, "2 spikes")
+        assert "back after 3 points" in screen_text(pilot.app)
 
 
 async def test_a_log_of_nan_alone_says_so_and_does_not_fall_over(log: Path) -> None:
@@ -156,6 +173,7 @@ async def test_zoom_and_pan_stay_within_what_there_is_and_escape_shows_all_again
         await press_drawn(pilot, "left")
         assert view.picture.panels[0].x[1] < 1000.0
         assert not view.state.follows
+        assert "stays here; end follows again" in screen_text(pilot.app)
         await press_drawn(pilot, *["left"] * 30)
         assert view.picture.panels[0].x[0] == 1.0
         await press_drawn(pilot, "end")
@@ -259,16 +277,20 @@ async def test_one_writes_the_points_and_the_picture_into_the_working_folder(
     monkeypatch.chdir(folder)
     async with chart_dashboard(log.parent).run_test(size=SIZE, notifications=True) as pilot:
         view = await open_chart(pilot)
-        await press_drawn(pilot, "plus")
+        await press_drawn(pilot, "a", "plus")
+        assert view.picture.axis == "samples"
         await pilot.press("w")
         await until(pilot, lambda: list(folder.glob("*.csv")), "written")
         await shows(pilot, "written:")
         begin, end = view.picture.panels[0].x
     with next(folder.glob("*.csv")).open() as stream:
         rows = list(csv.DictReader(stream))
-    assert [float(row["step"]) for row in rows] == [step for step in range(1, 301) if begin <= step <= end]
+    steps = [step for step in range(1, 301) if begin <= 1024 * step <= end]
+    assert [(int(row["step"]), float(row["samples"])) for row in rows] == [(step, 1024.0 * step) for step in steps]
     assert {row["metric"] for row in rows} == {"lm loss"}
-    assert ET.parse(next(folder.glob("*.svg"))).getroot().tag.endswith("svg")
+    picture = ET.parse(next(folder.glob("*.svg"))).getroot()
+    assert [one.get("class") for one in picture.iter() if one.get("points")] == ["raw"]
+    assert {"lm loss", "samples"} <= {one.text for one in picture.iter()}
 
 
 async def test_the_wheel_zooms_at_the_mouse_and_a_click_sets_the_cursor(log: Path) -> None:
@@ -335,8 +357,8 @@ def _watching(pilot: Pilot[Any]) -> bool:
 def test_no_array_of_a_chart_is_imported_before_one_is_opened() -> None:
     code = (
         "import sys, hpcdash.ui.app\n"
-        "print([name for name in sys.modules if name in ('plotext', 'pandas', 'hpcdash.logs.joined',"
-        " 'hpcdash.ui.widgets.chart_draw', 'hpcdash.stores.metrics')])"
+        "print([name for name in sys.modules if name in ('pandas', 'hpcdash.logs.joined',"
+        " 'hpcdash.charts.draw', 'hpcdash.stores.metrics')])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"

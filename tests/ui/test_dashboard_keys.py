@@ -14,7 +14,7 @@ from hpcdash.errors import ConfigError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.snapshots import Kind
-from hpcdash.ui.actions import ACTIONS, available, key_sign, remapped, textual_keys
+from hpcdash.ui.actions import ACTIONS, available, help_groups, key_sign, remapped, textual_keys
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.screens.dialogs import WordsDialog
@@ -100,6 +100,29 @@ async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view
         shown = screen_text(app)
         for action in actions:
             assert f"{key_sign(action.key):<12}{action.words}" in shown
+
+
+@pytest.mark.parametrize(
+    ("view", "own", "others"),
+    [
+        (
+            "chart",
+            ("v           choose metrics", "+           zoom in", "c           values at a cursor"),
+            "x           cancel",
+        ),
+        ("log", ("/           search", "w           wrap long lines", "f           follow"), "x           cancel"),
+        ("jobs", ("enter       open", "m           mine", "space       mark"), "l           log: stdout"),
+        ("alerts", ("z           silence an alert",), "enter       open"),
+    ],
+)
+def test_help_begins_with_what_the_view_has_alone(view: str, own: tuple[str, ...], others: str) -> None:
+    actions = available(ACTIONS, view, ALL, False)
+    groups = help_groups(actions, view)
+    lines = [f"{key_sign(one.key):<12}{one.words}" for _, group in groups for one in group]
+    assert len(lines) == len(actions)
+    places = [next(at for at, line in enumerate(lines) if line.startswith(words)) for words in (*own, others)]
+    assert max(places[:-1]) < places[-1]
+    assert [one.name for one in groups[-1][1]] == [one.name for one in actions if one.views is None]
 
 
 async def test_the_palette_runs_what_it_lists() -> None:

@@ -10,11 +10,15 @@ from hpcdash.ui.actions import remapped
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.widgets.notice import Notice
 from hpcdash.ui.widgets.tour import HINTS, Tour
-from tests.ui.stage import dashboard
+from tests.ui.stage import dashboard, press, settled, until
 
 
 def line_of(app: HpcdashApp) -> str:
     return shown(app.main.query_one(Tour))
+
+
+def told_words(toast: Toast) -> str:
+    return str(toast.render())
 
 
 def shown(widget: Static) -> str:
@@ -107,15 +111,40 @@ async def test_what_cannot_be_done_is_not_told() -> None:
         assert not any("cancel" in line or "holds" in line for line in said)
 
 
-async def test_what_happens_to_jobs_is_told_above_the_hints() -> None:
+async def test_the_hint_is_one_for_the_view_one_is_in() -> None:
+    app = dashboard(tour=True)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot)
+        assert line_of(app).startswith("1/6 enter opens the job")
+        await press(pilot, "2")
+        assert line_of(app).startswith("6/6 ? lists the keys here")
+        await press(pilot, "1")
+        await app.main.push("chart", job_id="16")
+        await settled(pilot)
+        assert line_of(app).startswith("2/6 l shows its log")
+        await press(pilot, "escape")
+        assert line_of(app).startswith("1/6 enter opens the job")
+        await press(pilot, "e")
+        assert app.main.view_name == "log"
+        assert line_of(app).startswith("4/6 x cancels, h holds")
+        await press(pilot, "escape", "n")
+        # A form's keys are its fields'.
+        await until(pilot, lambda: app.main.view_name == "submit" and not app.main.query_one(Tour).display)
+
+
+async def test_what_is_told_stands_over_the_breadcrumb_and_never_much_of_it() -> None:
     app = dashboard(tour=True)
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await pilot.pause()
-        app.notify("7 train completed", timeout=30)
-        while not (toasts := list(app.main.query(Toast))):
-            await pilot.pause()
-        await pilot.pause()
-        assert toasts[0].region.bottom <= app.main.query_one(Tour).region.y
+        await settled(pilot)
+        app.notify("not submitted: no such account", severity="error", timeout=30)
+        for number in (7, 8, 9):
+            app.notify(f"{number} train completed", timeout=30)
+        await until(pilot, lambda: any("9 train" in told_words(toast) for toast in app.main.query(Toast)))
+        await until(pilot, lambda: len(app.main.query(Toast)) == 2)
+        toasts = list(app.main.query(Toast))
+        assert [told_words(toast) for toast in toasts] == ["not submitted: no such account", "9 train completed"]
+        assert [toast.region.y for toast in toasts] == [0, 1]
+        assert [(toast.region.x >= 60, toast.region.right) for toast in toasts] == [(True, 100)] * 2
 
 
 async def test_a_notice_stands_below_the_table_until_it_is_put_away() -> None:

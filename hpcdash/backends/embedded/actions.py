@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from hpcdash.backends.base import ActionCommand, ActionRequest, Answer, Outcome, Verb
+from hpcdash.backends.embedded.typed import typed
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.local.reading import read_change_of_time, read_throttle, signal_number
 
@@ -38,8 +39,17 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
     commands = []
     for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
         ids = request.job_ids[start : start + _IDS_A_COMMAND]
-        commands.append(ActionCommand((*program, *words, *ids), ids, partial(read_outcomes, job_ids=ids)))
+        read = partial(read_outcomes, job_ids=ids)
+        commands.append(ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids))))
     return tuple(commands)
+
+
+def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The one-shot command of hpcdash that does the same."""
+    if request.verb is Verb.SIGNAL:
+        return "signal", request.signal, *ids, *(("--to", request.recipient) if request.recipient else ())
+    changes = (word for name, value in request.changes.items() for word in (f"--{name}", value))
+    return str(request.verb), *ids, *changes
 
 
 def _require(read: Callable[[str], object], text: str) -> None:

@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 def require_success(answer: Answer) -> None:
-    """Raises the error of an answer that ended badly, in the queue's own words."""
+    """Raises the error of an answer that ended badly, in the queue's own words.
+
+    What it refuses it tells a person itself; its command and status are told only of what should not happen.
+    """
     if answer.status == 0:
         return
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
@@ -38,9 +41,11 @@ def require_success(answer: Answer) -> None:
             "Install hpcdash anew.",
         )
     elif "no such job" in words:
-        kind = NoSuchJob
+        raise NoSuchJob(message, next_step)
     elif "queue.db" in words or "queue's folder" in words or "queue cannot be written" in words:
         kind = ControllerDown
+    elif words:
+        raise SchedulerRefused(message, next_step)
     else:
         kind = SchedulerRefused
     raise kind(message, next_step, argv=answer.argv, status=answer.status, words=words)

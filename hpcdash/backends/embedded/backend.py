@@ -25,7 +25,7 @@ from hpcdash.backends.base import (
     Submission,
     Usage,
 )
-from hpcdash.backends.embedded import actions, submit
+from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -78,7 +78,7 @@ class EmbeddedBackend:
     def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
         # All jobs here are one's own.
         ended = self._ended or (("--ended",) if scope.ended else ())
-        return Query(self._ask("jobs", *ended, *scope.job_ids), read_jobs)
+        return Query(self._ask("jobs", *ended, *map(typed.job_id, scope.job_ids)), read_jobs)
 
     def nodes_query(self) -> Query[ParsedTable]:
         return Query(self._ask("nodes"), read_table(schema.NODES))
@@ -87,11 +87,11 @@ class EmbeddedBackend:
         return Query(self._ask("queues"), read_table(schema.QUEUES))
 
     def history_query(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
-        words = tuple(job_ids) or ("--since", str(since_seconds))
+        words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
         return Query(self._ask("history", *words), read_jobs)
 
     def native_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        return Query(self._ask("show", job_id), read_native)
+        return Query(self._ask("show", typed.job_id(job_id)), read_native)
 
     def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
         return self.native_query(job_id)
@@ -111,7 +111,7 @@ class EmbeddedBackend:
         return False
 
     def script_query(self, job_id: str) -> Query[Script]:
-        return Query(self._ask("script", job_id), _script)
+        return Query(self._ask("script", typed.job_id(job_id)), _script)
 
     def history_script_query(self, job_id: str) -> Query[Script]:
         return self.script_query(job_id)
@@ -142,6 +142,9 @@ class EmbeddedBackend:
         return None
 
     def queue_rules_query(self, queue: str) -> None:
+        return None
+
+    def preemption_query(self, queue: str) -> None:
         return None
 
     def associations_query(self, user: str, cluster: str = "") -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 
 from hpcdash.backends.base import MARK_START, ActionCommand, Answer, Handover, JobDetail, Outcome, Submission
+from hpcdash.backends.embedded.typed import typed_submit
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import last_value, read_command_line, read_directives
@@ -33,7 +34,8 @@ def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
     token = ("--token", wanted.mark) if wanted.mark else ()
     argv = (*program, "submit", *token, "--named", wanted.name, *words, wanted.file or "-", *wanted.arguments)
     stdin = None if wanted.file else wanted.script
-    command = ActionCommand(argv, (wanted.name,), partial(_read, job_id=wanted.name), stdin)
+    read = partial(_read, job_id=wanted.name)
+    command = ActionCommand(argv, (wanted.name,), read, stdin, shown=typed_submit(wanted))
     given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""
@@ -46,7 +48,8 @@ def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks 
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
     argv = (*program, "again", "--token", mark, job_id)
-    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id))
+    read = partial(_read, job_id=job_id)
+    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, as it was",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
         return Handover(command, (note,), job_name=row["name"] or "")
@@ -60,7 +63,7 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     except (msgspec.DecodeError, KeyError, TypeError):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)
-        words = excerpt(answer.stderr) or f"the queue ended with status {answer.status}"
+        words = ". ".join(excerpt(answer.stderr).splitlines()) or f"the queue ended with status {answer.status}"
         return (Outcome(job_id, None if may_be_done else False, words),)
     said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
     return (Outcome(job_id, True, f"job {number}{said}"),)

@@ -10,10 +10,10 @@ from hpcdash.logs.metric_meaning.findings import duration_words
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """Seconds until the final step, restarts included; how many more array tasks that takes, None where no limit is
-    known.
+    """Seconds until the final step, restarts included; how many more array tasks, or jobs, that takes, None where no
+    limit is known.
 
-    `tasks_needed` is -1 where no number of tasks gets there: each would end before it got further.
+    `tasks_needed` is -1 where no number of them gets there: each would end before it got further.
     """
 
     steps_left: float
@@ -30,11 +30,13 @@ def eta_of(
     limit_seconds_left: float | None = None,
     task_limit_seconds: float | None = None,
     restart_seconds: float = 0.0,
+    *,
+    is_array: bool = True,
 ) -> Eta | None:
     """When `last_step` is reached from `step`, against the seconds that the job has left.
 
-    `task_limit_seconds` is the limit of each following array task (that of this one where it is not given: unknown, so
-    at least one task is told), `restart_seconds` what each costs before it gets further: queueing, start, repeated
+    `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not (None: not known, so
+    that their number is not told), `restart_seconds` what each costs before it gets further: queueing, start, repeated
     steps. None where the pace is not known or the final step is not.
     """
     if not (isfinite(step) and isfinite(last_step) and isfinite(seconds_per_step) and seconds_per_step > 0):
@@ -51,12 +53,15 @@ def eta_of(
     if work <= left:
         return Eta(steps_left, work, left, 0, against)
     if task_limit_seconds is None or not isfinite(task_limit_seconds):
-        return Eta(steps_left, work, left, None, f"{against}: needs more array tasks")
+        return Eta(steps_left, work, left, None, f"{against}: needs {'more array tasks' if is_array else 'more jobs'}")
     useful = task_limit_seconds - restart_seconds
     if useful <= 0:
         cost, limit = duration_words(restart_seconds), duration_words(task_limit_seconds)
-        words = f"{against}: no further task gets there, a restart costs {cost} of its {limit}"
+        words = (
+            f"{against}: no further {'task' if is_array else 'job'} gets there, a restart costs {cost} of its {limit}"
+        )
         return Eta(steps_left, nan, left, -1, words)
     tasks = ceil((work - left) / useful)
-    more = f"{against}: needs {tasks} more array task" + ("s" if tasks > 1 else "")
+    plural = "s" if tasks > 1 else ""
+    more = f"{against}: needs {tasks} more " + (f"array task{plural}" if is_array else f"job{plural} of this length")
     return Eta(steps_left, work + tasks * restart_seconds, left, tasks, more)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import nan
 from typing import Literal
+
+from hpcdash.domain.units import format_amount
 
 FindingKind = Literal["spike", "divergence", "nan", "inf", "plateau", "stall"]
 
@@ -28,8 +30,8 @@ class Finding:
 
 
 def number_words(value: float) -> str:
-    """`2.513`, `1.2e+30`, `nan`: four digits."""
-    return f"{value:.4g}" if isfinite(value) else str(value)
+    """`2.513`, `51.43k`, `1.2e+30`, `nan`: four digits."""
+    return format_amount(value, 4)
 
 
 def step_words(step: float) -> str:

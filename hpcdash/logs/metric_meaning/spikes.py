@@ -1,9 +1,8 @@
 """Finds spikes and divergence of a metric that should fall, as a loss; knows no log and no screen.
 
-A point is judged by how far it stands above a rolling median, in units of the rolling median absolute deviation (z).
-The medians are of blocks of 64 points: what stood before (of three blocks) and what stands around (of nine), whichever
-is higher, so that neither a falling curve nor a lasting rise is a spike. Three points in a row far above are a spike; a
-point alone must stand above what the tail of this run's own noise lets expect.
+A point is judged by how far it stands above the level that the curve goes along, in units of the noise around it (z).
+Neither a steep fall nor a lasting rise is a spike. Three points in a row far above are a spike; a point alone must
+stand above what the tail of this run's own noise lets expect.
 """
 
 from __future__ import annotations
@@ -15,26 +14,34 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcdash.logs.metric_meaning.findings import Finding, number_words, step_words
+from hpcdash.logs.metric_meaning.levels import (
+    BLOCK,
+    NO_BLOCKS,
+    Blocks,
+    Levels,
+    blocks_of,
+    level_before,
+    levels_of,
+    z_at_first,
+)
 from hpcdash.logs.metrics import Floats, Integers
 
-BLOCK = 64
-BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
-# A normal deviation is 1.4826 median absolute deviations.
-MAD_TO_SIGMA = 1.4826
 Z_IN_A_ROW, MOST_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
 Z_ALONE = 12.0
-# Noise is taken to be at least this part of the level: less is nothing that a person would be called for.
-LEAST_NOISE = 0.005
 # A lasting rise above the best level is a divergence from this part of the level on.
 DIVERGED_PART = 0.1
 KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MOST_Z_UNKNOWN = 20_000, 0.35, 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
+# Of fewer points nothing can be told.
+FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
 _ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
 # How much of what was judged before is judged again when points come: more than what a level is measured over.
 _AGAIN_BLOCKS = 24
 MOST_FINDINGS = 200
+# The tail of the noise is measured on so many of the newest points.
+_TAIL_POINTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,7 @@ class SpikeAnalysis:
     findings: tuple[Finding, ...]
     points: int
     first_x: float
-    medians: Floats
-    deviations: Floats
+    blocks: Blocks
     limits: Limits
     limits_points: int
 
@@ -63,7 +69,7 @@ class SpikeAnalysis:
         return any(finding.step_to is None for finding in self.findings)
 
 
-NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, np.empty(0), np.empty(0), Limits(), 0)
+NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, NO_BLOCKS, Limits(), 0)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -80,85 +86,41 @@ def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALY
         return NOTHING_ANALYSED
     if before.points > values.size or before.first_x != x[0]:
         before = NOTHING_ANALYSED
-    medians, deviations = _block_figures(values, before)
-    levels, noises = _levels(medians, deviations)
-    begin_block = max(before.points // BLOCK - _AGAIN_BLOCKS, 0)
-    begin = begin_block * BLOCK
-    z = _z_of(values, begin, levels, noises)
+    blocks = blocks_of(values, before.blocks, before.points)
+    levels = levels_of(blocks)
+    begin = max(before.points // BLOCK - _AGAIN_BLOCKS, 0) * BLOCK
     limits, judged = before.limits, before.limits_points
     if values.size > 1.2 * judged:
         # The tail of the noise is measured anew once there is a fifth more of it.
-        limits, judged = _limits_of(values, medians, levels, noises), values.size
+        limits, judged = _limits_of(values, blocks, levels), values.size
     kept = [finding for finding in before.findings if finding.step_to is not None and finding.step_from < x[begin]]
     again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)
-    found = _episodes(x, values, z, begin, levels, noises, limits, again_from)
-    found += _slow_divergence(x, values, medians, noises, [*kept, *found])
+    flagged = _flagged(levels.z_of(values, begin), limits) + begin
+    if not begin and values.size >= FEWEST_POINTS:
+        early = _flagged(z_at_first(values), Limits(MOST_Z_UNKNOWN, MOST_Z_IN_A_ROW))
+        flagged = np.union1d(early, flagged)
+    spans = _spans(values, flagged[x[flagged] > again_from], levels)
+    found = [_finding(x, values, start, back, levels) for start, back in spans]
+    found += _slow_divergence(x, values, blocks.medians, levels.noises, [*kept, *found])
     merged = sorted([*kept, *found], key=lambda finding: finding.step_from)
-    return SpikeAnalysis(tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), medians, deviations, limits, judged)
+    return SpikeAnalysis(tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged)
 
 
-def _block_figures(values: Floats, before: SpikeAnalysis) -> tuple[Floats, Floats]:
-    """Median and median absolute deviation of each block, the last one perhaps of fewer points."""
-    whole_before = before.points // BLOCK
-    begin = whole_before * BLOCK
-    whole = values.size // BLOCK * BLOCK
-    blocks = values[begin:whole].reshape(-1, BLOCK)
-    middle = np.median(blocks, axis=1)
-    medians = [before.medians[:whole_before], middle]
-    deviations = [before.deviations[:whole_before], np.median(np.abs(blocks - middle[:, None]), axis=1)]
-    if whole < values.size:
-        rest = values[whole:]
-        medians.append(np.array([np.median(rest)]))
-        deviations.append(np.array([np.median(np.abs(rest - medians[-1]))]))
-    return np.concatenate(medians), np.concatenate(deviations)
-
-
-def _levels(medians: Floats, deviations: Floats) -> tuple[Floats, Floats]:
-    """The level that points of each block are measured from (nan in the first), and the noise there."""
-    level = np.fmax(_median_before(medians), _median_around(medians))
-    level[0] = nan
-    noise = MAD_TO_SIGMA * np.fmax(_median_before(deviations), _median_around(deviations))
-    return level, np.maximum(noise, LEAST_NOISE * np.abs(level) + 1e-12)
-
-
-def _median_before(figures: Floats) -> Floats:
-    padded = np.concatenate((np.full(BEFORE_BLOCKS, nan), figures[:-1]))
-    padded[:BEFORE_BLOCKS] = figures[0]
-    before: Floats = np.median(sliding_window_view(padded, BEFORE_BLOCKS), axis=1)
-    return before
-
-
-def _median_around(figures: Floats) -> Floats:
-    half = AROUND_BLOCKS // 2
-    around = np.empty(figures.size)
-    if figures.size >= AROUND_BLOCKS:
-        around[half : figures.size - half] = np.median(sliding_window_view(figures, AROUND_BLOCKS), axis=1)
-    for k in {*range(min(half, figures.size)), *range(max(figures.size - half, 0), figures.size)}:
-        around[k] = np.median(figures[max(k - half, 0) : k + half + 1])
-    return around
-
-
-def _z_of(values: Floats, begin: int, levels: Floats, noises: Floats) -> Floats:
-    first = begin // BLOCK
-    count = values.size - begin
-    level = np.repeat(levels[first:], BLOCK)[:count]
-    noise = np.repeat(noises[first:], BLOCK)[:count]
-    above: Floats = values[begin:] - level
-    above /= noise
-    return above
-
-
-def _limits_of(values: Floats, medians: Floats, levels: Floats, noises: Floats) -> Limits:
+def _limits_of(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
     """The z that noise with this run's tail reaches as rarely as is asked: a power law through two of its quantiles.
 
-    What is a spike by the lowest limits is not taken for noise.
+    Of the newest points; what is a spike by the lowest limits is not taken for noise.
     """
-    flagged = _flagged(_z_of(values, 0, levels, noises), Limits(np.inf))
-    z = _z_of(values, 0, medians, noises)
-    noise = ~np.isnan(z)
-    for start, back in _spans(values, flagged, levels, noises):
-        noise[start:back] = False
-    z = z[noise][-200_000:]
+    begin = max(0, values.size - _TAIL_POINTS) // BLOCK * BLOCK
+    z = levels.z_of_noise(values, blocks, begin)
+    is_noise = ~np.isnan(z)
+    is_noise[: BLOCK - begin] = False
+    flagged = _flagged(levels.z_of(values, begin), Limits(np.inf)) + begin
+    for start, back in _spans(values, flagged, levels):
+        # A block that is in part of a spike has no line of its own.
+        first, behind = start // BLOCK * BLOCK, None if back is None else (back // BLOCK + 1) * BLOCK - begin
+        is_noise[first - begin : behind] = False
+    z = z[is_noise]
     if z.size < 500:
         return Limits(MOST_Z_UNKNOWN)
     q95, q995 = np.quantile(z, (0.95, 0.995))
@@ -186,32 +148,14 @@ def _flagged(z: Floats, limits: Limits) -> Integers:
     return np.unique(np.concatenate((begins, places[z[places] > limits.alone])))
 
 
-def _episodes(
-    x: Floats,
-    values: Floats,
-    z: Floats,
-    begin: int,
-    levels: Floats,
-    noises: Floats,
-    limits: Limits,
-    again_from: float,
-) -> list[Finding]:
-    flagged = _flagged(z, limits) + begin
-    found = []
-    for start, back in _spans(values, flagged[x[flagged] > again_from], levels, noises):
-        block = start // BLOCK
-        found.append(_finding(x, values, start, back, float(levels[block]), float(noises[block])))
-    return found
-
-
-def _spans(values: Floats, flagged: Integers, levels: Floats, noises: Floats) -> list[tuple[int, int | None]]:
+def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
     """Where the flagged points begin to be up, and where it is over, None where it is not."""
     spans: list[tuple[int, int | None]] = []
     at = 0
     while at < flagged.size and len(spans) < MOST_FINDINGS:
         start = int(flagged[at])
-        block = start // BLOCK
-        back = _back_at(values, start, float(levels[block] + Z_BACK * noises[block]))
+        level = np.fmax(levels.at(start), level_before(values, start))
+        back = _back_at(values, start, float(level) + Z_BACK * levels.noise_at(start))
         spans.append((start, back))
         at = flagged.size if back is None else int(np.searchsorted(flagged, back))
     return spans
@@ -233,15 +177,16 @@ def _back_at(values: Floats, start: int, limit: float) -> int | None:
     return None
 
 
-def _finding(x: Floats, values: Floats, start: int, back: int | None, level: float, noise: float) -> Finding:
+def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> Finding:
     until = values.size if back is None else back
+    level = level_before(values, start)
     peak = float(values[start:until].max())
-    z = (peak - level) / noise
+    z = (peak - level) / levels.noise_at(start)
     first = float(x[start])
-    rise = f"{number_words(level)} → {number_words(peak)} (z {z:.0f})"
+    rise = f"{number_words(level)} → {number_words(peak)}"
     if back is not None:
         after = back - start
-        words = f"spike at {step_words(first)}: {rise}, back within after {after} point" + ("s" if after > 1 else "")
+        words = f"spike at {step_words(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
         return Finding("spike", first, float(x[back]), peak, z, after, words)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
         words = f"diverged since {step_words(first)}: {rise}, not back for {until - start} points"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Literal
 
 import numpy as np
 
-from hpcdash.logs.metric_meaning.findings import number_words
+from hpcdash.domain.units import format_amount
 from hpcdash.logs.metrics import Floats
 
 Measure = Literal["seconds_per_step", "steps_per_second", "tokens_per_second", "samples_per_second", "teraflops"]
@@ -60,7 +60,7 @@ class Quantity:
 class Pace:
     """A measure: newest (median of the last hour, or of the last tenth where no times are known), median of the whole
     run, and how much faster the newest is, in percent (slower: negative); nan where it cannot be told. `source` is the
-    metric's name, or `times`."""
+    metric's name, `times`, or how else it was seen. `claimed` is what the log says where it was seen to be another."""
 
     measure: Measure
     newest: float
@@ -68,10 +68,14 @@ class Pace:
     drift_percent: float
     source: str
     per_device: bool = False
+    claimed: float = nan
 
     @property
     def words(self) -> str:
-        """`0.52 s/step, 14 % slower than the run's median`."""
+        """`0.52 s/step, 14 % slower than the run's median`, `51.4k tokens/s, steady`."""
+        if isfinite(self.claimed):
+            claim = replace(self, newest=self.claimed, drift_percent=nan, claimed=nan).words
+            return f"{replace(self, claimed=nan).words} (its log says {claim})"
         unit = {
             "seconds_per_step": "s/step",
             "steps_per_second": "steps/s",
@@ -79,7 +83,10 @@ class Pace:
             "samples_per_second": "samples/s",
             "teraflops": "TFLOP/s",
         }[self.measure]
-        said = f"{number_words(self.newest)} {unit}" + (" per device" if self.per_device else "")
+        amount = self.newest
+        if unit == "s/step" and amount < 0.1:
+            amount, unit = 1000 * amount, "ms/step"
+        said = f"{format_amount(amount)} {unit}" + (" per device" if self.per_device else "")
         if not isfinite(self.drift_percent):
             return said
         if abs(self.drift_percent) < STEADY_PERCENT:

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.text import Text
 from textual.await_remove import AwaitRemove
 from textual.message import Message
 from textual.widget import Widget
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.states import ACTIVE, ENDED
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
+
+# Beside the log's.
+_CHART_RANK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,22 @@ class View(Widget):
         """What an action is for: the marked, else what is pointed at."""
         return Targets()
 
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        """The keys that move, and what they do here."""
+        return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))
+
+    def help_signs(self) -> Text:
+        """What the signs of this view say, a line each; empty where they say it themselves."""
+        return Text()
+
+    def switch_jobs(self) -> tuple[str, ...]:
+        """The jobs whose kill or save switch is meant."""
+        return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
+
+    def key_ranks(self) -> Mapping[str, int]:
+        """Actions that belong in the key line as things stand, and their ranks there (see ui.actions)."""
+        return {}
+
     def marks(self) -> int:
         return 0
 
@@ -128,6 +149,14 @@ class View(Widget):
     def do_escape(self) -> bool:
         """Clear what can be cleared; False where there is nothing and one goes back."""
         return False
+
+
+def chart_rank(row: Mapping[str, Any] | None) -> Mapping[str, int]:
+    """The chart's place among the keys where a job has a log: it runs, or ended after it began."""
+    if row is None:
+        return {}
+    has_begun = row["state"] in ENDED and (row["started_at"] is not None or row["elapsed_seconds"])
+    return {"chart": _CHART_RANK} if row["state"] in ACTIVE or has_begun else {}
 
 
 @dataclass(frozen=True, slots=True)

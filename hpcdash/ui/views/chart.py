@@ -16,8 +16,10 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain.states import WAITING
-from hpcdash.domain.text import clip, visible
+from hpcdash.charts.signs import SEVERAL
+from hpcdash.charts.state import LETTERS, MOST_RUNS, Mark
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import Changed
@@ -28,14 +30,15 @@ from hpcdash.ui.views.base import Targets, View, ViewSpec
 from hpcdash.ui.views.chart_following import ShownRun
 from hpcdash.ui.views.chart_seeing import ChartSeeing
 from hpcdash.ui.widgets.chart_plot import ChartPlot
-from hpcdash.ui.widgets.chart_state import LETTERS, MOST_RUNS, Mark
 from hpcdash.ui.widgets.lines import Line
 
 if TYPE_CHECKING:
     # Arrays are not imported before a chart is opened.
-    from hpcdash.ui.widgets.chart_series import ChartRequest
+    from hpcdash.charts.series import ChartRequest
 
 _HISTORY_SECONDS = 4.0
+# Before what is seldom pressed.
+_SWITCH_RANK = 1
 # Lines of a view in which words may have a blank one above them.
 _ROOMY = 8
 _LOOKED_FOR = (
@@ -71,7 +74,7 @@ class ChartView(ChartSeeing, can_focus=True):
     # -- what is said around it
 
     def tell(self, request: ChartRequest) -> None:
-        from hpcdash.ui.widgets.chart_draw import legend
+        from hpcdash.charts.draw import legend
 
         self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
         self.set_class(not self.picture.panels, "-empty")
@@ -115,18 +118,21 @@ class ChartView(ChartSeeing, can_focus=True):
         return text
 
     def _found_line(self) -> Text:
-        """How often each sign stands there, then the gravest and newest in words; of one under the cursor that."""
+        """How many there are of what is there more than once, then the gravest and newest in words; of one under the
+        cursor that."""
         text = Text(no_wrap=True)
         marks = self.marks_found()
         plot = self.query_one(ChartPlot)
         pointed = self._pointed_mark(marks)
-        if not marks and any(run.reading is not None for run in self.runs):
-            text.append("nothing stands out", "dim")
+        read = [run.reading for run in self.runs if run.reading is not None]
+        if not marks and read:
+            is_unknown = all(one.too_few for one in read)
+            text.append("too few points to tell" if is_unknown else "nothing stands out", "dim")
         if pointed is None and len(marks) > 1:
-            for (sign, style), count in Counter((mark.sign, mark.style) for _, mark in marks).items():
-                text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
-                text.append(f"{count} ", "dim")
-            text.append("  ")
+            for (kind, sign, style), count in Counter((mark.kind, mark.sign, mark.style) for _, mark in marks).items():
+                if count > 1:
+                    text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
+                    text.append(f" {count} {SEVERAL[kind]}   ", "dim")
         shown = [pointed] if pointed is not None else marks
         room = self.size.width - 2
         for number, (letter, mark) in enumerate(shown):
@@ -140,9 +146,14 @@ class ChartView(ChartSeeing, can_focus=True):
         return text
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
-        if self.state.cursor is None:
+        """The finding under the cursor: where it stands, else in the same column."""
+        cursor = self.state.cursor
+        if cursor is None or not self._has_panels():
             return None
-        return next((one for one in marks if one[1].x == self.state.cursor), None)
+        place = self.picture.panels[0]
+        column = place.column_of(cursor)
+        near = [one for one in marks if column is not None and place.column_of(one[1].x) == column]
+        return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
 
     def _progress_words(self) -> str:
         runs = [run.watched for run in self.runs if run.watched is not None]
@@ -159,9 +170,9 @@ class ChartView(ChartSeeing, can_focus=True):
         problems += [f"{run.job_id}: {run.error.message}" for run in self.runs if run.error is not None]
         if not self.picture.panels:
             return ""
-        parts = [self.picture.smoothing, "log" if self.state.log_y else ""]
+        parts = []
         if self.state.span is not None:
-            parts.append("following the end" if self.state.follows else "stopped: end follows")
+            parts.append("following the end" if self.state.follows else "stays here; end follows again")
         parts += [self._progress_words(), *self.picture.notes, *problems]
         return "   ".join(visible(part) for part in parts if part)
 
@@ -182,7 +193,7 @@ class ChartView(ChartSeeing, can_focus=True):
 
     def counts(self) -> tuple[str, str]:
         points = self.picture.points
-        return (f"{points} points", f"{points}p") if points else ("", "")
+        return (counted(points, "point"), f"{points}p") if points else ("", "")
 
     def crumbs(self) -> Sequence[str]:
         names = ", ".join(panel.name for panel in self.picture.panels[:3])
@@ -198,6 +209,18 @@ class ChartView(ChartSeeing, can_focus=True):
     def targets(self) -> Targets:
         row = self._row()
         return Targets((self.job_id,), (row,) if row is not None else ())
+
+    def switch_jobs(self) -> tuple[str, ...]:
+        """The run whose finding is under the cursor, else the first."""
+        pointed = self._pointed_mark(self.marks_found())
+        letter = pointed[0] if pointed is not None else ""
+        return (self.runs[LETTERS.index(letter) if letter else 0].job_id,)
+
+    def key_ranks(self) -> Mapping[str, int]:
+        """Of a job that runs the save switch, where something stands out."""
+        row = self._row()
+        is_wanted = row is not None and row["state"] in ACTIVE and self.marks_found()
+        return {"save_switch": _SWITCH_RANK} if is_wanted else {}
 
     def _row(self) -> Mapping[str, Any] | None:
         watched = self.runs[0].watched
@@ -282,7 +305,8 @@ class ChartView(ChartSeeing, can_focus=True):
             for mark in run.reading.found:
                 text.append(f"  {mark.sign} {mark.words}\n")
             if not run.reading.found:
-                text.append("  nothing stands out so far\n", "dim")
+                said = "too few points to tell" if run.reading.too_few else "nothing stands out so far"
+                text.append(f"  {said}\n", "dim")
         self.app.push_screen(WordsDialog("how it goes", text if text.plain else Text("nothing is known yet")))
 
     def do_write_chart(self) -> None:
@@ -294,15 +318,13 @@ class ChartView(ChartSeeing, can_focus=True):
 
         stem = file_stem(self.job_id, self.picture.panels[0].name, self.now())
         request = self.request()
-        svg = self.app.export_screenshot(title=f"hpcdash chart {visible(self.job_id)}")
-        # Programs other than browsers would drop blanks.
-        svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
+        title = request.runs[0].title if len(request.runs) == 1 else f"{len(request.runs)} runs"
         try:
-            files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, svg)
+            files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, title)
         except OSError as error:
             self.notify(f"not written: {error.strerror}: {error.filename}", severity="error", markup=False)
             return
-        self.notify(f"written: {files[0]} and {files[1].name}", timeout=10, markup=False)
+        self.notify(f"written: {files[0]} and {files[1].name}", timeout=4, markup=False)
 
 
 VIEW = ViewSpec("chart", "chart", ChartView, Capability.LOGS, root=False)

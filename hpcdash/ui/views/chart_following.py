@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hpcdash.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
 from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.known_jobs import known_row
@@ -16,18 +18,19 @@ from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.widgets.chart_plot import ChartPlot
-from hpcdash.ui.widgets.chart_state import LETTERS, MOST_RUNS, ChartState, Picture
 
 if TYPE_CHECKING:
     # Arrays are not imported before a chart is opened.
+    from hpcdash.charts.reading import Reading, RunReader
+    from hpcdash.charts.series import ChartRequest, SeriesKept
     from hpcdash.stores.metrics import WatchedRun
-    from hpcdash.ui.widgets.chart_reading import Reading, RunReader
-    from hpcdash.ui.widgets.chart_series import ChartRequest, SeriesKept
 
 # What stands out is looked for so often, and no more than a sixth of the time.
 READ_SECONDS = 1.0
 _READ_SHARE = 5.0
 _TRIED_AGAIN_SECONDS = 20.0
+# With arrays; 75 ms.
+_ARRAYS = ("hpcdash.stores.metrics", "hpcdash.charts.draw", "hpcdash.charts.reading")
 
 
 @dataclass(slots=True)
@@ -78,7 +81,9 @@ class ChartFollowing(View):
         return not (self.is_drawing or self._dirty.is_set())
 
     def on_mount(self) -> None:
-        self.start()
+        spare_what_is_loaded()
+        # The frame is painted first: threads that import take the interpreter from it.
+        self.call_after_refresh(self.start)
 
     def shown(self) -> None:
         self.take_focus()
@@ -92,7 +97,15 @@ class ChartFollowing(View):
         self.workers.cancel_group(self, "watch")
 
     def start(self) -> None:
-        self.workers.cancel_group(self, "watch")
+        if self.is_live and self.display:
+            self.workers.cancel_group(self, "watch")
+            self.run_worker(self._begin(), group="watch")
+
+    async def _begin(self) -> None:
+        # One thread for all: each that runs beside the event loop keeps it waiting for the interpreter.
+        await asyncio.to_thread(_load)
+        if not self.is_live:
+            return
         for run in self.runs:
             self.run_worker(self._watch(run), group="watch")
         self.run_worker(self._keep_drawn(), group="watch")
@@ -101,7 +114,8 @@ class ChartFollowing(View):
 
     async def _watch(self, run: ShownRun) -> None:
         """Read a run's logs; what keeps one from it is shown, and tried again."""
-        metrics = await asyncio.to_thread(import_module, "hpcdash.stores.metrics")
+        from hpcdash.stores import metrics
+
         while True:
             try:
                 if run.watched is None:
@@ -127,8 +141,7 @@ class ChartFollowing(View):
 
     async def _keep_drawn(self) -> None:
         """Draw whenever something changed; what changed meanwhile is in the next picture."""
-        await asyncio.to_thread(import_module, "hpcdash.ui.widgets.chart_draw")
-        from hpcdash.ui.widgets.chart_draw import draw
+        from hpcdash.charts.draw import draw
 
         while True:
             await self._dirty.wait()
@@ -149,8 +162,6 @@ class ChartFollowing(View):
 
     async def _keep_read(self) -> None:
         """Look for what stands out, of each run that changed."""
-        # Imported in a thread, as chart_draw is: the event loop goes on meanwhile.
-        await asyncio.to_thread(import_module, "hpcdash.ui.widgets.chart_reading")
         while True:
             began = asyncio.get_running_loop().time()
             for run in list(self.runs):
@@ -167,7 +178,7 @@ class ChartFollowing(View):
         # A run that stands still may have stalled.
         if state == run.read_changes and not self._facts(watched).is_running:
             return
-        from hpcdash.ui.widgets.chart_reading import RunReader
+        from hpcdash.charts.reading import RunReader
 
         if run.reader is None:
             run.reader = RunReader(is_ascii=is_ascii())
@@ -181,7 +192,7 @@ class ChartFollowing(View):
             self._dirty.set()
 
     def _facts(self, watched: WatchedRun) -> Any:
-        from hpcdash.ui.widgets.chart_reading import JobFacts
+        from hpcdash.charts.reading import JobFacts
 
         now = self.session.store.clock.now()
         row = watched.row
@@ -191,10 +202,18 @@ class ChartFollowing(View):
             return JobFacts(now)
         left = row["ends_at"].timestamp() - now if row["ends_at"] is not None else None
         limit = row["limit_seconds"]
-        return JobFacts(now, True, left, float(limit) if limit is not None else None)
+        began = row["started_at"] if watched.progress.is_whole else None
+        return JobFacts(
+            now,
+            True,
+            left,
+            float(limit) if limit is not None else None,
+            watched.is_array or row["array_id"] is not None,
+            now - began.timestamp() if began is not None else None,
+        )
 
     def request(self) -> ChartRequest:
-        from hpcdash.ui.widgets.chart_series import ChartRequest, ChartRun, SeriesKept
+        from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept
 
         if self._kept is None:
             self._kept = SeriesKept()
@@ -210,6 +229,20 @@ class ChartFollowing(View):
         # While there is nothing to show the plot is hidden, and has the size that it had.
         size = plot.size if plot.display and plot.size.height else self.size
         return ChartRequest(tuple(runs), self.state, size.width, size.height, self._kept, self.session.zone, is_ascii())
+
+
+def _load() -> None:
+    for name in _ARRAYS:
+        import_module(name)
+
+
+@cache
+def spare_what_is_loaded() -> None:
+    """Have no collection of garbage go through what the program holds now, once: its modules and widgets are kept.
+
+    A full one, which what a chart brings with it sets off, stops every thread for 70 to 220 ms.
+    """
+    gc.freeze()
 
 
 def is_ascii() -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from hpcdash.ui.views.chart_following import ChartFollowing
+from hpcdash.charts.signs import explained
+from hpcdash.charts.state import LETTERS, SMOOTHINGS, ChartState, Mark
+from hpcdash.ui.views.chart_following import ChartFollowing, is_ascii
 from hpcdash.ui.widgets.chart_plot import ChartPlot
-from hpcdash.ui.widgets.chart_state import LETTERS, SMOOTHINGS, ChartState, Mark
 
 _SAID_SECONDS = 5.0
 
@@ -38,6 +41,21 @@ class ChartSeeing(ChartFollowing):
         self.post_message(self.CrumbsChanged())
         if words:
             self.set_timer(_SAID_SECONDS, partial(self._say, ""))
+
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        return (
+            ("← →", "move what is seen, or the cursor"),
+            ("↑ ↓", "move the height; pgup pgdn stretch it"),
+            ("home end", "all of it; the end, and follow it"),
+            ("mouse", "the wheel zooms, dragging moves, a click sets the cursor"),
+        )
+
+    def help_signs(self) -> Text:
+        plot, text = self.query_one(ChartPlot), Text()
+        for one in explained(is_ascii=is_ascii()):
+            style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
+            text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(f"{one.words}\n")
+        return text
 
     def marks_found(self) -> list[tuple[str, Mark]]:
         """Letter and finding, the gravest and newest first of each run."""
@@ -126,7 +144,7 @@ class ChartSeeing(ChartFollowing):
     def do_smoothing(self) -> None:
         at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
         self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
-        self._say(f"smoothing: {SMOOTHINGS[at]}")
+        self._say({"auto": "smoothed as fits what is seen", "none": "not smoothed"}.get(SMOOTHINGS[at], SMOOTHINGS[at]))
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes

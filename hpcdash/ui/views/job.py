@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ from hpcdash.stores.job_words import Group, job_groups
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.themes import STATE_STYLES, style_name
-from hpcdash.ui.views.base import Targets, View, ViewSpec
+from hpcdash.ui.views.base import Targets, View, ViewSpec, chart_rank
 from hpcdash.ui.views.jobs import job_hint
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.entry_lines import entry_lines, in_columns, label_cells, pair_lines
@@ -155,6 +155,9 @@ class JobView(View):
                 for known in table.filter(pc.equal(table["array_id"], self.job_id)).to_pylist():
                     rows.setdefault(known["id"], known)
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self.picture.row)
 
     def do_copy(self) -> None:
         """The log's path where it is known, else the id."""

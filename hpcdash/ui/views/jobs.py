@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,14 +20,20 @@ from hpcdash.domain.words import ended_words, state_word
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.base import Targets, ViewSpec
+from hpcdash.ui.views.base import Targets, ViewSpec, chart_rank
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column, fitted
 
+if TYPE_CHECKING:
+    # Few choose its column.
+    from hpcdash.ui.views.jobs_losses import ShownLosses
+
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
+# No column of the list: what is in it comes from logs.
+_LOSS = "_loss"
 
 
 def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
@@ -88,8 +94,18 @@ class JobsView(TableView):
     # What runs comes first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
 
-    def __init__(self, session: ClusterSession, *, everyone: bool = False, fold: bool = True, **rest: Any) -> None:
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        everyone: bool = False,
+        fold: bool = True,
+        patterns: Sequence[str] = (),
+        **rest: Any,
+    ) -> None:
+        """`patterns` are those of metrics, for the column of losses."""
         self.everyone = everyone
+        self._patterns = tuple(patterns)
         self._fold_all = fold
         # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
         self._exceptions: frozenset[str] = frozenset()
@@ -98,6 +114,12 @@ class JobsView(TableView):
     @property
     def kind(self) -> Kind:
         return Kind.EVERYONE if self.everyone else Kind.MINE
+
+    @cached_property
+    def _losses(self) -> ShownLosses:
+        from hpcdash.ui.views.jobs_losses import ShownLosses
+
+        return ShownLosses(self.session, self._patterns)
 
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
@@ -131,6 +153,7 @@ class JobsView(TableView):
             "ends": Column("ends_at", "ENDS", 10, "right", 7, instant),
             "starts": Column("_expected_start_at", "STARTS", 10, "right", 7, instant),
             "dependency": Column("dependency", "DEPENDENCY", 20, "left", 9, text),
+            "loss": Column(_LOSS, "LOSS", 18, "left", 4, lambda value, row: self._losses.cell(value, row)),
             "comment": Column("comment", "COMMENT", 20, "left", 9, text),
             "work_dir": Column("work_dir", "DIRECTORY", 24, "left", 9, text),
         }
@@ -144,6 +167,20 @@ class JobsView(TableView):
         if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
             columns = [column for column in columns if column.key != "user"]
         return columns
+
+    def sort_keys(self) -> list[str]:
+        return [key for key in super().sort_keys() if key != _LOSS]
+
+    def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
+        super()._show(table, columns, counts)
+        if "loss" in self.column_names and self._losses.is_due(self.kind):
+            # Once it is known how many rows there are room for.
+            self.call_after_refresh(self._look_at_losses)
+
+    def _look_at_losses(self) -> None:
+        is_seen = self.is_live and self.display and "loss" in self.column_names
+        if is_seen and self._losses.is_due(self.kind):
+            self.run_worker(self._losses.look(self.rows), group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         if column.key != "id":
@@ -215,6 +252,9 @@ class JobsView(TableView):
         if row is None:
             return None
         return str(row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"])
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self.rows.cursor_row) if self.is_live else {}
 
     def targets(self) -> Targets:
         """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""

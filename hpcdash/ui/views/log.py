@@ -22,7 +22,7 @@ from hpcdash.stores.known_jobs import known_row, known_tasks
 from hpcdash.stores.logs import LogPlace, locate_logs
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.base import Targets, View, ViewSpec
+from hpcdash.ui.views.base import Targets, View, ViewSpec, chart_rank
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.log_pane import LogPane
 
@@ -251,6 +251,9 @@ class LogView(View):
 
     def pointed_job(self) -> str | None:
         return self.job_id
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self._row())
 
     def targets(self) -> Targets:
         row = self._row()

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.base import Capability, Script
 from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.job_rows import rows_meant
 from hpcdash.stores.scripts import fetch_script
@@ -238,7 +238,7 @@ class ScriptView(View):
             self.notify(f"{words} is too large for a terminal's clipboard; E opens it", severity="warning")
             return
         self.app.copy_to_clipboard(text)
-        self.notify(f"copied {words}: {len(text.splitlines())} lines", timeout=2)
+        self.notify(f"copied {words}: {counted(len(text.splitlines()), 'line')}", timeout=2)
 
     def do_edit(self) -> None:
         """A copy of the script in one's editor; it is deleted afterwards."""
@@ -286,7 +286,7 @@ class ScriptView(View):
             parts.append("esc shows the script again")
         else:
             parts.append(self.script.source)
-            parts.append(f"{len(self._lines)} lines")
+            parts.append(counted(len(self._lines), "line"))
             parts.append(line_ends(self.script.text))
         if page.wrap:
             parts.append("wrapped")

@@ -18,6 +18,7 @@ from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_order
+from hpcdash.domain.text import counted
 from hpcdash.domain.words import state_word
 from hpcdash.errors import QueryError
 from hpcdash.stores.cluster import Changed
@@ -245,6 +246,8 @@ class TableView(View):
     @on(RowsTable.HeaderClicked)
     def _header_clicked(self, event: RowsTable.HeaderClicked) -> None:
         event.stop()
+        if event.key not in self.sort_keys():
+            return
         self.sort_by(event.key, descending=not self.sort_descending if event.key == self.sort_key else False)
 
     # -- actions
@@ -291,8 +294,12 @@ class TableView(View):
         self.sort_descending = descending
         self.reload()
 
+    def sort_keys(self) -> list[str]:
+        """The shown columns that rows can be sorted by."""
+        return [column.key for column in self.columns()]
+
     def do_sort(self) -> None:
-        keys: list[str | None] = [None, *(column.key for column in self.columns())]
+        keys: list[str | None] = [None, *self.sort_keys()]
         position = keys.index(self.sort_key) if self.sort_key in keys else 0
         self.sort_by(keys[(position + 1) % len(keys)], self.sort_descending)
 
@@ -330,7 +337,7 @@ def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
     rows = matched.num_rows
     of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
     if "state" not in matched.column_names:
-        return of_all if of_all[0] else (f"{rows} rows", str(rows))
+        return of_all if of_all[0] else (counted(rows, "row"), str(rows))
     if "_tasks" in matched.column_names:
         grouped = matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
         counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from hpcdash.ui.widgets.chart_series import ChartRequest
+from hpcdash.charts.series import ChartRequest
+from hpcdash.charts.svg import svg_of
+from hpcdash.logs.metrics import Floats
 
 
 def file_stem(job_id: str, metric: str, at: datetime) -> str:
@@ -19,11 +21,11 @@ def file_stem(job_id: str, metric: str, at: datetime) -> str:
     return f"hpcdash-{words}-{at:%Y%m%d-%H%M%S}"
 
 
-def write_chart(folder: Path, stem: str, request: ChartRequest, svg: str) -> tuple[Path, Path]:
+def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> tuple[Path, Path]:
     """Write the points that stand in the span that is shown, and the picture; raises OSError.
 
-    The columns are job, metric, the axis' name, value, lowest, highest and points: a place of several points has its
-    mean.
+    The columns are job, metric, step, the axis' name where it is another, value, lowest, highest and points: a place of
+    several points has its mean; a step that is not known is empty.
     """
     span = request.state.shown(request.whole())
     tables = []
@@ -36,6 +38,7 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, svg: str) -> tup
             columns = {
                 "job": pa.array([one.title] * count, pa.string()),
                 "metric": pa.array([name] * count, pa.string()),
+                "step": _steps(one.run.steps_along(name, request.axis)[places]),
                 request.axis: series.x[places] - shift,
                 "value": series.values[places],
                 "lowest": series.low[places],
@@ -44,6 +47,12 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, svg: str) -> tup
             }
             tables.append(pa.table(columns))
     csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
-    svg_file.write_text(svg, encoding="utf-8")
+    svg_file.write_text(svg_of(request, title), encoding="utf-8")
     pyarrow.csv.write_csv(pa.concat_tables(tables), csv_file)
     return csv_file, svg_file
+
+
+def _steps(steps: Floats) -> pa.Array:
+    """Whole numbers, null where a step is not known."""
+    is_unknown = ~np.isfinite(steps)
+    return pa.array(np.where(is_unknown, 0, steps), mask=is_unknown, from_pandas=False)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.units import format_age, format_memory
-from hpcdash.domain.words import ended_words, state_word
+from hpcdash.domain.words import clock_words, ended_words, state_word
 from hpcdash.stores.log_window import Event, LogWindow
 from hpcdash.ui.widgets.cells import short_instant
 
 # A log that had nothing for so long is said to be still; training writes a line more often than that.
 STILL_SECONDS = 10.0
-
-
-def clock_words(at: float, zone: tzinfo | None) -> str:
-    """`10:22:05` of an instant in epoch seconds."""
-    return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
 
 
 def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None) -> list[str]:

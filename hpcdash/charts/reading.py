@@ -8,51 +8,48 @@ from math import isfinite, nan
 
 import numpy as np
 
+from hpcdash.charts.series import SeriesKept, value_at
+from hpcdash.charts.signs import FINDINGS
+from hpcdash.charts.state import Mark, is_loss, main_metric
 from hpcdash.domain.text import visible
 from hpcdash.logs.cells import AXES
-from hpcdash.logs.joined import JoinedRun, Series
+from hpcdash.logs.joined import SAMPLES, JoinedRun, Series
 from hpcdash.logs.metric_meaning.eta import eta_of
 from hpcdash.logs.metric_meaning.findings import Finding
-from hpcdash.logs.metric_meaning.paces import paces_of_run, seconds_per_step
+from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run, seconds_per_step
 from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
-from hpcdash.logs.metric_meaning.spikes import NOTHING_ANALYSED, SpikeAnalysis, find_spikes
+from hpcdash.logs.metric_meaning.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
 from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau, find_stall
+from hpcdash.logs.metric_meaning.throughput import Pace
 from hpcdash.logs.metrics import Floats
-from hpcdash.ui.widgets.chart_series import SeriesKept, value_at
-from hpcdash.ui.widgets.chart_state import Mark, is_loss, main_metric
 
-# Sign, its stand-in in ASCII, and a style, by the kind of a finding.
-_SIGNS = {
-    "spike": ("▲", "^", "warning"),
-    "divergence": ("◆", "*", "bad"),
-    "nan": ("✗", "x", "bad"),
-    "inf": ("✗", "x", "bad"),
-    "plateau": ("═", "=", "warning"),
-    "stall": ("‖", "|", "warning"),
-}
 # Those that call for a person come first.
 _GRAVE = ("divergence", "nan", "inf", "stall")
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the scheduler says of the job: seconds until its limit, None where it does not run or has none."""
+    """What the scheduler says of the job: seconds until its limit, None where it does not run or has none. `now` is an
+    epoch; `age_seconds` how long it runs, where all that it wrote is read, None elsewhere."""
 
     now: float
     is_running: bool = False
     limit_seconds_left: float | None = None
     limit_seconds: float | None = None
+    is_array: bool = False
+    age_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
-    `found` all of them, the gravest and newest first."""
+    `found` all of them, the gravest and newest first. `too_few`: of so few points nothing can be told."""
 
     meaning: tuple[str, ...] = ()
     marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
     found: tuple[Mark, ...] = ()
     axis: str = ""
+    too_few: bool = False
 
 
 class RunReader:
@@ -61,16 +58,19 @@ class RunReader:
     def __init__(self, *, is_ascii: bool = False) -> None:
         self._is_ascii = is_ascii
         self._spikes: dict[str, SpikeAnalysis] = {}
+        self._growth = Growth()
 
     def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> Reading:
         """What stands out in the metrics `names`, along `axis`, and how the run goes."""
-        home = next((one for one in ("step", "tokens", "epoch", "sample") if one in run.axes()), "sample")
+        home = next((one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point")
         marks: dict[str, tuple[Mark, ...]] = {}
+        points = 0
         ranked: list[tuple[bool, float, Mark]] = []
         for name in names:
             if name not in run.names:
                 continue
             series = kept.series(run, name, home)
+            points = max(points, int(series.points.sum()))
             findings = self._findings(run, name, series, facts)
             along = _along(run, name, home, axis, np.array([one.step_from for one in findings]))
             made = []
@@ -81,7 +81,9 @@ class RunReader:
                 ranked.append((is_open, finding.step_from, mark))
             marks[name] = tuple(sorted(made, key=lambda mark: mark.x))
         ranked.sort(key=lambda one: one[:2], reverse=True)
-        return Reading(_meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis)
+        return Reading(
+            self._meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis, points < FEWEST_POINTS
+        )
 
     def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[Finding]:
         x, values = series.x, series.values
@@ -98,7 +100,7 @@ class RunReader:
         return found
 
     def _mark(self, finding: Finding, x: float, series: Series, name: str) -> Mark:
-        sign, plain, style = _SIGNS[finding.kind]
+        sign, plain, style, _ = FINDINGS[finding.kind]
         y = finding.value
         if finding.kind in ("divergence", "stall"):
             there = value_at(series, finding.step_from)
@@ -106,17 +108,25 @@ class RunReader:
         elif finding.kind in ("nan", "inf"):
             y = nan
         words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
-        return Mark(x, y if isfinite(y) else nan, plain if self._is_ascii else sign, style, words)
+        return Mark(x, y if isfinite(y) else nan, plain if self._is_ascii else sign, style, words, finding.kind)
+
+    def _meaning(self, run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
+        name = main_metric(run.names)
+        if name is None:
+            return ()
+        axes, _ = run.written(name)
+        steps = axes[0][np.isfinite(axes[0])]
+        growth = age = None
+        if facts.is_running and steps.size:
+            self._growth.note(facts.now, float(steps[-1]))
+            growth, age = self._growth.pace(), pace_of_age(run, facts.age_seconds)
+        said = words_of_course(run, paces_of_run(run, name, growth, age), steps, facts)
+        restarts = lost_time_words(run.lost_time())
+        return (*said, restarts) if restarts else said
 
 
-def _meaning(run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
-    name = main_metric(run.names)
-    if name is None:
-        return ()
-    paces = paces_of_run(run, name)
-    lost = run.lost_time()
-    axes, _ = run.written(name)
-    steps = axes[0][np.isfinite(axes[0])]
+def words_of_course(run: JoinedRun, paces: tuple[Pace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:
+    """End and pace of a run in words; `steps` (n) are those it was at, in the order they were written."""
     step_seconds = seconds_per_step(paces)
     said = []
     if facts.is_running and run.last_step is not None and step_seconds and steps.size:
@@ -126,14 +136,13 @@ def _meaning(run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
             step_seconds,
             facts.limit_seconds_left,
             facts.limit_seconds,
-            restart_seconds(lost),
+            restart_seconds(run.lost_time()),
+            is_array=facts.is_array,
         )
         said += [eta.words] if eta is not None else []
     for measures in (("seconds_per_step", "steps_per_second"), ("tokens_per_second", "samples_per_second")):
         said += [pace.words for pace in paces if pace.measure in measures][:1]
     said += [pace.words for pace in paces if pace.measure == "teraflops"]
-    if words := lost_time_words(lost):
-        said.append(words)
     return tuple(said)
 
 
@@ -144,7 +153,7 @@ def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats
     axes, values = run.written(name)
     count = np.arange(values.size, dtype=float)
     of_home = axes[AXES.index(home)] if home in AXES else count
-    of_axis = axes[AXES.index(axis)] if axis in AXES else count
+    of_axis = axes[AXES.index(axis)] if axis in AXES else run.samples_at(axes[0]) if axis == SAMPLES else count
     known = np.flatnonzero(np.isfinite(of_home) & np.isfinite(of_axis))
     if not known.size:
         return np.full(x.size, nan)

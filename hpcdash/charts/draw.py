@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite, isnan
 
 import numpy as np
 from rich.cells import cell_len
 
-from hpcdash.domain.text import clip, visible
-from hpcdash.logs.cells import AXES
-from hpcdash.logs.metric_meaning.findings import number_words, step_words
-from hpcdash.logs.metrics import Floats
-from hpcdash.ui.widgets.chart_canvas import DOTS_DOWN, Canvas, Dots, curve_dots, row_of
-from hpcdash.ui.widgets.chart_scale import Tick, clock_ticks, duration_ticks, linear_ticks, log_ticks
-from hpcdash.ui.widgets.chart_series import (
+from hpcdash.charts.canvas import DOTS_DOWN, Canvas, Dots, curve_dots, row_of
+from hpcdash.charts.scale import Tick, clock_ticks, duration_ticks, height_ticks, linear_ticks, whole_ticks
+from hpcdash.charts.series import (
     ChartRequest,
     ChartRun,
     Curve,
@@ -25,8 +20,14 @@ from hpcdash.ui.widgets.chart_series import (
     smoothing_words,
     value_at,
 )
-from hpcdash.ui.widgets.chart_state import Line, PanelPlace, Picture, Piece, Span
-from hpcdash.ui.widgets.log_words import clock_words
+from hpcdash.charts.signs import ACTIVE_PANEL, ASCII_FRAME, FRAME, RESTART_LETTER
+from hpcdash.charts.state import Line, PanelPlace, Picture, Piece, Span
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.words import clock_words
+from hpcdash.logs.cells import AXES
+from hpcdash.logs.joined import SAMPLES
+from hpcdash.logs.metric_meaning.findings import number_words, step_words
+from hpcdash.logs.metrics import Floats
 
 GUTTER = 8
 _TWO_COLUMNS_FROM = 110
@@ -35,25 +36,8 @@ _GAP = 2
 _AROUND_ROWS = 3
 _LEAST_ROWS = 7
 _LETTER_EVERY = 24
-
-
-@dataclass(frozen=True, slots=True)
-class _Signs:
-    """The characters of the frame; each one cell wide."""
-
-    left: str = "┤"
-    bare: str = "│"
-    corner: str = "└"
-    foot: str = "─"
-    tick: str = "┬"
-    restart: str = "┊"
-    cursor: str = "│"
-    point: str = "•"
-    above: str = "↑"
-    below: str = "↓"
-
-
-_ASCII = _Signs("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
+# Axes whose x are whole numbers.
+COUNTED = ("step", "samples", "point")
 
 
 def draw(request: ChartRequest) -> Picture:
@@ -73,7 +57,7 @@ def draw(request: ChartRequest) -> Picture:
     panels: list[PanelPlace] = []
     blocks: list[list[Line]] = []
     newest: tuple[str, ...] = ()
-    points, smoothing = 0, ""
+    points = 0
     for at, name in enumerate(names):
         row, column = divmod(at, across)
         left, top = column * (width + _GAP), sum(heights[:row])
@@ -83,7 +67,7 @@ def draw(request: ChartRequest) -> Picture:
         notes += [note for note in panel.notes if note not in notes]
         points = max(points, panel.points)
         if at == 0:
-            newest, smoothing = panel.newest, panel.smoothing
+            newest = panel.newest
     lines: list[Line] = []
     for row in range(down):
         beside = blocks[row * across : (row + 1) * across]
@@ -92,7 +76,7 @@ def draw(request: ChartRequest) -> Picture:
             for part in parts[1:]:
                 joined += [(" " * _GAP, ""), *part]
             lines.append(tuple(joined))
-    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), newest, smoothing, points, axis, request.axes)
+    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), newest, points, axis, request.axes)
 
 
 class _Panel:
@@ -111,7 +95,7 @@ class _Panel:
         is_lowest: bool,
     ) -> None:
         self._request, self._name, self._number, self._is_lowest = request, name, number, is_lowest
-        self._signs = _ASCII if request.is_ascii else _Signs()
+        self._signs = ASCII_FRAME if request.is_ascii else FRAME
         self._canvas = Canvas(width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii)
         state = request.state
         columns = self._canvas.columns
@@ -126,7 +110,7 @@ class _Panel:
         )
         self.points = max((curve.places for curve in self._curves), default=0)
         first = next((curve for curve in self._curves if len(curve.series)), None)
-        self.smoothing = smoothing_words(first.smoothing if first is not None else None)
+        self.smoothing = smoothing_words(state.smoothing, first.smoothing if first is not None else None)
         self.newest = tuple(
             number_words(float(curve.series.values[-1])) if len(curve.series) else "–" for curve in self._curves
         )
@@ -156,7 +140,7 @@ class _Panel:
         self._draw_curves()
         place, signs = self.place, self._signs
         most = max(2, place.height // 3)
-        ticks = (log_ticks if self._request.state.log_y else linear_ticks)(*place.y, most)
+        ticks = height_ticks(*place.y, most, GUTTER - 1, is_log=self._request.state.log_y)
         at_row = {self._row(value): words for value, words in ticks} if self._has_values else {}
         lines: list[Line] = [self._title()]
         for row, drawn in enumerate(self._canvas.lines()):
@@ -172,7 +156,7 @@ class _Panel:
         is_active = len(self._request.names) > 1 and self._number == self._request.state.panel
         name = clip(visible(self._name), max(10, room // 2))
         scale = " (log)" if self._request.state.log_y else ""
-        pieces: list[Piece] = [((">" if is_active else " ") + name, "title"), (scale, "axis")]
+        pieces: list[Piece] = [((ACTIVE_PANEL if is_active else " ") + name, "title"), (scale, "axis")]
         cells = 1 + cell_len(name) + len(scale)
         for number, curve in enumerate(self._curves):
             words = self._words_of(curve, several)
@@ -180,8 +164,12 @@ class _Panel:
                 continue
             pieces.append(("  " + words, f"run-{number}" if several else "axis"))
             cells += len(words) + 2
-        pieces.append((" " * max(0, room - cells), ""))
-        return tuple(pieces)
+        # Of all panels the first says how they are smoothed.
+        aside = f"{self.smoothing} " if self._number == 0 and self.smoothing else ""
+        if cells + 2 + len(aside) > room:
+            aside = ""
+        pieces.append((" " * max(0, room - cells - len(aside)), ""))
+        return (*pieces, (aside, "axis")) if aside else tuple(pieces)
 
     def _words_of(self, curve: Curve, several: bool) -> str:
         """The newest value, of a single run the lowest too; with a cursor what stands there."""
@@ -217,14 +205,18 @@ class _Panel:
 
     def _x_words(self, x: float) -> str:
         axis = self._request.axis
-        return clock_words(x, self._request.zone) if axis == "time" else f"{axis} {step_words(x)}"
+        if axis == "time":
+            return clock_words(x, self._request.zone)
+        if axis == "tokens":
+            return f"{number_words(x)} tokens"
+        return f"{step_words(x)} samples" if axis == "samples" else f"{axis} {step_words(x)}"
 
     def _foot(self) -> list[Line]:
         place, signs = self.place, self._signs
         line = [signs.foot] * place.width
         words = [" "] * (place.width + GUTTER)
         free_from = 0
-        unit = {"time": "since begin" if self._request.is_since_begin else "", "sample": "samples"}
+        unit = {"time": "since begin" if self._request.is_since_begin else ""}
         name = unit.get(self._request.axis, self._request.axis)
         last = len(words) - len(name) - 1 if name else len(words)
         for x, label in self._x_ticks():
@@ -248,6 +240,10 @@ class _Panel:
     def _x_ticks(self) -> list[Tick]:
         begin, end = self.place.x
         most = max(2, self.place.width // 12)
+        if self._request.axis in COUNTED:
+            # As the words above and below write them.
+            most = min(most, max(2, self.place.width // (len(step_words(end)) + 5)))
+            return whole_ticks(begin, end, most, step_words)
         if self._request.axis != "time":
             return linear_ticks(begin, end, most)
         if self._request.is_since_begin:
@@ -310,16 +306,18 @@ class _Panel:
 
     def _put_restart_letters(self) -> None:
         for column in self._restarts():
-            self._canvas.put(column, self._canvas.height - 1, "R", "restart")
+            self._canvas.put(column, self._canvas.height - 1, RESTART_LETTER, "restart")
 
     def _restarts(self) -> list[int]:
         """The columns in which newer attempts begin."""
-        if self._request.axis not in AXES:
+        axis = self._request.axis
+        if axis not in (*AXES, SAMPLES):
             return []
-        row = AXES.index(self._request.axis)
         columns = []
         for one in self._request.runs:
-            begins = [attempt.first[row] - self._request.shift(one) for attempt in one.run.attempts[1:]]
+            row = AXES.index("step" if axis == SAMPLES else axis)
+            firsts = np.array([attempt.first[row] for attempt in one.run.attempts[1:]])
+            begins = (one.run.samples_at(firsts) if axis == SAMPLES else firsts) - self._request.shift(one)
             shown = [self.place.column_of(x) for x in begins if not isnan(x)]
             columns += [column - self.place.left for column in shown if column is not None]
         return columns

@@ -12,7 +12,7 @@ Line = tuple[Piece, ...]
 Span = tuple[float, float]
 
 # The first fits what is seen; a weight as TensorBoard's; means and medians of so many points.
-SMOOTHINGS = ("auto", "none", "ema 0.6", "ema 0.9", "ema 0.97", "ema 0.99", "mean of 50", "median of 50")
+SMOOTHINGS = ("auto", "none", "ema 0.9", "ema 0.97", "ema 0.99", "mean of 50", "median of 50")
 # Of fewer points the smoothing that fits is none.
 FEW_POINTS = 150
 LETTERS = "ABCDEFGH"
@@ -76,13 +76,15 @@ class ChartState:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot."""
+    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot. `kind` is that of
+    the finding."""
 
     x: float
     y: float
     sign: str
     style: str
     words: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,6 @@ class Picture:
     whole: Span = (nan, nan)
     notes: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
-    smoothing: str = ""
     points: int = 0
     axis: str = ""
     axes: tuple[str, ...] = ()

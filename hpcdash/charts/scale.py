@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from math import ceil, floor, isfinite, log10
 
@@ -30,9 +31,32 @@ def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
         for factor in factors:
             at = decade + log10(factor)
             if begin <= at <= end and (factor != 1 or decade % every == 0):
-                words = f"{factor}e{decade}" if abs(decade) > 3 else f"{factor * 10.0**decade:g}"
+                words = f"{factor}e{decade}" if decade > 3 or decade < -3 else f"{factor * 10.0**decade:g}"
                 ticks.append((at, words))
     return ticks
+
+
+def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bool) -> list[Tick]:
+    """Ticks of a height from `begin` to `end` (exponents where it `is_log`): about `most`, at least two of them, with
+    words of at most `widest` letters that tell them apart. Where no such words do, the lower one and what is between
+    them. None of a range that is none."""
+    for count in range(most, 4 * most + 5):
+        ticks = (log_ticks if is_log else linear_ticks)(begin, end, count)
+        words = {word for _, word in ticks}
+        if len(ticks) > 1 and len(words) == len(ticks) and max(map(len, words)) <= widest:
+            return ticks
+    if not end > begin:
+        return []
+    low, high = begin + 0.1 * (end - begin), begin + 0.9 * (end - begin)
+    at, apart = (10**low, 10**high - 10**low) if is_log else (low, high - low)
+    return [(low, _shortened(at, widest)), (high, f"+{_shortened(apart, widest - 1)}")]
+
+
+def whole_ticks(begin: float, end: float, most: int, words: Callable[[float], str]) -> list[Tick]:
+    """Whole numbers from `begin` to `end`, about `most` of them at the most, in those words."""
+    step = max(1.0, _round_step((end - begin) / max(most, 1)))
+    step = 5.0 if step == 2.5 else step
+    return [(value, words(value)) for value in _multiples(begin, end, step, most)]
 
 
 def clock_ticks(begin: float, end: float, most: int, zone: tzinfo | None) -> list[Tick]:
@@ -68,9 +92,19 @@ def tick_words(value: float, step: float) -> str:
     digits = -floor(log10(step)) if step > 0 else 0
     if abs(step * 10.0**digits - round(step * 10.0**digits)) > 1e-6:
         digits += 1  # 2.5, 7.5
-    if largest >= 1e6 or step < 1e-4:
+    if largest >= 1e6:
         return f"{value:.3g}"
+    if largest < 1e-3 or (step < 1e-4 and largest < 1e-2):
+        # As few letters as tell: 2.5e-4.
+        exponent = floor(log10(largest) + 1e-9)
+        behind = max(0, exponent + digits)
+        return f"{value / 10.0**exponent:.{behind}f}e{exponent}"
     return f"{value:.{max(0, digits)}f}"
+
+
+def _shortened(value: float, widest: int) -> str:
+    """The value in that many letters, with as many digits as there is room for."""
+    return next((word for digits in range(6, 0, -1) if len(word := f"{value:.{digits}g}") <= widest), f"{value:.0e}")
 
 
 def _multiples(begin: float, end: float, step: float, most: int) -> list[float]:

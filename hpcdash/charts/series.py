@@ -10,14 +10,14 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcdash.charts.state import FEW_POINTS, ChartState, Mark, Span, main_metric
 from hpcdash.logs.downsample import Smoothing, smoothed, view_of, whole_range
 from hpcdash.logs.joined import JoinedRun, Series
 from hpcdash.logs.metrics import Floats
-from hpcdash.ui.widgets.chart_state import FEW_POINTS, ChartState, Mark, Span, main_metric
 
 _WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999)
 _NO_HEIGHT = 1e-9
-_AXES_BY_USE = ("step", "tokens", "epoch", "time", "sample")
+_AXES_BY_USE = ("step", "tokens", "samples", "epoch", "time", "point")
 
 
 class SeriesKept:
@@ -84,7 +84,7 @@ class ChartRequest:
     @property
     def axis(self) -> str:
         axes = self.axes
-        return self.state.axis if self.state.axis in axes else axes[0] if axes else "sample"
+        return self.state.axis if self.state.axis in axes else axes[0] if axes else "point"
 
     @property
     def is_since_begin(self) -> bool:
@@ -149,10 +149,12 @@ def smoothing_of(words: str, points: float) -> Smoothing | None:
     return Smoothing("mean" if kind == "mean" else "median", window=window) if window else None
 
 
-def smoothing_words(smoothing: Smoothing | None) -> str:
-    """`ema 0.9`, `mean of 50`, `not smoothed`."""
+def smoothing_words(words: str, smoothing: Smoothing | None) -> str:
+    """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where nothing is smoothed."""
     if smoothing is None:
-        return "not smoothed"
+        return ""
+    if words == "auto":
+        return "smoothed (auto)"
     return f"ema {smoothing.weight:g}" if smoothing.kind == "ema" else f"{smoothing.kind} of {smoothing.window}"
 
 

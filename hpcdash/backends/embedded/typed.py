@@ -1,0 +1,36 @@
+"""The embedded queue's jobs and commands as a person types them: `17_3`, `hpcdash cancel 17_3`. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from hpcdash.backends.base import Submission
+from hpcdash.errors import UsageError
+
+_JOB = re.compile(r"[0-9]{1,15}(?:_.+)?", re.DOTALL)
+
+
+def job_id(text: str) -> str:
+    """The id as it is; raises UsageError for what can be none, before anything is asked."""
+    if _JOB.fullmatch(text) is None:
+        raise UsageError(f"{text!r} is no job", "Write 17, 17_3 or 17_[3-5].")
+    return text
+
+
+def typed(*words: str) -> tuple[str, ...]:
+    """What is shown for a command of the queue's own, whose program nobody would type."""
+    return (shlex.join(("hpcdash", *words)),)
+
+
+def typed_submit(wanted: Submission) -> tuple[str, ...]:
+    """`hpcdash submit train.sh --array 1-3 -- --gres=gpu:1 -- --lr 3e-4`"""
+    words = ["submit", wanted.file or wanted.name]
+    words += ["--array", wanted.array] if wanted.array else []
+    words += ["--after", ",".join(wanted.after)] if wanted.after else []
+    words += ["--hold"] if wanted.held else []
+    if wanted.options or wanted.arguments:
+        words += ["--", *wanted.options]
+    if wanted.arguments:
+        words += ["--", *wanted.arguments]
+    return typed(*words)

@@ -1,0 +1,66 @@
+"""The column of losses in a table of jobs: of the rows on the screen, read at the pace of polls while it is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.charts.state import is_loss, main_metric
+from hpcdash.domain.states import JobState
+from hpcdash.stores.loss_tails import LossTails
+from hpcdash.stores.snapshots import Kind
+from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.loss_cell import loss_cell
+from hpcdash.ui.widgets.rows_table import RowsTable
+
+# Polls are never quite on time.
+_EARLY = 0.8
+
+
+class ShownLosses:
+    """What the logs of the jobs on the screen say, for their cells."""
+
+    def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
+        self._session = session
+        self._tails = LossTails(session.store, loss_among, patterns)
+        self._looked_at = float("-inf")
+
+    def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        return loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
+
+    def is_due(self, kind: Kind) -> bool:
+        """Whether it is so long since the last look as polls of that kind are apart."""
+        pause = self._session.poller.interval_seconds(kind)
+        return time.monotonic() - self._looked_at >= _EARLY * pause
+
+    async def look(self, rows: RowsTable) -> None:
+        """Read the logs of one's own running jobs among the rows that are seen."""
+        seen = rows.visible_ids()
+        if not seen:
+            return
+        self._looked_at = time.monotonic()
+        if await self._tails.refresh(self._own_running(rows.table, seen)) and rows.is_attached:
+            rows.repaint()
+
+    def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
+        ids = table["_row_id"]
+        shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
+        wanted = shown.select(["id", "state", "user", "stdout_path", "stderr_path", "_fold"]).to_pylist()
+        user = self._session.store.user
+        # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
+        return [
+            row
+            for row in wanted
+            if row["state"] == JobState.RUNNING and row["_fold"] not in (1, 2) and (not user or row["user"] == user)
+        ]
+
+
+def loss_among(names: tuple[str, ...]) -> str | None:
+    """The training's loss, where a log has one."""
+    name = main_metric(names)
+    return name if name is not None and is_loss(name) else None
