@@ -151,7 +151,7 @@ def test_kinds_that_are_not_watched_are_not_told() -> None:
 
 def row(limit_hours: float, ran_hours: float) -> dict[str, Any]:
     ends = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=limit_hours - ran_hours)
-    return {"id": "7_1", "ends_at": ends, "limit_seconds": int(limit_hours * 3600)}
+    return {"id": "7_1", "array_id": "7", "ends_at": ends, "limit_seconds": int(limit_hours * 3600)}
 
 
 def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
@@ -160,6 +160,8 @@ def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
     (found,) = ends_late(row(10, 8), stand, NOW, waiting=1)
     assert "needs 3 more array tasks, 1 waits" in found.words
     assert "--array 1-2%1 --after 7_1" in found.next_step
+    (found,) = ends_late({**row(10, 8), "id": "7", "array_id": None}, stand, NOW, waiting=1)
+    assert "needs 3 more jobs of this length, 1 waits" in found.words
     assert ends_late(row(10, 8), stand, NOW, waiting=3) == []
     assert ends_late(row(40, 8), stand, NOW, waiting=0) == []
     assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []

@@ -77,7 +77,8 @@ def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting
     if waiting >= needed:
         return []
     who = shown(row["id"])
-    tasks = f"{needed} more array task" + ("s" if needed > 1 else "")
+    ending = "s" if needed > 1 else ""
+    tasks = f"{needed} more array task{ending}" if row.get("array_id") else f"{needed} more job{ending} of this length"
     words = (
         f"{job_words(who, row.get('name'))} gets to its final step, {course.last_step}, in {span_words(work)}, its "
         f"limit is in {span_words(left)}: needs {tasks}, {waiting or 'none'} {'wait' if waiting > 1 else 'waits'}"
