@@ -1,9 +1,6 @@
 """Hugging Face's Trainer that survives the night: one callback more."""
 
-import os
-
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from hpcdash.job.huggingface import GuardCallback
 
@@ -15,7 +12,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained("gpt2")
     train_dataset = ...  # yours
     trainer = Trainer(model=model, args=arguments, train_dataset=train_dataset, callbacks=[guard])
-    trainer.train(resume_from_checkpoint=get_last_checkpoint("run") if os.path.isdir("run") else None)
+    trainer.train(resume_from_checkpoint=guard.resume_from("run"))
 
 
 if __name__ == "__main__":

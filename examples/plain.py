@@ -18,7 +18,7 @@ def main() -> None:
     checkpoints = Checkpoints(folder / "checkpoints", keep=2)
 
     weight, first = 5.0, 1
-    newest = checkpoints.newest()
+    newest = checkpoints.resume_from()
     if newest:
         weight = json.loads((newest.path / "model.json").read_text())
         first = newest.step + 1

@@ -24,7 +24,8 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(16, 1).to(device))
     optimizer = torch.optim.AdamW(model.parameters())
     checkpoints, first = Checkpoints("checkpoints"), 1
-    newest = checkpoints.newest()
+    # Rank 0 chooses: another node may not see yet what was saved last.
+    newest = checkpoints.resume_from()
     if newest:
         state = torch.load(newest.path / "state.pt", map_location=device)
         model.module.load_state_dict(state["model"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections import namedtuple
 from contextlib import contextmanager
-from pathlib import Path
 from time import time
-from typing import NamedTuple
 
 from hpcdash.job.on_disk import (
     file_sums,
@@ -16,26 +16,33 @@ from hpcdash.job.on_disk import (
     sync_file_system,
     sync_folder,
     sync_tree,
+    wait_until_seen,
     write_whole,
 )
-from hpcdash.job.rank_variables import rank_among_all
+from hpcdash.job.rank_variables import processes_in_all, rank_among_all
+from hpcdash.job.ranks import ALONE, can_agree, choice_of_rank_0
 from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from typing import Any
 
-__all__ = ["MARKER", "Checkpoint", "Checkpoints", "write_whole"]
+    from hpcdash.job.ranks import AllReduceMax
+
+__all__ = ["MARKER", "Checkpoint", "Checkpoints", "difference", "marker_of", "read_marker", "saved_at", "write_whole"]
 
 # Written last, inside: what it lists must be there in full.
 MARKER = "WHOLE.json"
 _SAVING, _DELETING = ".saving-", ".deleting-"
 
 
-class Checkpoint(NamedTuple):
+# Not typing's: that import takes longer than all of this file.
+class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
     """A whole checkpoint: the folder `path`, saved after `step`."""
 
+    __slots__ = ()
     step: int
     path: Path
 
@@ -44,7 +51,7 @@ class Checkpoints:
     """A folder of checkpoints, each a folder `step-00000100`, of which the newest `keep` stay (None: all).
 
         checkpoints = Checkpoints("/scratch/me/run1")
-        newest = checkpoints.newest()
+        newest = checkpoints.resume_from()
         if newest:
             model.load_state_dict(torch.load(newest.path / "model.pt"))
         for step in range(newest.step + 1 if newest else 0, steps):
@@ -56,6 +63,11 @@ class Checkpoints:
     must be room for one more than `keep`. One process saves; where each rank writes its part, give
     `barrier=torch.distributed.barrier` and have all ranks enter `saving`. `checksum=True` reads all that was written
     once more, and again before it is resumed from, to tell a file of the right size with wrong bytes.
+
+    The newest is the one that was saved last, whatever its step: a run that goes back to step 1000 with
+    `next(found for found in checkpoints.all() if found.step == 1000)`, or to one that was kept with `keep_forever`,
+    goes on from its own saves when it is started again, and those of the higher steps are deleted as the oldest are.
+    Only whole ones count for `keep`: what is older is deleted once there are so many newer ones that are whole.
     """
 
     def __init__(
@@ -69,19 +81,43 @@ class Checkpoints:
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep={keep} would delete the newest checkpoint: 1 or more, or None for all")
+        # Not before it is needed: it takes a third of the import.
+        from pathlib import Path
+
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
         self._keep = keep
         self._barrier = barrier
         self._rank = rank_among_all() if rank is None else rank
         self._has_checksum = checksum
+        self._damaged: dict[Path, dict[str, Any]] = {}
         self._log = SaidOnce()
 
     def newest(self) -> Checkpoint | None:
-        """The whole checkpoint with the highest step; torn ones are passed over, and named in the log."""
+        """The whole checkpoint that was saved last; torn ones are passed over, and named in the log."""
         return next(iter(self._whole()), None)
 
+    def resume_from(self, all_reduce_max: AllReduceMax | None = None) -> Checkpoint | None:
+        """The newest one, chosen by rank 0 for all: a rank of another node may not see yet what was saved last.
+
+        By torch.distributed where it runs, else by `all_reduce_max` (a rank's number in, the highest of all out): then
+        all ranks must ask, at the same place. Raises RuntimeError on a rank that does not see the one that was chosen
+        within two minutes.
+        """
+        if not can_agree(all_reduce_max):
+            if processes_in_all() > 1:
+                self._log.say("alone", f"{ALONE}, or give resume_from all_reduce_max=, if they train together")
+            return self.newest()
+        chosen = self.newest() if self._rank == 0 else None
+        step = choice_of_rank_0(chosen.step if chosen else -1, self._rank, all_reduce_max)
+        attempt = choice_of_rank_0(_attempt(chosen.path) if chosen else -1, self._rank, all_reduce_max)
+        if self._rank == 0 or step < 0:
+            return chosen
+        path = self.folder / _name(step, attempt)
+        wait_until_seen(path / MARKER, self._rank)
+        return Checkpoint(step, path)
+
     def all(self) -> list[Checkpoint]:
-        """All whole ones, the newest first."""
+        """All whole ones, that which was saved last first."""
         return list(self._whole())
 
     @contextmanager
@@ -120,20 +156,30 @@ class Checkpoints:
         self._meet()
 
     def _finish(self, step: int, beside: Path, keep_forever: bool) -> None:
-        import json
-
-        files = {name: sums for name, sums in file_sums(beside, self._has_checksum) if name != MARKER}
-        marker = {"step": step, "saved_at": round(time(), 3), "kept": keep_forever, "files": files}
+        # After all others, whatever the clocks of the hosts that saved them.
+        now = max([time(), *(0.001 + saved_at(marker) for _, marker in self._newest_first()[:1])])
+        said = {"step": step, "saved_at": round(now, 3), "kept": keep_forever}
         with write_whole(beside / MARKER) as path:
-            path.write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
-        attempt, final = 0, self.folder / f"step-{step:08d}"
-        while final.exists():
-            # A run that resumed earlier comes by this step again: neither is lost at any moment.
-            attempt += 1
-            final = self.folder / f"step-{step:08d}.{attempt}"
-        beside.rename(final)
+            path.write_text(marker_of(beside, has_checksum=self._has_checksum, **said), encoding="utf-8")
+        final = self._renamed(beside, step)
         sync_folder(self.folder)
-        self._prune()
+        self._prune(final)
+
+    def _renamed(self, beside: Path, step: int) -> Path:
+        """Gives a checkpoint the first name that is free."""
+        attempt = 0
+        while True:
+            # A run that resumed earlier comes by this step again: neither is lost at any moment.
+            final = self.folder / _name(step, attempt)
+            try:
+                if not final.exists():
+                    beside.rename(final)
+                    return final
+            except OSError as error:
+                # Another run in this folder was first.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            attempt += 1
 
     def _meet(self) -> None:
         if self._barrier is not None:
@@ -150,46 +196,107 @@ class Checkpoints:
         found = [(match, name) for name in names for match in [pattern.fullmatch(name)] if match]
         return sorted(((int(match[1]), int(match[2] or 0), self.folder / name) for match, name in found), reverse=True)
 
+    def _newest_first(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """Those with a marker by when they were saved; of one moment, as of two runs at once, by step."""
+        found = [(step, attempt, path, read_marker(path)) for step, attempt, path in self._named()]
+        marked = [(step, attempt, path, marker) for step, attempt, path, marker in found if marker is not None]
+        marked.sort(key=lambda one: (saved_at(one[3]), one[0], one[1]), reverse=True)
+        return [(Checkpoint(step, path), marker) for step, _, path, marker in marked]
+
     def _whole(self) -> Iterator[Checkpoint]:
-        for step, _, path in self._named():
-            marker = self._marker(path)
-            wrong = "it has no marker" if marker is None else _wrong(path, marker)
+        marked = self._newest_first()
+        for path in {path for _, _, path in self._named()} - {found.path for found, _ in marked}:
+            self._pass_over(path, "it has no marker")
+        for found, marker in marked:
+            wrong = difference(found.path, marker, has_checksum=True)
             if wrong:
-                self._log.say(path, f"the checkpoint {path} is not whole and is passed over: {wrong}")
+                self._damaged[found.path] = marker
+                self._pass_over(found.path, wrong)
             else:
-                yield Checkpoint(step, path)
+                yield found
 
-    def _marker(self, path: Path) -> dict[str, Any] | None:
-        import json
+    def _pass_over(self, path: Path, wrong: str) -> None:
+        self._log.say(path, f"the checkpoint {path} is not whole and is passed over: {wrong}")
 
+    def _prune(self, saved: Path) -> None:
+        """Deletes what is older than `keep` whole ones, and what runs that were killed have left.
+
+        Never what was saved just now, nor what has no marker. Whether one is whole its sizes say, and what was found
+        when it was to be resumed from: to read all of it at each save would take as long as the save.
+        """
         try:
-            marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None
-
-    def _prune(self) -> None:
-        """Deletes what is beyond `keep`, and what runs that were killed have left; never what has no marker."""
-        try:
-            if self._keep is not None:
-                marked = [(path, self._marker(path)) for _, _, path in self._named()]
-                for path in [path for path, marker in marked if marker and not marker.get("kept")][self._keep :]:
-                    # Renamed first: half of it is never taken for a checkpoint.
-                    path.rename(path.with_name(_DELETING + path.name))
-            for name in os.listdir(self.folder):
-                path = self.folder / name
-                if name.startswith(_DELETING) or (name.startswith(_SAVING) and is_abandoned(path)):
-                    remove(path)
+            self._clear()
+            whole = 0
+            for found, marker in self._newest_first() if self._keep is not None else ():
+                if marker.get("kept"):
+                    continue
+                if self._keep is not None and whole >= self._keep and found.path != saved:
+                    self._delete(found.path)
+                elif self._damaged.get(found.path) != marker and not difference(found.path, marker, has_checksum=False):
+                    whole += 1
+            self._clear()
         except OSError as error:
             self._log.say("undeleted", f"old checkpoints in {self.folder} cannot be deleted: {error.strerror}")
 
+    def _delete(self, path: Path) -> None:
+        try:
+            # Renamed first: half of it is never taken for a checkpoint.
+            path.rename(path.with_name(_DELETING + path.name))
+        except FileNotFoundError:
+            # Another run in this folder was first.
+            pass
 
-def _wrong(path: Path, marker: dict[str, Any]) -> str:
-    """What of a checkpoint is not as its marker says, "" where all is."""
+    def _clear(self) -> None:
+        for name in os.listdir(self.folder):
+            path = self.folder / name
+            if name.startswith(_DELETING) or (name.startswith(_SAVING) and is_abandoned(path)):
+                remove(path)
+
+
+def _name(step: int, attempt: int) -> str:
+    return f"step-{step:08d}" + (f".{attempt}" if attempt else "")
+
+
+def _attempt(path: Path) -> int:
+    return int(path.name.partition(".")[2] or 0)
+
+
+def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
+    """The text of a marker for what is in a folder now; `said` is written into it besides."""
+    import json
+
+    # What a run that was killed left of its marker is none of them.
+    files = {name: sums for name, sums in file_sums(path, has_checksum) if not name.lstrip(".").startswith(MARKER)}
+    return json.dumps({**said, "files": files}, indent=1) + "\n"
+
+
+def read_marker(path: Path) -> dict[str, Any] | None:
+    """What a folder's marker says; None where it has none that can be read."""
+    import json
+
+    try:
+        marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return marker if isinstance(marker, dict) and isinstance(marker.get("files"), dict) else None
+
+
+def saved_at(marker: dict[str, Any]) -> float:
+    """Epoch seconds, 0 where a marker does not say so."""
+    at = marker.get("saved_at")
+    return at if isinstance(at, (int, float)) else 0.0
+
+
+def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:
+    """What of a checkpoint is not as its marker says, "" where all is; with checksums, where it has any, or sizes."""
     files = marker["files"]
-    has_sums = any("crc32" in sums for sums in files.values() if isinstance(sums, dict))
+    has_sums = has_checksum and any("crc32" in sums for sums in files.values() if isinstance(sums, dict))
     try:
         found = dict(file_sums(path, has_sums))
     except OSError as error:
         return str(error)
-    return next((f"{name} differs from what was saved" for name, sums in files.items() if found.get(name) != sums), "")
+    for name, sums in files.items():
+        same = found.get(name)
+        if same is None or not isinstance(sums, dict) or any(sums.get(key) != value for key, value in same.items()):
+            return f"{name} differs from what was saved"
+    return ""

@@ -12,9 +12,10 @@ from functools import lru_cache
 from hpcdash.job.rank_variables import (
     MPI_LOCAL_RANKS,
     MPI_LOCAL_SIZES,
-    MPI_RANKS,
     MPI_SIZES,
     first_whole_number,
+    is_of_launcher,
+    rank_of,
     whole_number,
 )
 
@@ -35,7 +36,9 @@ class JobContext:
     """One process of a job. Ranks count from 0; None, '' and () are what is not known.
 
     `rank` is among all processes, `local_rank` among those of its node, `node_rank` the node among the job's.
-    `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR.
+    `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In what srun or mpirun started,
+    their variables go before RANK, LOCAL_RANK and WORLD_SIZE; in what torchrun, accelerate or deepspeed started these
+    three do, together (`rank_variables.is_of_launcher` says how they are told apart).
 
         >>> from hpcdash.job import current_job_context
         >>> job = current_job_context()
@@ -64,17 +67,20 @@ class JobContext:
         given = os.environ if environment is None else environment
         slots = _nodefile(given.get("PBS_NODEFILE", ""))
         hosts = _hosts(given) or tuple(dict.fromkeys(slots))
+        is_launched = is_of_launcher(given)
+        local_ranks = () if is_launched else (*MPI_LOCAL_RANKS, "SLURM_LOCALID")
+        sizes = () if is_launched else (*MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS")
         return cls(
             job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"),
             step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
             node_rank=first_whole_number(given, "SLURM_NODEID", "PBS_NODENUM", "NODE_RANK"),
-            rank=first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK"),
-            local_rank=first_whole_number(given, *MPI_LOCAL_RANKS, "SLURM_LOCALID", "LOCAL_RANK"),
-            world_size=_first(
-                first_whole_number(given, *MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS", "WORLD_SIZE"), len(slots)
-            ),
+            rank=rank_of(given),
+            local_rank=first_whole_number(given, *local_ranks, "LOCAL_RANK"),
+            world_size=_first(first_whole_number(given, *sizes, "WORLD_SIZE"), len(slots)),
             num_nodes=_first(first_whole_number(given, "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NUM_NODES"), len(hosts)),
-            local_world_size=_local_world_size(given, slots),
+            local_world_size=(
+                first_whole_number(given, "LOCAL_WORLD_SIZE") if is_launched else _local_world_size(given, slots)
+            ),
             gpus_per_node=_gpus(given),
             hostnames=hosts,
             master_addr=_first(

@@ -35,6 +35,8 @@ class TrainingGuard:
     """Stops a training in time, saves when asked, and writes metrics.
 
         guard = TrainingGuard(save_every_minutes=60, metrics="metrics.jsonl")     # first line of main
+        newest = Checkpoints("checkpoints").resume_from()     # rank 0's choice, once torch.distributed runs
+        ...
         for step in range(start, steps):
             loss = train(step)
             guard.step(step, loss=loss)
@@ -104,7 +106,7 @@ class TrainingGuard:
         self.metrics: MetricsWriter | None = metrics
         self.save_reason = ""
         self.stop_reason = ""
-        self._all_reduce_max = all_reduce_max
+        self.all_reduce_max = all_reduce_max
         self._check_every_steps = check_every_steps
         self._save_every_steps = save_every_steps
         self._save_every_seconds = None if save_every_minutes is None else 60 * save_every_minutes
@@ -171,7 +173,7 @@ class TrainingGuard:
 
     def _agree(self, step: int) -> None:
         own, why = self._own_verdict(step)
-        verdict = highest_of_all(own, self._all_reduce_max)
+        verdict = highest_of_all(own, self.all_reduce_max)
         if verdict != own:
             why = _OF_ANOTHER_RANK.get(verdict, why)
         if verdict >= _MEMORY:
@@ -205,7 +207,7 @@ class TrainingGuard:
 
     def _looks_for_files(self) -> bool:
         """Rank 0 alone, where it can tell the others; each for itself where nothing can."""
-        if self._all_reduce_max is not None or torch_is_distributed():
+        if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
             said = "each decides alone when to stop; give TrainingGuard all_reduce_max= if they train together"

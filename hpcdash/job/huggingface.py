@@ -2,28 +2,83 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from pathlib import Path
+from time import time
+
 from transformers import TrainerCallback
 
+from hpcdash.job.checkpoint import MARKER, difference, marker_of, read_marker, saved_at
 from hpcdash.job.guard import TrainingGuard
+from hpcdash.job.on_disk import sync_file_system, wait_until_seen, write_whole
+from hpcdash.job.rank_variables import processes_in_all
+from hpcdash.job.ranks import ALONE, can_agree, choice_of_rank_0, highest_of_all
+from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# The Trainer writes it last.
+_STATE = "trainer_state.json"
+
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
     """Has the Trainer save and stop as a TrainingGuard says, and writes what it logs.
 
-        trainer = Trainer(..., callbacks=[GuardCallback(metrics="metrics.jsonl")])
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
+        guard = GuardCallback(metrics="metrics.jsonl")
+        trainer = Trainer(..., callbacks=[guard])
+        trainer.train(resume_from_checkpoint=guard.resume_from(output_dir))
 
-    Takes the arguments of TrainingGuard, or a ready made `guard`. Make it first thing in main: where the kill switch is
-    there, the program ends then. The Trainer saves as its own arguments say, besides.
+    What the Trainer has saved gets a marker, `WHOLE.json`, by which a torn checkpoint is told, as it is left by a run
+    that is killed while it saves and taken by `get_last_checkpoint`. Takes the arguments of TrainingGuard, or a ready
+    made `guard`. Make it first thing in main: where the kill switch is there, the program ends then. The Trainer saves
+    as its own arguments say, besides.
     """
 
     def __init__(self, guard: TrainingGuard | None = None, **options: Any) -> None:
         super().__init__()
         self.guard = guard or TrainingGuard(**options)
+        self._log = SaidOnce()
+
+    def resume_from(self, output_dir: str | os.PathLike[str]) -> str | None:
+        """The path to give as `resume_from_checkpoint`: the whole checkpoint that was saved last; None for none.
+
+        Rank 0 chooses for all, once torch.distributed runs (TrainingArguments starts it): ask on all ranks. One that
+        was saved without this callback is taken to be whole where it has the Trainer's own state, which is written
+        last, and no file is empty.
+        """
+        folder = Path(os.path.abspath(os.path.expanduser(os.fspath(output_dir))))
+        rank, all_reduce_max = self.guard.rank, self.guard.all_reduce_max
+        if can_agree(all_reduce_max):
+            step = choice_of_rank_0(self._newest(folder) if rank == 0 else -1, rank, all_reduce_max)
+        else:
+            if processes_in_all() > 1:
+                self._log.say("alone", f"{ALONE}, if they train together")
+            step = self._newest(folder)
+        if step < 0:
+            return None
+        path = folder / f"checkpoint-{step}"
+        wait_until_seen(path / _STATE, rank)
+        return str(path)
+
+    def _newest(self, folder: Path) -> int:
+        """The step of the newest whole checkpoint, -1 for none."""
+        found = []
+        for name in os.listdir(folder) if folder.is_dir() else ():
+            named = re.fullmatch(r"checkpoint-([0-9]{1,18})", name)
+            if named:
+                marker = read_marker(folder / name)
+                wrong, at = _unmarked(folder / name) if marker is None else ("", saved_at(marker))
+                wrong = wrong or (difference(folder / name, marker, has_checksum=False) if marker else "")
+                if wrong:
+                    said = f"the checkpoint {folder / name} is not whole and is passed over: {wrong}"
+                    self._log.say(name, said)
+                else:
+                    found.append((at, int(named[1])))
+        return max(found)[1] if found else -1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """After each optimizer step."""
@@ -36,6 +91,21 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """After the Trainer has saved."""
+        path = Path(os.path.abspath(args.output_dir)) / f"checkpoint-{state.global_step}"
+        try:
+            if path.is_dir():
+                sync_file_system(path)
+        except OSError as error:
+            self._log.say("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
+        # All ranks have written their parts.
+        highest_of_all(0, self.guard.all_reduce_max)
+        if self.guard.rank == 0 and path.is_dir():
+            try:
+                with write_whole(path / MARKER) as beside:
+                    text = marker_of(path, step=int(state.global_step), saved_at=round(time(), 3))
+                    beside.write_text(text, encoding="utf-8")
+            except OSError as error:
+                self._log.say("unmarked", f"{path} cannot be marked as whole: {error.strerror}")
         self.guard.saved()
         return control
 
@@ -49,3 +119,13 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         """After the last step."""
         self.guard.close()
         return control
+
+
+def _unmarked(path: Path) -> tuple[str, float]:
+    """What is wrong with a checkpoint that has no marker, "" for nothing, and when it was saved."""
+    try:
+        json.loads((path / _STATE).read_text(encoding="utf-8"))
+        empty = [found.name for found in path.rglob("*") if found.is_file() and not found.stat().st_size]
+        return (f"{empty[0]} is empty" if empty else ""), (path / _STATE).stat().st_mtime
+    except (OSError, ValueError):
+        return f"it has neither a marker nor the Trainer's {_STATE}", 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from time import monotonic
 
-from hpcdash.job.host_memory import host_used_percent
 from hpcdash.job.ranks import highest_of_all
 from hpcdash.job.said_once import SaidOnce
 
@@ -49,7 +48,7 @@ class MemoryGuard:
         gpu_free: Callable[[], float] | None = None,
         every_seconds: float = 30.0,
         all_reduce_max: AllReduceMax | None = None,
-        host_used: Callable[[], float | None] = host_used_percent,
+        host_used: Callable[[], float | None] | None = None,
     ) -> None:
         if host_percent is not None and not 1 < host_percent <= 100:
             raise ValueError(f"host_percent {host_percent!r} is not between 1 and 100: 95 is 95 %")
@@ -82,8 +81,14 @@ class MemoryGuard:
         return self._reason
 
     def _host_reason(self) -> str:
-        used = None if self._host_percent is None else self._host_used()
-        if used is None or self._host_percent is None or used <= self._host_percent:
+        if self._host_percent is None:
+            return ""
+        if self._host_used is None:
+            from hpcdash.job.host_memory import host_used_percent
+
+            self._host_used = host_used_percent
+        used = self._host_used()
+        if used is None or used <= self._host_percent:
             return ""
         return f"{used:.1f} % of host memory is used, more than {self._host_percent:g} %"
 

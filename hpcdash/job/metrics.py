@@ -6,6 +6,7 @@ import os
 from collections import deque
 from time import time
 
+from hpcdash.job.aside import Aside
 from hpcdash.job.rank_variables import rank_among_all
 from hpcdash.job.said_once import SaidOnce
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 METRICS = "HPCDASH_METRICS"
 _MOST_WAITING_LINES = 10_000
+# What a write may take before the training goes on without it: on a file system that is well it takes microseconds.
+_WAIT_SECONDS = 2.0
 
 
 class MetricsWriter:
@@ -22,8 +25,9 @@ class MetricsWriter:
 
     The file is that of HPCDASH_METRICS unless one is given: what a job's script sets it to, charts read by themselves.
 
-    Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a lost
-    mount never stops the training: it is logged once, and up to 10 000 lines wait until writing works again.
+    Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a mount
+    that is lost or hangs never stops the training: it is logged once, and the newest 10 000 lines wait until writing
+    works again. One that hangs is waited for 2 s, once.
 
         metrics = MetricsWriter("metrics.jsonl")
         metrics.write(step, loss=loss, lr=rate)
@@ -39,7 +43,9 @@ class MetricsWriter:
         self._is_writing = (rank_among_all() if rank is None else rank) == 0
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
         self._rest = b""
+        self._is_half = False
         self._file: int | None = None
+        self._aside = Aside()
         self._log = SaidOnce()
 
     def write(self, step: int, /, **metrics: Any) -> None:
@@ -51,27 +57,36 @@ class MetricsWriter:
 
     def flush(self) -> bool:
         """Writes what waits; False where that cannot be done now. Nothing is buffered otherwise."""
+        is_written: bool | None = self._aside.answer(self._write_out, _WAIT_SECONDS, None)
+        if is_written is None:
+            said = (
+                f"{self.path} cannot be written: its file system does not answer; the training goes on, the lines wait"
+            )
+            self._log.say("unanswered", said)
+        return bool(is_written)
+
+    def close(self) -> None:
+        """Writes what waits, if it can be, and closes the file."""
+        self.flush()
+        self._aside.answer(self._shut, _WAIT_SECONDS, None)
+
+    def _write_out(self) -> bool:
         try:
             if self._file is None and (self._waiting or self._rest):
                 self._file = self._opened()
             while self._file is not None and (self._rest or self._waiting):
-                line = self._rest or self._waiting[0]
-                written = os.write(self._file, line)
+                # Off the queue before it is written: a queue that is full drops its oldest meanwhile.
+                self._rest = self._rest or self._waiting.popleft()
+                written = os.write(self._file, self._rest)
                 # On a full disk a part may fit: the rest of that line comes first when there is room.
-                if not self._rest:
-                    self._waiting.popleft()
-                self._rest = line[written:]
+                self._rest = self._rest[written:]
+                self._is_half = bool(self._rest) and (self._is_half or written > 0)
         except OSError as error:
             said = f"{self.path} cannot be written ({error.strerror}); the training goes on, the lines wait"
             self._log.say("unwritten", said)
             self._shut()
             return False
         return True
-
-    def close(self) -> None:
-        """Writes what waits, if it can be, and closes the file."""
-        self.flush()
-        self._shut()
 
     def _line(self, step: int, metrics: dict[str, Any]) -> bytes:
         import json
@@ -95,8 +110,8 @@ class MetricsWriter:
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         size = os.fstat(file).st_size
         # A run that was killed may have left half a line.
-        if size and not self._rest and os.pread(file, 1, size - 1) != b"\n":
-            self._waiting.appendleft(b"\n")
+        if size and not self._is_half and os.pread(file, 1, size - 1) != b"\n":
+            self._rest = b"\n" + self._rest.lstrip(b"\n")
         return file
 
     def _shut(self) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
-from time import time
+from time import monotonic, sleep, time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _CHUNK_BYTES = 1 << 22
 _BESIDE = ".saving@"
 # Nothing was written there for so long: by a process that is gone, and by one that cannot be seen from here.
 _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
+# Network file systems show a new name on other nodes after up to a minute.
+_SEEN_SECONDS = 120.0
 
 
 @contextmanager
@@ -26,6 +28,8 @@ def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Whoever reads `path`, at any moment and after any crash, finds the old file or the new one, whole.
     """
+    from pathlib import Path
+
     final = Path(os.path.abspath(os.fspath(path)))
     beside = final.with_name(f".{final.name}{_BESIDE}{host_name()}@{os.getpid()}")
     for name in os.listdir(final.parent):
@@ -107,6 +111,20 @@ def is_abandoned(path: Path) -> bool:
     # A process in another container has a number that is not seen here.
     is_gone = host == host_name() and os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{process}")
     return time() - max(times) > (_GONE_SECONDS if is_gone else _SILENT_SECONDS)
+
+
+def wait_until_seen(path: Path, rank: int) -> None:
+    """Waits for a file that another rank sees. Raises RuntimeError after two minutes."""
+    give_up_at = monotonic() + _SEEN_SECONDS
+    while not path.exists():
+        if monotonic() > give_up_at:
+            raise RuntimeError(f"rank {rank} does not see {path}, which rank 0 resumes from")
+        sleep(0.2)
+        try:
+            # A listing has network file systems look again.
+            os.listdir(path.parent.parent)
+        except OSError:
+            pass
 
 
 def remove(path: Path) -> None:

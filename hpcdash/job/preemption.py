@@ -68,6 +68,7 @@ class Preemption:
         self._signal: int | None = None
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
+        self._is_closed = False
         if signals:
             self._catch(signals)
 
@@ -108,13 +109,22 @@ class Preemption:
         self._last_step_at = monotonic()
 
     def close(self) -> None:
-        """Puts back the handlers that were there; those that were put over these since are left alone."""
+        """Puts back the handlers that were there; those that were put over these since are left alone.
+
+        Where one of those puts this one's back when it is closed itself, signals go on to what was there before.
+        """
         import signal
 
-        for number, previous in self._previous.items():
+        self._is_closed = True
+        for number in self._previous:
             if signal.getsignal(number) == self._handle:
-                signal.signal(number, previous)
-        self._previous = {}
+                signal.signal(number, self._before(number))
+
+    def _before(self, number: int) -> Any:
+        """What handled a signal before this: of others like it that are closed by now, what did before them."""
+        previous = self._previous.get(number)
+        of = getattr(previous, "__self__", None)
+        return of._before(number) if isinstance(of, Preemption) and of._is_closed else previous
 
     def _time_iteration(self) -> None:
         now = monotonic()
@@ -141,7 +151,14 @@ class Preemption:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         import signal
 
-        previous = self._previous.get(number)
+        previous = self._before(number)
+        if self._is_closed:
+            if callable(previous):
+                previous(number, frame)
+            elif signal.getsignal(number) == self._handle:
+                signal.signal(number, previous)
+                os.kill(os.getpid(), number)
+            return
         if os.getpid() != self._process:
             # A forked worker of a data loader: it is ended with TERM, and is to outlive what warns the whole step.
             if number == signal.SIGTERM or callable(previous):

@@ -15,19 +15,43 @@ MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
 
 
-def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
-    """This process's rank among all that train, 0 where there are none: a launcher's RANK before the scheduler's.
+# How many processes Slurm started together: in a step its own number, in a batch script what was asked for.
+SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
-    torchrun runs as one task of Slurm a node, so SLURM_PROCID there is the node's and RANK the process's.
+
+def is_of_launcher(given: Mapping[str, str]) -> bool:
+    """Whether RANK, LOCAL_RANK and WORLD_SIZE are right, all three together, and what Slurm and MPI say is not.
+
+    Those who start processes by srun have Slurm's variables right in each. torchrun, accelerate and deepspeed, which
+    are tasks of Slurm themselves, set the three for the processes that they start, in which Slurm's are the launcher's.
+    So the three go first where they are all there, and torchrun says that it set them (TORCHELASTIC_RUN_ID), or
+    WORLD_SIZE is not the number that srun or mpirun started, or neither started this process.
     """
-    given = os.environ if environment is None else environment
-    return first_whole_number(given, "RANK", *MPI_RANKS, "SLURM_PROCID") or 0
+    if any(whole_number(given.get(name, "")) is None for name in _OF_A_LAUNCHER):
+        return False
+    started = first_whole_number(given, *MPI_SIZES, *SLURM_SIZES)
+    is_in_step = first_whole_number(given, *MPI_SIZES, "SLURM_STEP_ID", "SLURM_STEPID") is not None
+    return bool(given.get("TORCHELASTIC_RUN_ID")) or not is_in_step or started != whole_number(given["WORLD_SIZE"])
+
+
+def rank_of(given: Mapping[str, str]) -> int | None:
+    """A process's rank among all, None where its environment says none."""
+    names = (*MPI_RANKS, "SLURM_PROCID", "RANK")
+    return first_whole_number(given, *(("RANK",) if is_of_launcher(given) else names))
+
+
+def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
+    """This process's rank among all that train, 0 where there are none."""
+    return rank_of(os.environ if environment is None else environment) or 0
 
 
 def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
     """How many processes train together, 1 where nobody says so."""
     given = os.environ if environment is None else environment
-    return first_whole_number(given, "WORLD_SIZE", *MPI_SIZES, "SLURM_STEP_NUM_TASKS") or 1
+    # SLURM_NTASKS is that of a batch script too, which is one process.
+    names = ("WORLD_SIZE",) if is_of_launcher(given) else (*MPI_SIZES, "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
+    return first_whole_number(given, *names) or 1
 
 
 def whole_number(text: str) -> int | None:

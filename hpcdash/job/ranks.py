@@ -21,7 +21,7 @@ def torch_all_reduce_max(number: int) -> int:
     distributed = torch.distributed
     # NCCL reduces what is on a GPU alone; gloo and mpi what is not.
     on = "cuda" if str(distributed.get_backend()).endswith("nccl") else "cpu"
-    numbers = torch.tensor([number], dtype=torch.int32, device=on)
+    numbers = torch.tensor([number], dtype=torch.int64, device=on)
     distributed.all_reduce(numbers, op=distributed.ReduceOp.MAX)
     return int(numbers.item())
 
@@ -39,3 +39,16 @@ def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:
     if all_reduce_max is not None:
         return int(all_reduce_max(number))
     return torch_all_reduce_max(number) if torch_is_distributed() else number
+
+
+ALONE = "each rank looks alone for what to resume from; ask after torch.distributed runs"
+
+
+def choice_of_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
+    """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not looked at."""
+    return highest_of_all(number + 1 if rank == 0 else 0, all_reduce_max) - 1
+
+
+def can_agree(all_reduce_max: AllReduceMax | None) -> bool:
+    """Whether ranks hear of each other at all."""
+    return all_reduce_max is not None or torch_is_distributed()

@@ -81,6 +81,7 @@ class _Run:
 
     def run(self) -> int:
         began, result = False, None
+        failure: Failure | None = None
         try:
             self.context = context = current_job_context()
             # The function may change the folder it works in.
@@ -94,13 +95,16 @@ class _Run:
             result = _call(function, args, kwargs)
             if self.output_path:
                 write_pickle(self.output_path, result)
-            failure = None
         except BaseException as error:
             failure, result = _failure(error), None
-            sys.stderr.write(failure.traceback)
-            sys.stderr.flush()
-            self._write_failure(failure)
-        self._tell_end(began, result, failure)
+            # Of the two the one that programs read goes first: stderr may be on a disk that is full.
+            try:
+                self._write_failure(failure)
+                _write_to_stderr(failure.traceback)
+            finally:
+                self._tell_end(began, result, failure)
+        else:
+            self._tell_end(began, result, failure)
         return 0 if failure is None else 1
 
     def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -174,7 +178,7 @@ class _Run:
         try:
             with write_whole(self.output_path + ".error") as beside:
                 beside.write_text(json.dumps(told), encoding="utf-8")
-        except OSError:
+        except Exception:
             log.exception("the failure could not be written beside the result")
 
 
@@ -242,12 +246,24 @@ def _failure(error: BaseException) -> Failure:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
+    try:
+        lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
+    except Exception as another:
+        lines = [f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"]
     try:
         message = str(error)
     except Exception:  # An error's own __str__ may fail.
         message = ""
     return Failure(type(error).__name__, message, "".join(lines))
+
+
+def _write_to_stderr(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except Exception:
+        # There is nowhere left to say it: the disk of stderr is full, or it is closed.
+        pass
 
 
 def _log_to_stderr(level: str) -> None:
@@ -259,5 +275,15 @@ def _log_to_stderr(level: str) -> None:
     log.propagate = False
 
 
+def _let_go_of_stderr() -> None:
+    """Python ends with 120 where what was said cannot be written at the end, whatever the function's own status is."""
+    try:
+        sys.stderr.flush()
+    except Exception:
+        sys.stderr = None
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    _let_go_of_stderr()
+    sys.exit(status)

@@ -1,6 +1,7 @@
 """The kill switch and the save switch: files whose appearance stops a training, or has it save and go on.
 
-Knows nothing of how a checkpoint is saved. Looks with one stat a file, at most every few seconds, and on rank 0 alone.
+Knows nothing of how a checkpoint is saved. Looks with one stat a file, at most every few seconds, and on rank 0 alone;
+in a thread, as a look at a mount that is dead never ends.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ import os
 import stat
 from time import monotonic
 
+from hpcdash.job.aside import Aside
 from hpcdash.job.rank_variables import rank_among_all
 from hpcdash.job.ranks import highest_of_all
 from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcdash.job.ranks import AllReduceMax
 
 KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
+# A look takes microseconds on a file system that is well. Before the start nothing is held up by waiting longer.
+_WAIT_SECONDS, _WAIT_AT_START_SECONDS = 2.0, 10.0
 
 
 class Switches:
@@ -25,7 +31,9 @@ class Switches:
 
     The kill switch is never deleted here, so that it ends every run that is queued; a person deletes it. The save
     switch is deleted when it is seen, so that it fires once. A file that cannot be looked at counts as not there, and
-    is logged once; nothing raises.
+    is logged once; no look raises, and none is waited for longer than 2 s (10 s before the start): where a mount does
+    not answer, the training goes on as if the file were not there, and hears of it when the mount does.
+    Raises ValueError where both are one file: which of the two it means nobody could tell.
 
         switches = Switches(kill="/scratch/me/KILL", save="/scratch/me/SAVE")
         switches.exit_if_killed()
@@ -51,11 +59,14 @@ class Switches:
     ) -> None:
         self.kill = _absolute(os.environ.get(KILL_SWITCH, "") if kill is None else kill)
         self.save = _absolute(os.environ.get(SAVE_SWITCH, "") if save is None else save)
+        if self.kill and self.kill == self.save:
+            raise ValueError(f"kill switch and save switch are one file, {self.kill}: give each a path of its own")
         self._every_seconds = every_seconds
         self._all_reduce_max = all_reduce_max
         self._rank = rank_among_all() if rank is None else rank
         self._is_killed = False
         self._next_look = {self.kill: 0.0, self.save: 0.0}
+        self._aside = {self.kill: Aside(), self.save: Aside()}
         self._undeleted: tuple[int, int] | None = None
         self._log = SaidOnce()
 
@@ -64,7 +75,7 @@ class Switches:
 
         Each rank looks for itself, as no rank can talk to others yet.
         """
-        if self.kill and self._look(self.kill) is not None:
+        if self.kill and self._asked(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
             self._log.say("exit", f"the kill switch {self.kill} is there: ending before the start; delete it to train")
             raise SystemExit(0)
 
@@ -80,12 +91,24 @@ class Switches:
 
     def sees_kill(self) -> bool:
         """Whether this rank sees the kill switch, if it is time to look."""
-        return self._is_due(self.kill) and self._look(self.kill) is not None
+        return self._is_due(self.kill) and self._asked(self.kill, self._is_there, _WAIT_SECONDS)
 
     def takes_save(self) -> bool:
         """Whether this rank saw the save switch, if it is time to look, and took it away."""
-        if not self._is_due(self.save):
-            return False
+        return self._is_due(self.save) and self._asked(self.save, self._take, _WAIT_SECONDS)
+
+    def _asked(self, path: str, look: Callable[[], bool], wait_seconds: float) -> bool:
+        found: bool | None = self._aside[path].answer(look, wait_seconds, None)
+        if found is None:
+            said = f"the switch {path} cannot be looked for: its file system does not answer; the training goes on"
+            self._log.say((path, "unanswered"), f"{said} without it until it does")
+        return bool(found)
+
+    def _is_there(self) -> bool:
+        return self._look(self.kill) is not None
+
+    def _take(self) -> bool:
+        """Whether the save switch is there; takes it away."""
         found = self._look(self.save)
         if found is None:
             return False

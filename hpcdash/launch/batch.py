@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hpcdash.errors import UsageError
+from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.job_library import END_TIME_NAMES, library_line
@@ -21,7 +22,6 @@ from hpcdash.launch.refusals import raise_for
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
 from hpcdash.launch.slots import slot_words, slots_of
 
-KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
@@ -225,6 +225,10 @@ def command_of(request: Request, place: Place) -> str:
 
 
 def _switches(request: Request) -> dict[str, str]:
+    if request.kill_switch and request.kill_switch == request.save_switch:
+        raise UsageError(
+            f"kill_switch and save_switch are one file, {request.save_switch}", "Give each a path of its own."
+        )
     return {
         name: path
         for name, path in ((KILL_SWITCH, request.kill_switch), (SAVE_SWITCH, request.save_switch))

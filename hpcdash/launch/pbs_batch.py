@@ -18,6 +18,7 @@ from hpcdash.launch.pbs_reserved import pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
 from hpcdash.launch.probe import pbs_probe
 from hpcdash.launch.request import Request
+from hpcdash.launch.script_demand import pbs_demand
 from hpcdash.launch.slots import slot_type_of, slots_of
 
 _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
@@ -52,7 +53,7 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         f"cd -- {folder} || exit 1",
         body.definitions,
         body.library,
-        pbs_end_time(request.limit_seconds) if request.job_library else "",
+        pbs_end_time(_limit_seconds(request, resources.options)) if request.job_library else "",
         pbs_fanout(
             body.words,
             body.environment,
@@ -61,7 +62,7 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
             lines_a_chunk=_lines_a_chunk(resources.options),
         ),
         pbs_preamble(request.launcher),
-        pbs_signal_timer(request.signal, request.limit_seconds) if request.signal else "",
+        pbs_signal_timer(request.signal, _limit_seconds(request, resources.options)) if request.signal else "",
         pbs_probe(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
@@ -91,6 +92,13 @@ def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:
         said_twice({"walltime": "time"}, {"walltime": "-l walltime"})
     hours, rest = divmod(request.limit_seconds, 3600)
     return [f"-l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"]
+
+
+def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:
+    """The request's limit, else the walltime among the -l of a person's own options."""
+    if request.limit_seconds is not None:
+        return request.limit_seconds
+    return pbs_demand([option for text in asked for option in qsub.read_directive(text).given]).limit_seconds
 
 
 def _unasked(request: Request) -> list[str]:

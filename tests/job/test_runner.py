@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -160,20 +161,27 @@ class Job:
         return str(self.folder / "callbacks")
 
     def run(
-        self, function: str, *options: str, args: object = None, kwargs: object = None, **env: str
+        self, function: str, *options: str, args: object = None, kwargs: object = None, stderr: int = PIPE, **env: str
     ) -> subprocess.CompletedProcess[str]:
         given = [] if args is None else ["--args-file", self.file("args", args)]
         given += [] if kwargs is None else ["--kwargs-file", self.file("kwargs", kwargs)]
         return self.run_words(
-            "--module=functions", f"--function={function}", *given, f"--output-file={self.out}", *options, **env
+            "--module=functions",
+            f"--function={function}",
+            *given,
+            f"--output-file={self.out}",
+            *options,
+            stderr=stderr,
+            **env,
         )
 
-    def run_words(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_words(self, *words: str, stderr: int = PIPE, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hpcdash.job.runner", *words],
             cwd=self.folder,
             env={**self.environment, **env},
-            capture_output=True,
+            stdout=PIPE,
+            stderr=stderr,
             text=True,
             timeout=60,
             check=False,
@@ -240,6 +248,20 @@ def test_a_failure_is_written_beside_the_result_and_goes_when_the_next_attempt_s
     assert "in fails" in written["traceback"]
     job.run("add", args=(1,))
     assert (job.result, error.exists()) == (2, False)
+
+
+def test_where_stderr_is_full_the_failure_is_written_and_told_all_the_same(job: Job) -> None:
+    callbacks = f"--callbacks-file={job.callbacks('Notes', 'Breaks')}"
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        assert job.run("fails", callbacks, args=("nan",), stderr=full).returncode == 1
+        assert job.notes[-1] == "completed failure runner None ValueError: no such loss: nan"
+        assert json.loads(Path(f"{job.out}.error").read_text())["message"] == "no such loss: nan"
+        # What a callback raises is to be logged.
+        assert job.run("add", callbacks, args=(2,), stderr=full).returncode == 0
+        assert job.result == 3
+    finally:
+        os.close(full)
 
 
 @pytest.mark.parametrize(

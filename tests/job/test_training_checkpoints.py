@@ -173,6 +173,138 @@ def test_the_newest_ones_stay_and_those_to_keep_forever(tmp_path: Path) -> None:
         Checkpoints(tmp_path, keep=0)
 
 
+@pytest.mark.parametrize("has_checksum", [False, True])
+def test_what_is_damaged_does_not_count_among_those_to_keep(tmp_path: Path, has_checksum: bool) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, rank=0, checksum=has_checksum)
+    save(checkpoints, 3000, 4000, 5000)
+    for step in (4000, 5000):
+        (tmp_path / f"step-0000{step}" / "model").write_text(f"WEIGHTS AFTER {step}" if has_checksum else "")
+    checkpoints = Checkpoints(tmp_path, keep=2, rank=0, checksum=has_checksum)
+    resumed = checkpoints.newest()
+    assert resumed is not None
+    assert resumed.step == 3000
+    save(checkpoints, 3100)
+    assert steps_of(checkpoints.all()) == [3100, 3000]
+    assert (tmp_path / "step-00005000").exists()
+    save(checkpoints, 3200)
+    assert sorted(os.listdir(tmp_path)) == ["step-00003100", "step-00003200"]
+
+
+def test_a_save_reads_sizes_and_no_other_checkpoint_s_bytes(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from hpcdash.job import Checkpoints\n"
+        "checkpoints = Checkpoints(sys.argv[1], checksum=True, keep=2)\n"
+        "read = []\n"
+        "def look(event, args):\n"
+        "    if event == 'open' and str(args[0]).endswith('model') and 'r' in (args[1] or ''): read.append(args[0])\n"
+        "sys.addaudithook(look)\n"
+        "for step in range(4):\n"
+        "    with checkpoints.saving(step) as folder: (folder / 'model').write_text('x')\n"
+        "print(len(read))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ended.stdout == "4\n"
+
+
+def test_a_run_that_goes_back_keeps_its_own_saves_and_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, rank=0)
+    save(checkpoints, 1000, keep_forever=True)
+    save(checkpoints, 4000, 5000)
+    assert next(found for found in checkpoints.all() if found.step == 1000).path.name == "step-00001000"
+    # The clock of another host is late.
+    monkeypatch.setattr("hpcdash.job.checkpoint.time", lambda: 1.0)
+    save(checkpoints, 1100)
+    assert steps_of(Checkpoints(tmp_path).all()) == [1100, 5000, 1000]
+    save(checkpoints, 1200)
+    assert steps_of(Checkpoints(tmp_path).all()) == [1200, 1100, 1000]
+
+
+def test_two_runs_that_save_the_same_steps_in_one_folder_lose_none(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from hpcdash.job import Checkpoints\n"
+        "checkpoints = Checkpoints(sys.argv[1], keep=None)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for step in range(40):\n"
+        "    with checkpoints.saving(step) as folder: (folder / 'model').write_text('x')\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    runs = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], text=True, **pipes) for _ in range(2)]
+    for run in runs:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "ready\n"
+    # Both are let go before either is waited for.
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    assert [run.communicate(timeout=30)[1] for run in runs] == ["", ""]
+    assert steps_of(Checkpoints(tmp_path).all()).count(39) == 2
+    assert len(Checkpoints(tmp_path).all()) == 80
+
+
+def test_a_name_that_another_run_takes_in_the_last_moment_is_not_taken_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=None, rank=0)
+    save(checkpoints, 7)
+    real = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: path.name != "step-00000007" and real(path))
+    save(checkpoints, 7)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000007", "step-00000007.1"]
+
+
+def test_what_was_not_deleted_to_its_end_stands_in_no_later_one_s_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, rank=0)
+    save(checkpoints, 1)
+    (tmp_path / ".deleting-step-00000001").mkdir()
+    (tmp_path / ".deleting-step-00000001" / "model").touch()
+    save(checkpoints, 2)
+    assert (os.listdir(tmp_path), caplog.text) == (["step-00000002"], "")
+
+
+def test_all_ranks_resume_from_what_rank_0_chose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(Checkpoints(tmp_path, keep=None, rank=0), 100, 200, 200)
+    given: list[int] = []
+
+    def rank_0(number: int) -> int:
+        given.append(number)
+        return number
+
+    def rank_1(number: int) -> int:
+        assert number == 0
+        return given.pop(0)
+
+    first = Checkpoints(tmp_path, rank=0).resume_from(rank_0)
+    assert first == Checkpoint(200, tmp_path / "step-00000200.1")
+    # What has been saved since, rank 1 may see already.
+    save(Checkpoints(tmp_path, keep=None, rank=0), 300)
+    assert Checkpoints(tmp_path, rank=1).resume_from(rank_1) == first
+    assert Checkpoints(tmp_path / "new", rank=0).resume_from(rank_0) is None
+    assert Checkpoints(tmp_path, rank=1).resume_from(rank_1) is None
+    assert caplog.text == ""
+
+
+def test_a_rank_that_does_not_see_what_was_chosen_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hpcdash.job.on_disk._SEEN_SECONDS", 0.0)
+    answers = iter((201, 1))
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 does not see .*step-00000200/WHOLE\.json, which rank 0 resumes from"
+    ):
+        Checkpoints(tmp_path, rank=1).resume_from(lambda number: next(answers))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Checkpoints(tmp_path, rank=1).resume_from() is None
+    assert caplog.text.count("each rank looks alone for what to resume from") == 1
+
+
 def test_a_step_that_is_saved_again_replaces_nothing_while_it_is_written(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, rank=0)
     save(checkpoints, 7)

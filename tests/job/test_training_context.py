@@ -119,11 +119,56 @@ def test_pbs_says_its_hosts_in_a_file_once_for_each_process(tmp_path: Path) -> N
     assert of(PBS_JOBID="1", PBS_NODEFILE=str(tmp_path / "gone"), PBS_ARRAYID="4").array_index == 4
 
 
-def test_a_rank_of_torchrun_or_mpirun_is_not_the_task_of_slurm_that_started_it() -> None:
-    assert rank_among_all({"SLURM_PROCID": "1", "RANK": "5"}) == 5
+def test_a_rank_of_mpirun_is_not_the_task_of_slurm_that_started_it() -> None:
     assert rank_among_all({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "3"}) == 3
     assert of(SLURM_PROCID="0", SLURM_NTASKS="1", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4").rank == 3
     assert (rank_among_all({}), processes_in_all({}), processes_in_all({"WORLD_SIZE": "8"})) == (0, 1, 8)
+
+
+IN_A_STEP_OF_TWO = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_NTASKS_PER_NODE": "1",
+}
+IN_A_BATCH_SCRIPT = {"SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
+
+
+def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "stands"),
+    [
+        # torchrun, four on each of two nodes, once a node by srun.
+        ({**IN_A_STEP_OF_TWO, **three(6, 2, 8), "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, (6, 2, 8, 4)),
+        # deepspeed and accelerate, which say no more than the three.
+        ({**IN_A_STEP_OF_TWO, **three(6, 2, 8)}, (6, 2, 8, None)),
+        # torchrun, one a node: its ranks need not be in the order of the nodes.
+        ({**IN_A_STEP_OF_TWO, **three(0, 0, 2), "TORCHELASTIC_RUN_ID": "x"}, (0, 0, 2, None)),
+        # deepspeed in a batch script that asked for as many tasks.
+        ({**IN_A_BATCH_SCRIPT, **three(5, 5, 8), "LOCAL_WORLD_SIZE": "8"}, (5, 5, 8, 8)),
+        # torchrun under mpirun, once a node.
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", **three(5, 1, 8)}, (5, 1, 8, None)),
+        # srun, in a script that exported the three for its own shell, where they are those of task 0.
+        ({**IN_A_STEP_OF_TWO, **three(0, 0, 2)}, (1, 0, 2, 1)),
+        # srun, in a script with a RANK of its own, as of an adapter.
+        ({**IN_A_STEP_OF_TWO, "RANK": "16"}, (1, 0, 2, 1)),
+        # torchrun without a scheduler.
+        (three(3, 1, 4), (3, 1, 4, None)),
+    ],
+)
+def test_of_launchers_below_others_the_last_one_says_the_rank(
+    environment: dict[str, str], stands: tuple[int | None, ...]
+) -> None:
+    context = of(**environment)
+    assert (context.rank, context.local_rank, context.world_size, context.local_world_size) == stands
+    assert (rank_among_all(environment), processes_in_all(environment)) == (context.rank, context.world_size)
+    assert context.torch_distributed_env()["RANK"] == str(context.rank)
 
 
 def test_the_context_is_read_once_and_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:

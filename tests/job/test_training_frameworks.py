@@ -1,6 +1,7 @@
 """The callbacks for frameworks, with stand-ins of the same interface: neither framework is installed here."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,10 @@ def test_the_trainer_of_hugging_face_saves_and_stops_when_told(frameworks: None,
         callback.on_log(None, state, control, logs={"loss": 1 / step, "epoch": 0.1, "step": step})
         if control.should_save:
             done.append(f"saved {step}")
-            callback.on_save(None, state, control)
+            (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
+            (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").write_text(f"weights after {step}")
+            (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+            callback.on_save(SimpleNamespace(output_dir=str(tmp_path / "run")), state, control)
         if control.should_training_stop:
             done.append(f"ended {step}")
             break
@@ -58,6 +62,68 @@ def test_the_trainer_of_hugging_face_saves_and_stops_when_told(frameworks: None,
     assert done == ["saved 3", "saved 6", "ended 6"]
     written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["loss"]) for line in written[:2]] == [(1, 1.0), (2, 0.5)]
+    assert callback.resume_from(tmp_path / "run") == f"{tmp_path}/run/checkpoint-6"
+
+
+@pytest.mark.parametrize(
+    ("harm", "newest"),
+    [
+        ("none", 30),
+        # The run was killed in the middle of its save: the Trainer's own way takes it.
+        ("no state", 20),
+        ("empty weights", 20),
+        ("cut weights of a marked one", 10),
+        ("saved in place of higher steps", 5),
+    ],
+)
+def test_a_torn_checkpoint_of_the_trainer_is_passed_over(
+    frameworks: None, tmp_path: Path, harm: str, newest: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hpcdash.job.huggingface import GuardCallback
+
+    callback: Any = GuardCallback(guard_of(tmp_path))
+    assert callback.resume_from(tmp_path / "run") is None
+
+    def save(step: int, *, is_marked: bool) -> Path:
+        path = tmp_path / "run" / f"checkpoint-{step}"
+        path.mkdir(parents=True)
+        for name in ("model.safetensors", "trainer_state.json"):
+            (path / name).write_text('{"weights": 1}')
+        if is_marked:
+            callback.on_save(SimpleNamespace(output_dir=tmp_path / "run"), SimpleNamespace(global_step=step), None)
+        return path
+
+    save(10, is_marked=True)
+    second = save(20, is_marked=True)
+    last = save(30, is_marked=False)
+    if harm == "no state":
+        (last / "trainer_state.json").unlink()
+    elif harm == "empty weights":
+        (last / "model.safetensors").write_text("")
+    elif harm == "cut weights of a marked one":
+        shutil.rmtree(last)
+        (second / "model.safetensors").write_text("{")
+    elif harm == "saved in place of higher steps":
+        save(5, is_marked=True)
+    assert callback.resume_from(tmp_path / "run") == f"{tmp_path}/run/checkpoint-{newest}"
+    assert caplog.text.count("is not whole and is passed over") == (newest in (10, 20))
+    callback.on_train_end(None, None, None)
+
+
+def test_rank_0_of_the_trainer_chooses_for_all(frameworks: None, tmp_path: Path) -> None:
+    from hpcdash.job.huggingface import GuardCallback
+
+    for step in (10, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    options: dict[str, Any] = {"memory": None, "signals": (), "kill": "", "save": "", "metrics": ""}
+    told: list[int] = []
+    first: Any = GuardCallback(rank=0, all_reduce_max=lambda number: told.append(number) or number, **options)
+    assert first.resume_from(tmp_path) == f"{tmp_path}/checkpoint-20"
+    (tmp_path / "checkpoint-30").mkdir()
+    (tmp_path / "checkpoint-30" / "trainer_state.json").write_text("{}")
+    second: Any = GuardCallback(rank=1, all_reduce_max=lambda number: max(number, told.pop(0)), **options)
+    assert second.resume_from(tmp_path) == f"{tmp_path}/checkpoint-20"
 
 
 class Trainer:

@@ -186,7 +186,7 @@ def torch_of_two_ranks() -> Iterator[list[int]]:
         all_reduce=all_reduce,
     )
     torch = ModuleType("torch")
-    vars(torch).update(distributed=distributed, tensor=Tensor, int32="int32")
+    vars(torch).update(distributed=distributed, tensor=Tensor, int64="int64")
     sys.modules["torch"] = torch
     yield others
     del sys.modules["torch"]

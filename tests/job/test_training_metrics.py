@@ -1,7 +1,9 @@
 """Metrics as lines that the chart's own reader reads, on disks that fill up too."""
 
+import contextlib
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -108,6 +110,50 @@ def test_a_mount_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCa
         writer.write(step, loss=1.0)
     writer.close()
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDWR)
+    # A pipe that is full holds up a write as a mount that hangs does.
+    os.set_blocking(reader, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(reader, b"\n" * 4096):
+            pass
+    monkeypatch.setattr("hpcdash.job.metrics._WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("hpcdash.job.metrics._MOST_WAITING_LINES", 20)
+    writer = MetricsWriter(path, rank=0)
+    begun = time.monotonic()
+    for step in range(1000):
+        writer.write(step, loss=1.0)
+    assert time.monotonic() - begun < 5
+    assert not writer.flush()
+    assert caplog.text.count("does not answer") == 1
+    steps: list[int] = []
+    while len(steps) < 21:
+        assert time.monotonic() - begun < 30
+        with contextlib.suppress(BlockingIOError):
+            steps += [json.loads(line)["step"] for line in os.read(reader, 1 << 20).splitlines() if line]
+    assert steps == [0, *range(980, 1000)]
+    os.close(reader)
+
+
+def test_half_a_line_takes_no_place_in_a_full_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdash.job.metrics._MOST_WAITING_LINES", 3)
+    folder = tmp_path / "later"
+    (tmp_path / "file").touch()
+    folder.symlink_to(tmp_path / "file")
+    writer = MetricsWriter(folder / "m", rank=0)
+    for step in range(5):
+        writer.write(step, loss=1)
+    folder.unlink()
+    folder.mkdir()
+    (folder / "m").write_text('{"half')
+    assert writer.flush()
+    assert [json.loads(line)["step"] for line in (folder / "m").read_text().splitlines()[1:]] == [2, 3, 4]
 
 
 def test_half_a_line_of_a_run_that_was_killed_spoils_no_other(tmp_path: Path) -> None:

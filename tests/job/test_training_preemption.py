@@ -105,6 +105,44 @@ def test_the_handlers_that_were_there_are_put_back() -> None:
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+@pytest.mark.parametrize("order", ["a.close(); b.close()", "b.close(); a.close()"])
+def test_closed_in_any_order_the_handlers_that_were_there_are_put_back(order: str) -> None:
+    code = f"""
+import os, signal
+from hpcdash.job import Preemption
+a = Preemption(); b = Preemption()
+{order}
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGTERM
+
+
+def test_one_that_is_closed_passes_signals_on_to_what_was_there_before() -> None:
+    code = """
+import os, signal
+from hpcdash.job import Preemption
+signal.signal(signal.SIGUSR1, lambda number, frame: print("first"))
+a = Preemption()
+between = signal.getsignal(signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, lambda number, frame: (print("theirs"), between(number, frame)))
+b = Preemption()
+a.close()
+os.kill(os.getpid(), signal.SIGUSR1)
+print(bool(a.reason()), bool(b.reason()))
+os.kill(os.getpid(), signal.SIGTERM)
+print("b is there for TERM")
+b.close()
+# Theirs still calls the first one's.
+os.kill(os.getpid(), signal.SIGUSR1)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True, check=False)
+    said = ["theirs", "first", "False True", "b is there for TERM", "theirs", "first"]
+    assert ended.stdout.splitlines() == said, ended.stderr
+    assert ended.returncode == -signal.SIGTERM
+
+
 def test_it_stops_when_twice_an_iteration_and_a_save_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_000_000.0]
     monkeypatch.setenv("SLURM_JOB_END_TIME", "1001000")

@@ -4,6 +4,8 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -120,9 +122,58 @@ def test_nothing_that_is_wrong_with_a_path_reaches_the_loop(tmp_path: Path, capl
     with as_somebody_else():
         for path in (f"{closed}/KILL", f"{loop}/KILL", f"{tmp_path}/file/KILL", "/x" * 3000, "nul\0byte"):
             caplog.clear()
-            switches = Switches(path, path, every_seconds=0)
+            switches = Switches(path, f"{path}2", every_seconds=0)
             assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(5))
-            assert caplog.text.count("cannot be looked for") == 1, path
+            assert caplog.text.count("cannot be looked for") == 2, path
+
+
+def test_one_file_for_both_switches_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give each a path of its own"):
+        Switches(f"{tmp_path}/S", f"{tmp_path}/../{tmp_path.name}/S")
+    Switches("", "")
+
+
+def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, answers, asked = os.lstat, threading.Event(), []
+
+    def lstat(path: str) -> os.stat_result:
+        asked.append(path)
+        assert answers.wait(30)
+        return real(path)
+
+    kill, save = tmp_path / "KILL", tmp_path / "SAVE"
+    kill.touch()
+    save.touch()
+    monkeypatch.setattr("hpcdash.job.switches._WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("hpcdash.job.switches._WAIT_AT_START_SECONDS", 0.02)
+    monkeypatch.setattr(os, "lstat", lstat)
+    switches = Switches(str(kill), str(save), every_seconds=0)
+    begun = time.monotonic()
+    switches.exit_if_killed()
+    assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(1000))
+    # One look a file hangs; the others do not wait for it.
+    assert (sorted(asked), time.monotonic() - begun < 5) == ([str(kill), str(save)], True)
+    assert caplog.text.count("does not answer") == 2
+    answers.set()
+    while not (switches.kill_wanted() and switches.save_wanted()):
+        assert time.monotonic() - begun < 30
+    assert not save.exists()
+    assert not switches.save_wanted()
+
+
+def test_a_process_that_is_forked_looks_for_itself(tmp_path: Path) -> None:
+    ended = run(
+        "import os, sys\n"
+        "from hpcdash.job import Switches\n"
+        f"switches = Switches({str(tmp_path / 'KILL')!r}, '', every_seconds=0)\n"
+        "assert not switches.kill_wanted()\n"
+        "child = os.fork()\n"
+        f"if not child: open({str(tmp_path / 'KILL')!r}, 'w').close(); os._exit(40 + switches.kill_wanted())\n"
+        "print(os.waitpid(child, 0)[1] >> 8)\n"
+    )
+    assert ended.stdout == "41\n", ended.stderr
 
 
 def test_a_folder_is_no_kill_switch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -106,6 +106,15 @@ def test_what_a_request_says_of_python_s_path_comes_after_the_library_s() -> Non
     assert "END_TIME" not in made(job_library=False, limit_seconds=60).text
 
 
+@pytest.mark.parametrize("option", ["-l walltime=24:00:00", "-lselect=1:gpu_model=a100,walltime=86400"])
+def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option: str) -> None:
+    script = made(extra_args=(option,), signal=EarlySignal("USR1", 600))
+    assert "\nexport HPCDASH_END_TIME=$(($(date +%s) + 86400)) " in script.text
+    assert "\n  sleep 85800 &\n" in script.text
+    assert made(extra_args=(option,), limit_seconds=None).text.count("walltime") == 1
+    assert "\nexport HPCDASH_END_TIME= " in made(extra_args=("-l walltime=soon",)).text
+
+
 def test_every_script_says_that_it_is_not_run_again_and_who_may_read_its_logs() -> None:
     said = settings(made())
     assert (said["r"], said["W.umask"]) == ("n", "0022")
@@ -142,6 +151,7 @@ def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(field: d
         ({"launcher": Launcher.SRUN}, "launcher"),
         ({"signal": EarlySignal("USR1", 600)}, "signal"),
         ({"array": parse_tasks("1,3,7")}, "range"),
+        ({"kill_switch": "/s", "save_switch": "/s"}, "kill_switch and save_switch are one file"),
     ],
 )
 def test_what_pbs_cannot_do_is_refused_by_its_field(fields: dict[str, Any], named: str) -> None:

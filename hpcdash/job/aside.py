@@ -1,0 +1,77 @@
+"""Does what may never end, as a look at a file on a dead mount, in a thread of its own. Knows nothing of files."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Aside:
+    """One thread, started when it is first needed, and waited for no longer than is said.
+
+    A call that is not done by then is not lost: its answer is that of a later asking, and no other is begun before.
+    """
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._calls: Any = None
+        self._is_late = False
+
+    def answer(self, call: Callable[[], Any], wait_seconds: float, otherwise: Any) -> Any:
+        """What `call` returns, or raises; `otherwise` where that takes longer. One that is late is not waited for."""
+        if self._process != os.getpid() and not self._has_started():
+            return call()
+        if not self._asking.acquire(timeout=wait_seconds):
+            return otherwise
+        try:
+            if self._is_late:
+                wait_seconds = 0.0
+            else:
+                self._is_late = True
+                self._calls.put(call)
+            try:
+                value, error = self._answers.get(timeout=wait_seconds)
+            except self._empty:
+                return otherwise
+            self._is_late = False
+        finally:
+            self._asking.release()
+        if error is not None:
+            raise error
+        return value
+
+    def __del__(self) -> None:
+        if self._calls is not None:
+            self._calls.put(None)
+
+    def _has_started(self) -> bool:
+        """Starts the thread, anew in a process that was forked: threads stay behind then."""
+        from queue import Empty, SimpleQueue
+        from threading import Lock, Thread
+
+        calls: Any = SimpleQueue()
+        answers: Any = SimpleQueue()
+        try:
+            Thread(target=_work, args=(calls, answers), name="hpcdash.job", daemon=True).start()
+        except RuntimeError:
+            # As many threads as this person may have, or the interpreter is about to end.
+            return False
+        self._calls, self._answers, self._empty = calls, answers, Empty
+        self._asking, self._is_late = Lock(), False
+        self._process = os.getpid()
+        return True
+
+
+def _work(calls: Any, answers: Any) -> None:
+    while True:
+        call = calls.get()
+        if call is None:
+            return
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
