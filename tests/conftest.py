@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Tests import tests.support by its full name, whatever folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -18,6 +19,10 @@ from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
 _LABS = 2
+
+# How long one example takes says more of the machine than of what is tested.
+settings.register_profile("hpcdash", deadline=None)
+settings.load_profile("hpcdash")
 
 # A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

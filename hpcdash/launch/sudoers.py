@@ -30,6 +30,7 @@ def sudoers_text(account: str, *, bin_folder: str, commands: tuple[str, ...], st
     for option, what, folder in folders:
         if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
             raise UsageError(f"{folder!r} cannot be {what} here", f"{option}: write an absolute path without blanks.")
+    # No alias: its name would be the same in the rules of a second account.
     programs = ", \\\n    ".join(f"{bin_folder}/{name}" for name in commands)
     # A wildcard of sudo's stands for slashes and blanks too; a regular expression does not.
     below = re.escape(storage_root).replace("/", r"\/").replace(r"\-", "-")
@@ -37,8 +38,7 @@ def sudoers_text(account: str, *, bin_folder: str, commands: tuple[str, ...], st
     chown = ", ".join(f"{folder}/chown {handed_over}" for folder in ("/usr/bin", "/bin"))
     return (
         f"# {account} submits jobs for its users. Install it with: visudo -f /etc/sudoers.d/{account}\n"
-        f"Cmnd_Alias HPCDASH_SCHEDULER = {programs}\n"
-        f"{account} ALL = (ALL, !root) NOPASSWD:SETENV: HPCDASH_SCHEDULER\n"
+        f"{account} ALL = (ALL, !root) NOPASSWD:SETENV: \\\n    {programs}\n"
         f"# Regular expressions: sudo 1.9.10 and later. A folder in the storage root is handed over, none\n"
         f"# below one, which a link might lead elsewhere; its name does not begin with a dot.\n"
         f"{account} ALL = (root) NOPASSWD: {chown}\n"

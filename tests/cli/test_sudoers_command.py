@@ -29,7 +29,7 @@ def test_a_configured_cluster_says_it_all_but_who_it_is_for_is_told(program: Pro
     program.config.write_text(CONFIG)
     done = program("sudoers")
     assert (done.status, done.stderr) == (0, "hpcdash: for the account launcher (--account names another)\n")
-    assert "launcher ALL = (ALL, !root) NOPASSWD:SETENV: HPCDASH_SCHEDULER\n" in done.text
+    assert "launcher ALL = (ALL, !root) NOPASSWD:SETENV: \\\n" in done.text
     assert "/opt/slurm/bin/sbatch" in done.text
     assert r"\/work\/launches\/[A-Za-z0-9_@+-]" in done.text
     if shutil.which("visudo"):

@@ -108,8 +108,7 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
     program = Program(home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice"))
     shown = key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub")
     async with dashboard(program) as screen:
-        text = await screen.until("is not known yet")
-        assert shown in text
+        text = await screen.until(lambda text: "is not known yet" in text and shown in text)
         assert "behind the key" not in text
         screen.type("n")
         await screen.until(lambda text: "was not accepted" in text and "is not known yet" not in text)

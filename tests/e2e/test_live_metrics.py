@@ -40,6 +40,8 @@ def truth(path: Path) -> list[tuple[int, float]]:
 
 def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: SlurmLab, over_ssh: Program) -> None:
     job_id = lab.submit("alice", "-J", "gpt", "-o", "gpt-%j.out", "-e", "gpt-%j.err", script=TRAIN)
+    # What is asked before the job has begun is told that there is no log yet.
+    wait_until("its log", (lab.work_dir("alice") / f"gpt-{job_id}.out").exists, 30.0)
     answer = over_ssh("metrics", job_id, "-f", "--format", "json", "--metric", "loss").json
     assert (answer["schema"], answer["backend"]) == (1, "slurm")
     (series,) = answer["series"]
@@ -55,6 +57,7 @@ def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: S
 def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab, over_ssh: Program) -> None:
     array = lab.submit("alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-2%1", script=TRAIN)
     folder = lab.work_dir("alice")
+    wait_until("the first log", (folder / f"chain-{array}_0.out").exists, 30.0)
     answer = over_ssh("metrics", array, "-f", "--format", "json", "--metric", "loss", seconds=90).json
     (series,) = answer["series"]
     wrote: dict[int, float] = {}

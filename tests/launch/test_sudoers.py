@@ -36,7 +36,7 @@ def rules(account: str = "launcher", folder: str = "/usr/bin", root: str = "/hom
 
 def test_the_scheduler_s_commands_are_run_as_anyone_but_root() -> None:
     text = rules()
-    assert "launcher ALL = (ALL, !root) NOPASSWD:SETENV: HPCDASH_SCHEDULER" in text
+    assert "launcher ALL = (ALL, !root) NOPASSWD:SETENV: " in text
     for name in SLURM_COMMANDS:
         assert f"/usr/bin/{name}" in text
     pbs = sudoers_text("launcher", bin_folder="/opt/pbs/bin", commands=PBS_COMMANDS, storage_root="/jobs")
@@ -59,6 +59,14 @@ def test_the_scheduler_s_commands_are_run_as_anyone_but_root() -> None:
 def test_what_sudo_would_read_as_something_else_is_refused(account: str, folder: str, root: str) -> None:
     with pytest.raises(UsageError):
         rules(account, folder, root)
+
+
+@pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
+def test_the_rules_of_two_accounts_stand_beside_each_other(tmp_path: Path) -> None:
+    file = tmp_path / "rules"
+    file.write_text(rules("launcher") + rules("other", root="/home/other/jobs"))
+    checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")

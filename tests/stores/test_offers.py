@@ -81,7 +81,7 @@ async def test_accounts_and_qos_are_one_s_own_and_a_row_that_is_none_is_told(clu
     offers = await fetch_offers(cluster.store)
     assert offers.accounts == (AccountOffer("physics", True, ("normal", "tiny")),)
     assert [(one.name, one.limit_seconds) for one in offers.qos] == [("normal", None), ("tiny", 600)]
-    assert offers.notes == ("1 rows of accounts could not be read: alice|chem",)
+    assert offers.notes == ("1 row of accounts could not be read: alice|chem",)
     assert any("name=alice" in words and "cluster=lab" in words for words in cluster.transport.argvs)
 
 
