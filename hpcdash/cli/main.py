@@ -344,7 +344,8 @@ def watch(common: CommonOptions, **given: Any) -> None:
     """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines.
 
     Each trouble is told once, and once that it is over; whoever could not be reached is tried again each round. --once
-    ends with 0 whatever it finds, with 3 where a cluster could not be asked. `hpcdash config example` has every key.
+    ends with 0 whatever it finds, with 1 where a round could not be done or kept, with 3 where a cluster could not be
+    asked. `hpcdash config example` has every key.
     """
     from hpcdash.cli.watch import run_watch
 
@@ -435,7 +436,8 @@ def log_file() -> Path:
     return platformdirs.user_log_path("hpcdash") / "hpcdash.log"
 
 
-def _log(error: BaseException) -> Path | None:
+def log_traceback(error: BaseException) -> Path | None:
+    """Into the log file, whose path it gives; None where that cannot be written."""
     path = log_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -467,7 +469,7 @@ def main() -> None:
         status = 0
     except HpcdashError as error:
         if debug:
-            _log(error)
+            log_traceback(error)
         _complain(str(error))
         status = error.exit_status
     except click.exceptions.Exit as error:
@@ -483,7 +485,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     except Exception as error:
-        path = _log(error) if debug else None
+        path = log_traceback(error) if debug else None
         _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
         _complain(
             f"the traceback is in {path}"

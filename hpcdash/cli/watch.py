@@ -14,10 +14,10 @@ from pathlib import Path
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
-from hpcdash.config import Settings, load_settings
+from hpcdash.config import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
-from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, UsageError
 from hpcdash.stores.watch_round import RoundReport, watch_round
 from hpcdash.stores.watch_state import WatchFiles
 from hpcdash.ui.session import ClusterSession
@@ -39,7 +39,8 @@ def watch_folder() -> Path:
 
 
 def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
-    """Rounds until interrupted, or `once`; ends with 3 where a cluster could not be asked in the one round."""
+    """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 1 where a
+    round could not be done, or not be kept for the next."""
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:
@@ -55,9 +56,11 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
     if trial:
         _try(notifiers, dry_run=dry_run)
         return
-    reached = asyncio.run(_Watch(common, settings, watch, notifiers, dry_run=dry_run).run(once=once))
-    if not reached:
-        sys.exit(EXIT_UNREACHABLE)
+    pool = connection_pool(TerminalPrompter())
+    sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
+    rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
+    if status := asyncio.run(rounds.run(once=once)):
+        sys.exit(status)
 
 
 def _every(text: str) -> float:
@@ -84,45 +87,61 @@ def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
 class _Watch:
     def __init__(
         self,
-        common: CommonOptions,
-        settings: Settings,
+        sessions: Sequence[ClusterSession],
         watch: WatchSettings,
         notifiers: Sequence[Notifier],
         *,
         dry_run: bool,
+        debug: bool,
     ) -> None:
         self._watch = watch
         self._notifiers = notifiers
         self._dry_run = dry_run
-        pool = connection_pool(TerminalPrompter())
-        self._sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
+        self._debug = debug
+        # Each is used for all rounds: what cannot be written is remembered there.
+        self._watched = [(session, WatchFiles(watch_folder(), session.store.name)) for session in sessions]
 
-    async def run(self, *, once: bool) -> bool:
-        """Whether all clusters could be asked, of the one round; otherwise it does not end by itself."""
-        names = ", ".join(session.store.title for session in self._sessions)
+    async def run(self, *, once: bool) -> int:
+        """The exit status, of the one round; otherwise it does not end by itself."""
+        names = ", ".join(session.store.title for session, _ in self._watched)
         if not once:
             _tell(f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it")
         try:
             while True:
                 began = time.monotonic()
-                reached = await asyncio.gather(*map(self._round, self._sessions))
+                statuses = await asyncio.gather(*(self._round(*watched) for watched in self._watched))
                 if once:
-                    return all(reached)
+                    return max(statuses, default=0)
                 await asyncio.sleep(max(0.0, began + self._watch.every_seconds - time.monotonic()))
         finally:
-            for session in self._sessions:
+            for session, _ in self._watched:
                 await session.store.close()
 
-    async def _round(self, session: ClusterSession) -> bool:
+    async def _round(self, session: ClusterSession, files: WatchFiles) -> int:
+        """The status of one cluster's round; whatever goes wrong with it, the others are watched on."""
         store = session.store
-        files = WatchFiles(watch_folder(), store.name)
         try:
             report = await watch_round(store, self._watch, files, self._notifiers, dry_run=self._dry_run)
+            self._report(session, report)
         except HpcdashError as error:
-            _complain(f"{store.title}: {error}")
-            return True
-        self._report(session, report)
-        return report.look.is_reached
+            _complain(f"{store.title}: this round was not done: {error}")
+            return EXIT_REFUSED
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            self._went_wrong(store.title, error)
+            return EXIT_REFUSED
+        if not report.look.is_reached:
+            return EXIT_UNREACHABLE
+        return 0 if report.is_kept else EXIT_REFUSED
+
+    def _went_wrong(self, title: str, error: Exception) -> None:
+        from hpcdash.cli.main import log_traceback
+
+        path = log_traceback(error) if self._debug else None
+        where = f"the traceback is in {path}" if path else "run it with --debug to write the traceback to its log file"
+        what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
+        _complain(f"{title}: this round was not done: {what}; {where}")
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:
         title, look = session.store.title, report.look

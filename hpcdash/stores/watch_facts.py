@@ -23,6 +23,8 @@ MOST_TAIL_BYTES = 256 << 10
 MOST_TAILS = 16
 _HEAD_BYTES = 4096
 _FILE_SECONDS = 10
+# So many places that do not answer are waited for in full; of more, each for a second.
+_MOST_SILENT = 4
 _TOOL_SECONDS = 20
 _DU_SECONDS = 110
 _ENDING_SECONDS = 10.0
@@ -30,24 +32,63 @@ _ENDING_SECONDS = 10.0
 # $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`, `whole KEY FOLDER` (of
 # hpcdash.job.Checkpoints), `disk PATH TOOL KIND OWNER DU INODES`. Prints `TOKEN KIND KEY\n` and what a program printed,
 # first of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that a pattern
-# is filled in by its files and not parted at blanks.
+# is filled in by its files and not parted at blanks. Whatever touches a path is bounded, the shell's own patterns too:
+# on a dead mount it would wait for ever. Below the first folder on the way that does not answer nothing more is asked.
 FACTS_SCRIPT = (
     f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} HEAD={_HEAD_BYTES}"
+    f" SILENT={_MOST_SILENT}"
     + r"""
 LC_ALL=C; export LC_ALL; IFS=
 token=$1 user=${2:-$(id -un)}; shift 2
+silent=
 part() { printf '%s%s\n' "$token" "$1"; }
 bounded() { seconds=$1; shift; timeout -k 2 "$seconds" "$@" </dev/null 2>/dev/null; }
-newest() { bounded "$FILE" stat -L -c %Y -- "$@" | sort -n | tail -n 1; }
+answers() {
+  left=$silent
+  while [ "$left" ]; do
+    case $1/ in "${left%%"$token"*}"/*) return 1 ;; esac
+    left=${left#*"$token"}
+  done
+}
+is_over() { case $1 in 124 | 137 | 143) ;; *) return 1 ;; esac; }
+note_silent() {
+  left=${1#/} at=
+  while [ "$left" ]; do
+    at=$at/${left%%/*}
+    case $left in */*) left=${left#*/} ;; *) left= ;; esac
+    bounded 1 stat -L -c %F -- "$at" >/dev/null
+    is_over $? && break
+  done
+  silent=$silent$at$token SILENT=$((SILENT - 1))
+  [ "$SILENT" -gt 0 ] || FILE=1
+  part silent; printf '%s\n' "$at"
+}
+look() {
+  path=$1; shift
+  answers "$path" || return 9
+  found=$(bounded "$FILE" "$@")
+  status=$?
+  is_over "$status" || return "$status"
+  note_silent "$path"; return 9
+}
+newest() {
+  key=$1; shift
+  look "$@"
+  [ $? -eq 9 ] || { part "newest $key"; printf '%s\n' "$found" | sort -n | tail -n 1; }
+}
 ask() { part "$1"; shift; bounded "$@"; }
 part clock; date +%s
 while [ $# -gt 0 ]; do
   case $1 in
-  file) part "file $2"; bounded "$FILE" stat -L -c '%s %Y %F' -- "$3"; shift 3 ;;
+  file)
+    look "$3" stat -L -c '%s %Y %F' -- "$3"
+    [ $? -eq 9 ] || { part "file $2"; printf '%s\n' "$found"; }
+    shift 3
+    ;;
   tail)
     key=$2 path=$3 identity=$4 read_to=$5 begin=$6 is_done=$7; shift 7
-    [ -f "$path" ] || continue
-    found=$(bounded "$FILE" stat -L -c '%d:%i %s %Y' -- "$path") || continue
+    look "$path" stat -L -c '%d:%i %s %Y %F' -- "$path" || continue
+    case $found in *' regular '*) found=${found%% regular *} ;; *) continue ;; esac
     size=${found#* }; size=${size%% *}
     if [ "${found%% *}" != "$identity" ] || [ "$size" -lt "$read_to" ]; then begin=0 identity=; fi
     [ "$size" -eq "$read_to" ] && [ "$is_done" = 1 ] && begin=$size
@@ -59,13 +100,15 @@ while [ $# -gt 0 ]; do
     part "bytes $key"
     [ "$size" -gt "$begin" ] && bounded "$FILE" tail -c +$((begin + 1)) -- "$path" | head -c $((size - begin))
     ;;
-  newest) part "newest $2"; newest $3; shift 3 ;;
-  whole) part "newest $2"; newest "$3"/step-*/WHOLE.json; shift 3 ;;
+  newest) newest "$2" "$3" sh -c 'IFS=; stat -L -c %Y -- $1' sh "$3"; shift 3 ;;
+  whole) newest "$2" "$3" sh -c 'stat -L -c %Y -- "$1"/step-*/WHOLE.json' sh "$3"; shift 3 ;;
   disk)
     path=$2 tool=$3 kind=$4 owner=$5 du=$6 inodes=$7; shift 7
     part disk
+    look "$path" stat -f -c %T -- "$path"
+    [ $? -eq 9 ] && continue
     if [ "$tool" = auto ]; then
-      case $(bounded "$FILE" stat -f -c %T -- "$path") in
+      case $found in
         lustre) tool=lfs ;;
         gpfs) tool=mmlsquota ;;
         fhgfs | beegfs) tool=beegfs-ctl ;;
@@ -137,10 +180,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class FileLook:
-    """A file: its size in bytes (None: it is not there), and how long ago it was written, by the clock there."""
+    """A file: its size in bytes (None: it is not there), when that was written (epoch, by the clock of its disk),
+    and how long ago that is by the clock of the node that was asked."""
 
     size_bytes: int | None
     age_seconds: float | None = None
+    written_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +198,16 @@ class DiskLook:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file."""
+    """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
+
+    silent: folders, or files, that did not answer in time; nothing below them was looked at.
+    """
 
     files: Mapping[str, FileLook] = field(default_factory=dict)
     newest: Mapping[str, float | None] = field(default_factory=dict)
     disks: Mapping[str, DiskLook] = field(default_factory=dict)
     tails: Mapping[str, TailBytes] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
 
 
 def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
@@ -174,7 +223,8 @@ def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
     for at, tail in enumerate(asked.tails):
         begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
         words += ("tail", str(at), tail.path, *begin)
-    seconds = 2.0 * _FILE_SECONDS + len(asked.tails)
+    # A place that does not answer costs its time, that of its end, and a second or three to find where it begins.
+    seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(asked.tails)
     for disk in asked.disks:
         kind, _, owner = disk.owner.partition(":")
         words += ("disk", disk.path, disk.tool, kind, owner, str(int(disk.by_du)), str(int(disk.inodes_by_du)))
@@ -196,6 +246,7 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
     newest: dict[str, float | None] = {}
     disks: list[list[tuple[str, bytes]]] = []
     tails: dict[str, TailBytes] = {}
+    silent: list[str] = []
     patterns = (*asked.newest, *asked.checkpoints)
     # The last may have been cut short.
     for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
@@ -212,12 +263,14 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
             if path in tails:
                 tail = tails[path]
                 tails[path] = replace(tail, content=body) if kind == "bytes" else replace(tail, head=body)
+        elif kind == "silent":
+            silent.append(decode(body.removesuffix(b"\n")))
         elif kind == "disk":
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
     looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
-    return Facts(files, newest, looks, tails)
+    return Facts(files, newest, looks, tails, tuple(silent))
 
 
 def _tail(path: str, body: bytes, now: int) -> dict[str, TailBytes]:
@@ -233,7 +286,7 @@ def _file(body: bytes, now: int) -> FileLook:
     words = decode(body).split(maxsplit=2)
     if len(words) != 3 or not words[0].isdigit() or not words[1].lstrip("-").isdigit():
         return FileLook(None)
-    return FileLook(int(words[0]), max(0.0, float(now - int(words[1]))))
+    return FileLook(int(words[0]), max(0.0, float(now - int(words[1]))), float(words[1]))
 
 
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:

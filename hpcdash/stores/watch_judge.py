@@ -71,7 +71,9 @@ class Judge:
         self.state = state or WatchState()
         # What the last look learned beside the snapshots; None: there was none yet.
         self._facts: Facts | None = None
+        # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may take minutes.
         self._facts_at = 0.0
+        self._answered_at = 0.0
 
     # -- which rules are for this cluster
 
@@ -145,7 +147,7 @@ class Judge:
     @property
     def _seen(self) -> Facts | None:
         """What the last look learned beside the snapshots, while it is fresh."""
-        return self._facts if self.store.clock.now() - self._facts_at <= FRESH_SECONDS else None
+        return self._facts if self.store.clock.now() - self._answered_at <= FRESH_SECONDS else None
 
     def judge(self) -> Look:
         """What the rules find in what is known now; asks nothing."""
@@ -239,7 +241,9 @@ class Judge:
                 look.unknown.add(finding_key(losses.RULE, job_id, ANY_ASPECT))
             known: set[str] = set()
             for tail in tails:
-                is_fresh = now - tail.looked_at <= FRESH_SECONDS
+                is_fresh = now - tail.looked_at <= FRESH_SECONDS or (
+                    self._seen is not None and tail.looked_at >= self._facts_at
+                )
                 found = [one for one in noticed(tail, tail.looked_at) if one.metric not in known]
                 for stall in [one for one in found if one.kind == losses.STALL]:
                     if job_id in hangs or not is_fresh:

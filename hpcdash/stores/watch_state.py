@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -19,16 +20,21 @@ from hpcdash.watch.tails import LogTail
 
 SCHEMA = 1
 _LONGEST_NAME = 120
+# Before any time that a lock is made at.
+_MARKS = 1_000_000_000
 # Two days of figures, for a forecast.
 MOST_SAMPLES = 192
 SAMPLE_EVERY_SECONDS = 900.0
 
 
 class LogState(msgspec.Struct):
-    """The size of a log when it was last looked at, and since when it has that (epoch)."""
+    """The size of a log when it was last looked at, and since when it has that (epoch); its time by its server's clock
+    then, and when that was."""
 
     size_bytes: int | None
     same_since: float
+    written_at: float | None = None
+    seen_at: float | None = None
 
 
 class DiskState(msgspec.Struct):
@@ -54,7 +60,8 @@ class WatchState(msgspec.Struct):
     """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to.
 
     hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot be looked at, by its
-    id. tails: what was read of the logs of trainings, by path.
+    id. tails: what was read of the logs of trainings, by path. located_at, log_looks, tail_looks: when finding a job's
+    logs was last tried, by its id, and looking at a log, and reading one, by its path.
     """
 
     schema: int = SCHEMA
@@ -65,6 +72,9 @@ class WatchState(msgspec.Struct):
     hosts: dict[str, str] = {}
     unseen: dict[str, str] = {}
     host_looks: dict[str, float] = {}
+    located_at: dict[str, float] = {}
+    log_looks: dict[str, float] = {}
+    tail_looks: dict[str, float] = {}
     tails: dict[str, LogTail] = {}
     disks: dict[str, DiskState] = {}
     qos: dict[str, QosState] = {}
@@ -95,13 +105,21 @@ def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
 
 
 class WatchFiles:
-    """The files of one cluster below `folder`: mode 0600, written all at once."""
+    """The files of one cluster below `folder`: mode 0600, written all at once.
+
+    What could not be written is remembered until it can be, as long as this lives; `is_kept` says that there is none.
+    """
 
     def __init__(self, folder: Path, cluster: str) -> None:
         name = quote(cluster, safe="@:")[:_LONGEST_NAME]
         self.state = folder / f"{name}.json"
         self.snoozed = folder / f"{name}.snoozed.json"
         self._lock = folder / f"{name}.lock"
+        self._unkept: WatchState | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        return self._unkept is None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -126,6 +144,8 @@ class WatchFiles:
 
     def read(self) -> tuple[WatchState, str]:
         """(the state, what is wrong with the kept one in words, '' where nothing is)."""
+        if self._unkept is not None:
+            return self._unkept, ""
         try:
             state = msgspec.json.decode(self.state.read_bytes(), type=WatchState)
             if state.schema != SCHEMA:
@@ -140,7 +160,28 @@ class WatchFiles:
     def write(self, state: WatchState, alerts: Alerts) -> None:
         """Raises HpcdashError where the folder cannot be written."""
         state.alerts = msgspec.Raw(alerts.to_json())
+        self._unkept = state
         self._replace(self.state, msgspec.json.encode(state))
+        self._unkept = None
+
+    def mark_told(self, told: Collection[str]) -> None:
+        """Note that all of this was told though that cannot be written: as the time of the lock, which needs no room on
+        a disk that is full. Whose lock is another's, or read-only, cannot be noted."""
+        with contextlib.suppress(OSError):
+            os.utime(self._lock, (_mark(told), _mark(told)))
+
+    def was_told(self, told: Collection[str]) -> bool:
+        """Whether just that was noted."""
+        try:
+            return int(self._lock.stat().st_mtime) == _mark(told)
+        except OSError:
+            return False
+
+    def clear_told(self) -> None:
+        """Once it is written."""
+        with contextlib.suppress(OSError):
+            if self._lock.stat().st_mtime < _MARKS:
+                os.utime(self._lock)
 
     def read_snoozed(self) -> dict[str, float]:
         """Keys and until when they are silent; {} where nothing is kept, or nothing that can be read."""
@@ -160,12 +201,19 @@ class WatchFiles:
             try:
                 with os.fdopen(descriptor, "wb") as opened:
                     opened.write(content)
+                    # Some disks tell only then that they are full.
+                    opened.flush()
+                    os.fsync(opened.fileno())
                 os.replace(unfinished, path)
             except OSError:
                 os.unlink(unfinished)
                 raise
         except OSError as error:
             raise _unusable(path, error) from None
+
+
+def _mark(told: Collection[str]) -> int:
+    return zlib.crc32("\n".join(sorted(told)).encode("utf-8", "surrogateescape")) % _MARKS
 
 
 def _unusable(path: Path, error: OSError) -> HpcdashError:

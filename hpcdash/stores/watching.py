@@ -6,12 +6,13 @@ Knows no one who is told and no screen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import pyarrow as pa
 
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR
 from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
 from hpcdash.stores.logs import locate_logs
@@ -32,6 +33,7 @@ from hpcdash.stores.watch_judge import ALL_RULES, UNREACHABLE, Look
 from hpcdash.stores.watch_state import DiskState, LogState, add_sample
 from hpcdash.watch.configured import HangingRule, LossesRule
 from hpcdash.watch.findings import Finding, Severity, finding_key
+from hpcdash.watch.rules.hanging import LogGrowth
 from hpcdash.watch.tails import LogTail
 
 # Each costs two commands or three; the others' turn comes the next round.
@@ -64,10 +66,11 @@ class Watching(Endings):
             await self._fetch(Kind.HISTORY, look)
             self.state.history_at = self.store.clock.now()
         await self._locate(jobs, look)
-        await self._ask_facts(jobs, look)
         states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
         rows = [row for rule in self._here(self.settings.saves) for row in self._rows(jobs, rule.meant, *states)]
         look.problems += await ask_grace(self.store, self.state, rows)
+        # The last: what it learns is fresh for a short while.
+        await self._ask_facts(jobs, look)
         judged = await asyncio.to_thread(self.judge)
         judged.problems[:0] = look.problems
         return judged
@@ -107,14 +110,13 @@ class Watching(Endings):
         rules |= {job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log}
         wanted = [job_id for job_id, rule in rules.items() if not rule.log]
         state = self.state
-        for known in (state.logs_of, state.hosts, state.unseen):
+        for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
             for job_id in known.keys() - set(wanted):
                 del known[job_id]
-        left = MOST_LOCATED
-        for job_id in wanted:
-            if job_id in state.logs_of or not left:
-                continue
-            left -= 1
+        missing = [job_id for job_id in wanted if job_id not in state.logs_of]
+        missing.sort(key=lambda job_id: state.located_at.get(job_id, 0.0))
+        for job_id in missing[:MOST_LOCATED]:
+            state.located_at[job_id] = self.store.clock.now()
             try:
                 files = (await locate_logs(self.store, job_id)).files
             except NoSuchJob:
@@ -130,7 +132,7 @@ class Watching(Endings):
             if not paths:
                 state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
 
-    def _to_ask(self, jobs: pa.Table, now: float) -> Asked:
+    def _to_ask(self, jobs: pa.Table, now: float, look: Look) -> Asked:
         newest, checkpoints = set(), set()
         for rule, job_id in self._saving(jobs):
             if rule.saved:
@@ -144,64 +146,101 @@ class Watching(Endings):
             by_du = is_due and one.counts_by_du
             counts_inodes = by_du and one.watch.limit_inodes is not None
             disks.append(DiskAsked(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
-        here = sorted({path for job_id, path in self._followed(jobs) if job_id not in self.state.hosts})
-        tails = self._tails_to_ask(jobs, lambda job_id: job_id not in self.state.hosts, is_own_output=False)
-        return Asked(tuple(here[:MOST_FILES]), tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+        hosts = self.state.hosts
+        files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
+        tails = self._tails_to_ask(jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False)
+        return Asked(files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+
+    def _files_to_ask(self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look) -> tuple[str, ...]:
+        """The logs whose growth is looked at, those first that were not for longest; of a job all or none."""
+        looks = self.state.log_looks
+        by_job: dict[str, set[str]] = {}
+        for job_id, path in self._followed(jobs):
+            if is_meant(job_id):
+                by_job.setdefault(job_id, set()).add(path)
+        turn = sorted(by_job, key=lambda job_id: min(looks.get(path, 0.0) for path in by_job[job_id]))
+        asked: set[str] = set()
+        waiting = 0
+        for job_id in turn:
+            if waiting or len(asked | by_job[job_id]) > MOST_FILES:
+                waiting += 1
+            else:
+                asked |= by_job[job_id]
+        looks.update(dict.fromkeys(asked, now))
+        if waiting:
+            logs = f"the logs of {counted(waiting, 'more job')} wait for their turn"
+            look.problems.append(f"{logs}: whether they grow is looked at of {MOST_FILES} logs in one round")
+        return tuple(sorted(asked))
 
     def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
         """(job, path) of the logs whose growth is looked at."""
         return [(job_id, path) for job_id, rule in self._hung(jobs).items() for path in self._paths(job_id, rule)]
 
     def _tails_to_ask(
-        self, jobs: pa.Table, is_meant: Callable[[str], bool], *, is_own_output: bool
+        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look, *, is_own_output: bool
     ) -> tuple[TailAsked, ...]:
-        """The logs of trainings that are read on, those first that were not looked at for longest; a file that a rule
+        """The logs of trainings that are read on, those first that were not tried for longest; a file that a rule
         names is none of a job's own."""
-        known = self.state.tails
+        known, looks = self.state.tails, self.state.tail_looks
         paths = {
             path
             for job_id, (rule, _) in self._trainings(jobs).items()
             if (not is_own_output if rule.log else is_meant(job_id))
             for path in self._paths(job_id, rule)
         }
-        turn = sorted(paths, key=lambda path: (known[path].looked_at if path in known else 0.0, path))
+        turn = sorted(paths, key=lambda path: (looks.get(path, 0.0), path))
+        looks.update(dict.fromkeys(turn[:MOST_TAILS], now))
+        if waiting := len(turn[MOST_TAILS:]):
+            logs = f"{counted(waiting, 'more log')} of trainings {'waits' if waiting == 1 else 'wait'} for their turn"
+            look.problems.append(f"{logs}: {MOST_TAILS} are read in one round")
         return tuple(_tail_asked(path, known.get(path)) for path in turn[:MOST_TAILS])
 
     async def _ask_facts(self, jobs: pa.Table, look: Look) -> None:
         now = self.store.clock.now()
-        self._asked = self._to_ask(jobs, now)
+        self._forget(jobs)
+        self._asked = self._to_ask(jobs, now, look)
         self._facts, self._facts_at = Facts(), now
         if self._asked:
             try:
                 self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
             except HpcdashError as error:
                 look.problems.append(f"logs and disks could not be looked at: {error.message}")
-        await self._ask_nodes(jobs, now)
-        watched = {path for job_id, (rule, _) in self._trainings(jobs).items() for path in self._paths(job_id, rule)}
-        self.state.tails = {path: tail for path, tail in self.state.tails.items() if path in watched}
+        look.problems += [_silent_words(place) for place in self._facts.silent]
+        await self._ask_nodes(jobs, now, look)
+        self._answered_at = self.store.clock.now()
         if self._facts.tails:
             self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
         self._remember(jobs, self._facts, now)
 
-    async def _ask_nodes(self, jobs: pa.Table, now: float) -> None:
+    def _forget(self, jobs: pa.Table) -> None:
+        """What was known of logs that are watched no more."""
+        state = self.state
+        followed = {path for _, path in self._followed(jobs)}
+        state.logs = {path: log for path, log in state.logs.items() if path in followed}
+        state.log_looks = {path: at for path, at in state.log_looks.items() if path in followed}
+        read = {path for job_id, (rule, _) in self._trainings(jobs).items() for path in self._paths(job_id, rule)}
+        state.tails = {path: tail for path, tail in state.tails.items() if path in read}
+        state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
+
+    async def _ask_nodes(self, jobs: pa.Table, now: float, look: Look) -> None:
         """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round, each in its turn."""
         state = self.state
         looks = state.host_looks
         hosts = sorted(set(state.hosts.values()), key=lambda host: (looks.get(host, 0.0), host))
         state.host_looks = {host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts}
-        asked = await asyncio.gather(*(self._ask_node(host, jobs) for host in hosts[:MOST_NODES]))
+        asked = await asyncio.gather(*(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES]))
         for facts in asked:
             assert self._facts is not None
             files, tails = {**self._facts.files, **facts.files}, {**self._facts.tails, **facts.tails}
-            self._facts = Facts(files, self._facts.newest, self._facts.disks, tails)
+            self._facts = replace(self._facts, files=files, tails=tails)
 
-    async def _ask_node(self, host: str, jobs: pa.Table) -> Facts:
+    async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Look) -> Facts:
         """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
         state = self.state
         of_host = {job_id for job_id, name in state.hosts.items() if name == host}
-        files = sorted({path for job_id, path in self._followed(jobs) if job_id in of_host})
-        tails = self._tails_to_ask(jobs, of_host.__contains__, is_own_output=True)
-        query = facts_query(Asked(files=tuple(files[:MOST_FILES]), tails=tails), self.store.user)
+        files = self._files_to_ask(jobs, of_host.__contains__, now, look)
+        tails = self._tails_to_ask(jobs, of_host.__contains__, now, look, is_own_output=True)
+        query = facts_query(Asked(files=files, tails=tails), self.store.user)
         self.store.budget.spend()
         try:
             node = ThroughNode(self.store.transport, host)
@@ -210,7 +249,8 @@ class Watching(Endings):
             for job_id in of_host:
                 state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
             return Facts()
-        asked = {*files[:MOST_FILES], *(tail.path for tail in tails)}
+        look.problems += [f"{host}: {_silent_words(place)}" for place in facts.silent]
+        asked = {path for path in (*files, *(tail.path for tail in tails)) if not _lies_in(path, facts.silent)}
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
         for job_id in of_host:
             state.unseen.pop(job_id, None)
@@ -230,17 +270,14 @@ class Watching(Endings):
 
     def _remember(self, jobs: pa.Table, facts: Facts, now: float) -> None:
         state = self.state
-        followed = {path for _, path in self._followed(jobs)}
-        state.logs = {path: log for path, log in state.logs.items() if path in followed}
         for path, file in facts.files.items():
-            before = state.logs.get(path)
-            written = now if file.age_seconds is None else now - file.age_seconds
-            if before is not None and before.size_bytes == file.size_bytes:
-                # A file that is not there has no time of its own.
-                since = before.same_since if file.age_seconds is None else max(before.same_since, written)
-            else:
-                since = written
-            state.logs[path] = LogState(file.size_bytes, since)
+            log = state.logs.get(path)
+            before = LogGrowth("", path, None, now)
+            if log is not None:
+                seen_at = log.same_since if log.seen_at is None else log.seen_at
+                before = LogGrowth("", path, log.size_bytes, log.same_since, log.written_at, seen_at)
+            after = before.looked_at(file.size_bytes, now, file.age_seconds or 0.0, file.written_at)
+            state.logs[path] = LogState(after.size_bytes, after.same_since, after.written_at, after.seen_at)
         for disk in self._asked.disks:
             look = facts.disks.get(disk.path)
             if look is None:
@@ -258,6 +295,14 @@ class Watching(Endings):
                 add_sample(state.disks[path].byte_samples, now, usage.bytes_used)
             if usage is not None and usage.inodes_used is not None:
                 add_sample(state.disks[path].inode_samples, now, usage.inodes_used)
+
+
+def _lies_in(path: str, places: Collection[str]) -> bool:
+    return any(f"{path}/".startswith(f"{place}/") for place in places)
+
+
+def _silent_words(place: str) -> str:
+    return f"{visible(place)} did not answer in time: is its file system there? Nothing in it was looked at"
 
 
 def _tail_asked(path: str, tail: LogTail | None) -> TailAsked:

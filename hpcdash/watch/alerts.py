@@ -11,12 +11,16 @@ from enum import StrEnum
 
 import msgspec
 
+from hpcdash.domain.units import DAY
 from hpcdash.errors import HpcdashError
 from hpcdash.watch.findings import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.watch.quiet import is_quiet
 from hpcdash.watch.settings import AlertSettings
 
 STATE_SCHEMA = 1
+# A job that is put back and runs on shows its log's moments anew.
+_PASSED_SECONDS = 7.0 * DAY
+_MOST_PASSED = 1000
 
 
 class AlertKind(StrEnum):
@@ -51,13 +55,17 @@ def is_over(finding: Finding) -> Ending:
 
 @dataclass(frozen=True, slots=True)
 class AlertState:
-    """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet), gone since when."""
+    """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet), gone since when.
+
+    told_to: the channels that were told, or are owed it (None: not known; a state of an earlier version).
+    """
 
     finding: Finding
     since: float
     told_at: float | None = None
     told_severity: Severity | None = None
     gone_since: float | None = None
+    told_to: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +118,13 @@ def told_first(one: AlertEvent | Owed) -> tuple[bool, int, str]:
 @dataclass(frozen=True, slots=True)
 class Alerts:
     """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until when
-    they are silent; `owed` is what channels are still to be told."""
+    they are silent; `owed` is what channels are still to be told; `passed` are moments that were told and are found no
+    more, and since when."""
 
     states: Mapping[str, AlertState] = field(default_factory=dict)
     snoozed: Mapping[str, float] = field(default_factory=dict)
     owed: tuple[Owed, ...] = ()
+    passed: Mapping[str, float] = field(default_factory=dict)
 
     def step(
         self,
@@ -134,6 +144,8 @@ class Alerts:
         settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
         found = _worst_by_key(findings)
+        known = {key: at for key, at in self.passed.items() if now - at < _PASSED_SECONDS}
+        passed = {key: at for key, at in known.items() if key not in found}
         states: dict[str, AlertState] = {}
         events: list[AlertEvent] = []
         quiet = is_quiet(settings.quiet, now)
@@ -143,6 +155,11 @@ class Alerts:
             if finding is None and state is not None and _is_meant(key, unknown):
                 states[key] = state
                 continue
+            if finding is None and state is not None and state.finding.is_moment and state.told_at is not None:
+                passed[key] = now
+            if finding is not None and state is None and finding.is_moment and key in known:
+                told_at = known[key]
+                state = AlertState(finding, told_at, told_at, finding.severity)
             after, event = _next(state, finding, now, settings, ending_of)
             if event is not None and _is_kept_back(event, quiet, settings, snoozed):
                 after, event = event.before, None
@@ -151,7 +168,8 @@ class Alerts:
             if after is not None:
                 states[key] = after
         events.sort(key=told_first)
-        return Alerts(states, snoozed, self.owed), tuple(events)
+        newest = dict(sorted(passed.items(), key=lambda one: one[1])[-_MOST_PASSED:])
+        return Alerts(states, snoozed, self.owed, newest), tuple(events)
 
     def keeps_back(self, owed: Owed, now: float, settings: AlertSettings) -> bool:
         """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems to be over."""
@@ -168,7 +186,8 @@ class Alerts:
         return replace(self, snoozed={name: until for name, until in self.snoozed.items() if name != key})
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(_Kept(STATE_SCHEMA, list(self.states.values()), dict(self.snoozed), self.owed))
+        states, snoozed = list(self.states.values()), dict(self.snoozed)
+        return msgspec.json.encode(_Kept(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed)))
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
@@ -179,7 +198,7 @@ class Alerts:
             raise _unreadable(str(error)) from None
         if kept.schema != STATE_SCHEMA:
             raise _unreadable(f"it is of schema {kept.schema}, not {STATE_SCHEMA}")
-        return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed)
+        return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed, kept.passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +207,7 @@ class _Kept:
     states: list[AlertState]
     snoozed: dict[str, float]
     owed: tuple[Owed, ...] = ()
+    passed: dict[str, float] = field(default_factory=dict)
 
 
 def _unreadable(why: str) -> HpcdashError:

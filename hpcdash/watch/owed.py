@@ -56,6 +56,10 @@ def plan_round(
                     continue
             if owed is None:
                 assert event is not None
+                told_to = event.before.told_to
+                if event.kind.is_end and told_to is not None and channel not in told_to:
+                    # A channel that is new: it never heard of that trouble.
+                    continue
                 sends.append(_fresh(channel, event))
                 continue
             next_owed = _merged(owed, event, alerts.states.get(key), plan, now, is_here=is_here)
@@ -75,6 +79,17 @@ def owed_after(plan: Plan, reached: Collection[str]) -> tuple[Owed, ...]:
     taken = {one.key for channel in reached for one in plan.sends[channel]}
     left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
     return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
+
+
+def told_to_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable[AlertEvent]) -> dict[str, AlertState]:
+    """The states with the channels that are told of each, or owed it."""
+    told: dict[str, set[str]] = {event.key: set() for event in events}
+    for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
+        told.setdefault(one.key, set()).add(one.channel)
+    return {
+        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *told[key]}))) if key in told else state
+        for key, state in states.items()
+    }
 
 
 def event_of(owed: Owed, now: float) -> AlertEvent:

@@ -11,7 +11,16 @@ from hpcdash.watch.findings import Finding
 from hpcdash.watch.message import message_of
 from hpcdash.watch.notifiers.base import Notifier
 from hpcdash.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
-from hpcdash.watch.owed import again_of, channels_of, event_of, lost_words, new_of, owed_after, plan_round
+from hpcdash.watch.owed import (
+    again_of,
+    channels_of,
+    event_of,
+    lost_words,
+    new_of,
+    owed_after,
+    plan_round,
+    told_to_after,
+)
 from hpcdash.watch.settings import AlertSettings
 
 
@@ -64,5 +73,5 @@ async def tell(
     again = again_of(plan, {event.key for event in told}, now)
     if not dry_run:
         reached = {channel for channel, delivery in zip(plan.sends, deliveries, strict=True) if delivery.reached}
-        alerts = replace(after, owed=owed_after(plan, reached))
+        alerts = replace(after, states=told_to_after(after.states, plan, events), owed=owed_after(plan, reached))
     return Round(alerts, told, tuple(deliveries), len(after.states), again, tuple(lost_words(plan.lost)))

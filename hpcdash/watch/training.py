@@ -16,6 +16,7 @@ from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau,
 from hpcdash.logs.metric_reader import MetricReader
 from hpcdash.logs.metrics import Floats, MetricBatch
 from hpcdash.logs.series import MetricLog
+from hpcdash.watch.ages import grown_at
 from hpcdash.watch.tails import Course, KeptMetric, LogTail, Moment, Noticed, TailBytes
 
 MOST_POINTS = 2048
@@ -41,7 +42,7 @@ def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequen
     """The next state; `now` is the epoch at which it was looked at. A log that is another one is begun anew."""
     if tail is None or tail.identity != piece.identity or piece.size_bytes < tail.read_to:
         tail = LogTail(identity=piece.identity, csv_header=_header(piece.head, patterns))
-    tail.looked_at = now
+    seen_at, tail.looked_at = tail.looked_at or None, now
     written = now - piece.age_seconds
     if not tail.sampled_at:
         tail.sampled_at = written
@@ -49,7 +50,8 @@ def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequen
         return tail
     reader = MetricReader(patterns, at=piece.begin, csv_header=tail.csv_header or None)
     # What is held because more may follow is certain once nothing does.
-    is_quiet = piece.age_seconds >= QUIET_SECONDS and piece.content.endswith(b"\n")
+    is_whole = piece.begin + len(piece.content) >= piece.size_bytes
+    is_quiet = is_whole and piece.age_seconds >= QUIET_SECONDS and piece.content.endswith(b"\n")
     batch = reader.feed(piece.content, is_end=is_quiet)
     tail.is_done = is_quiet
     tail.read_to = piece.begin + len(piece.content)
@@ -60,7 +62,7 @@ def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequen
     if not is_new.any():
         return tail
     x = _places(batch, is_new, tail)
-    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), written
+    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, piece.age_seconds, seen_at)
     names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
     kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
     for name in names:
@@ -70,7 +72,8 @@ def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequen
             _append(tail, name, x[points.samples][new], points.values[new])
     steps = batch.steps[np.isfinite(batch.steps)]
     if steps.size:
-        _note_stand(tail, float(steps[-1]))
+        # Between these only the difference counts, so both are by the server's clock.
+        _note_stand(tail, float(steps[-1]), written)
     _note_pace(tail, batch, names)
     return tail
 
@@ -162,11 +165,11 @@ def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
     kept.x, kept.values = x[over:].astype("<f8").tobytes(), values[over:].astype("<f8").tobytes()
 
 
-def _note_stand(tail: LogTail, step: float) -> None:
+def _note_stand(tail: LogTail, step: float, at: float) -> None:
     if tail.step is not None and step < tail.step:
         tail.stands = []
     tail.step = step
-    tail.stands = [*tail.stands, (tail.sampled_at, step)][-MOST_STANDS:]
+    tail.stands = [*tail.stands, (at, step)][-MOST_STANDS:]
 
 
 def _note_pace(tail: LogTail, batch: MetricBatch, names: Sequence[str]) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcdash.cli.build import build_session, connection_pool
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.watch import _Watch
+from hpcdash.config import load_settings
+from hpcdash.stores.snapshots import Kind, Snapshot
+from hpcdash.stores.watch_state import WatchFiles
 from tests.e2e.program import Program, home_with
 from tests.local.queue_lab import QueueLab, until
 
@@ -103,6 +111,46 @@ def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched
     assert run.status == 3, run
     assert "here: raised critical: no job t" in run.text
     assert "gone: not reached" in run.text
+
+
+def test_a_round_that_cannot_be_done_ends_with_1_and_says_why(person: Program) -> None:
+    configure(person, '[[watch.running]]\nname = "t"')
+    with WatchFiles(Path(person.variables["HPCDASH_STATE"]) / "watch", "local").alone():
+        run = person("watch", "--once")
+    assert (run.status, run.text) == (1, "")
+    assert "this round was not done: another hpcdash watch looks after this cluster" in run.stderr
+    Path(person.variables["HPCDASH_STATE"], "watch").rename(person.home / "elsewhere")
+    Path(person.variables["HPCDASH_STATE"], "watch").touch()
+    run = person("watch", "--once")
+    assert (run.status, "HPCDASH_STATE names another folder" in run.stderr) == (1, True)
+
+
+async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_others(
+    person: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(person, '[clusters.here]\nbackend = "local"\n[clusters.torn]\nbackend = "local"\n')
+    for name, value in person.variables.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(person.config)
+    pool = connection_pool(TerminalPrompter())
+    sessions = [build_session(cluster, pool) for cluster in settings.clusters.values()]
+
+    async def tear(kind: Kind) -> Snapshot:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sessions[1].store, "fetch", tear)
+    rounds = _Watch(sessions, replace(settings.watch, every_seconds=0.01), [], dry_run=False, debug=False)
+    watched = asyncio.create_task(rounds.run(once=False))
+    said = ""
+    async with asyncio.timeout(20):
+        while said.count("here: 0 jobs") < 2 or said.count("torn: this round was not done") < 2:
+            await asyncio.sleep(0.01)
+            out, err = capsys.readouterr()
+            said += out + err
+    watched.cancel()
+    await asyncio.wait([watched])
+    assert "went wrong in hpcdash itself: OSError: [Errno 5] Input/output error; run it with --debug" in said
+    assert await _Watch(sessions, settings.watch, [], dry_run=False, debug=False).run(once=True) == 1
 
 
 def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import time
@@ -22,12 +23,22 @@ MIB = 1 << 20
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
 
-def look(asked: Asked, *, path: str = "", noise: bytes = b"", variables: Mapping[str, str] | None = None) -> Facts:
+def look(
+    asked: Asked,
+    *,
+    path: str = "",
+    noise: bytes = b"",
+    variables: Mapping[str, str] | None = None,
+    file_seconds: int = 10,
+) -> Facts:
     query = facts_query(asked, "ada")
+    assert "FILE=10 " in query.argv[2]
+    script = query.argv[2].replace("FILE=10 ", f"FILE={file_seconds} ")
     environment = {**os.environ, **(variables or {})}
     if path:
         environment["PATH"] = f"{path}:{environment['PATH']}"
-    ended = subprocess.run(query.argv, capture_output=True, check=False, timeout=60, env=environment)
+    argv = (*query.argv[:2], script, *query.argv[3:])
+    ended = subprocess.run(argv, capture_output=True, check=False, timeout=60, env=environment)
     return query.parse(Completed(query.argv, ended.returncode, noise + ended.stdout, ended.stderr, 0.1))
 
 
@@ -41,6 +52,24 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextlib.contextmanager
+def dead_mount(folder: Path) -> Iterator[Path]:
+    """A file system whose server never answers: whoever asks it for anything waits."""
+    folder.mkdir()
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no file system can be served here: {error}")
+    try:
+        options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+        if ctypes.CDLL(None).mount(b"dead", os.fsencode(folder), b"fuse", 0, options) != 0:
+            pytest.skip("no file system can be mounted here")
+        yield folder
+    finally:
+        os.close(server)
+        subprocess.run(["umount", "-l", folder], check=False, capture_output=True)
 
 
 def program(folder: Path, name: str, body: str) -> str:
@@ -88,6 +117,31 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     look(Asked(files=(str(tmp_path / "log"),)))
     assert time.monotonic() - began < 5
+
+
+@NEEDS_ROOT
+def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step 1\n")
+    (tmp_path / "1.pt").touch()
+    healthy, saved = str(tmp_path / "log"), f"{tmp_path}/*.pt"
+    with dead_mount(tmp_path / "dead") as dead:
+        (tmp_path / "link").symlink_to(dead)
+        link = tmp_path / "link"
+        asked = Asked(
+            files=(*(f"{dead}/{one}/log" for one in range(20)), healthy),
+            newest=(f"{link}/*/*.pt", saved),
+            checkpoints=(str(dead),),
+            disks=(DiskAsked(str(dead), by_du=True), DiskAsked(str(tmp_path))),
+            tails=(TailAsked(f"{dead}/0/log"), TailAsked(f"{link}/log"), TailAsked(healthy)),
+        )
+        facts = look(asked, file_seconds=1)
+    assert facts.files.keys() == {healthy}
+    assert facts.newest.keys() == {saved}
+    assert facts.newest[saved] is not None
+    assert facts.tails.keys() == {healthy}
+    assert facts.disks[str(dead)].usage is None
+    assert facts.disks[str(tmp_path)].usage is not None
+    assert facts.silent == (str(dead), str(link))
 
 
 def test_the_newest_file_of_a_pattern_tells_the_last_save(tmp_path: Path) -> None:

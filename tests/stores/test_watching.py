@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,7 @@ async def test_what_is_no_longer_configured_did_not_recover(queue: QueueLab, tmp
         }
         assert "no job gone" in next(event.words for event in ended if event.finding.rule == "is-running")
         assert kinds(await here.round(settings=renamed)) == []
-        await here.round()
+        await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
         queue.run("cancel", "1")
         # Of a job that is over nothing is left to be watched.
         report = await here.until(lambda report: any(event.kind.is_end for event in report.told.events))
@@ -374,6 +375,55 @@ async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueL
             report = await here.round()
             assert (report.told.again, report.told.deliveries) == ((), ())
             assert (len(up.requests), len(down.requests)) == (1, 5)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder with room for two pages."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_said_once(
+    queue: QueueLab, tmp_path: Path, small_disk: Path
+) -> None:
+    told = tmp_path / "told"
+    tell = f'[[watch.command]]\nargv = ["sh", "-c", "cat >> {told}"]\n'
+    async with watched(queue, '[[watch.running]]\nname = "t"\n' + tell, tmp_path) as here:
+        here.files = WatchFiles(small_disk, "here")
+        with contextlib.suppress(OSError):
+            (small_disk / "full").write_bytes(b"x" * 8192)
+        report = await here.round()
+        assert (kinds(report), report.is_kept) == ([("raised", "is-running")], False)
+        (problem,) = report.problems
+        assert "No space left on device; until then another run does not know who was told" in problem
+        report = await here.round()
+        assert (kinds(report), report.problems, report.is_kept) == ([], (), False)
+
+        # Another run, which remembers nothing.
+        here.files = WatchFiles(small_disk, "here")
+        report = await here.round()
+        assert (report.told.deliveries, report.is_kept, len(report.problems)) == ((), False, 2)
+        assert "told by a round that could not keep it" in report.problems[1]
+        assert told.read_text().count('"raised"') == 1
+
+        (small_disk / "full").unlink()
+        here.files = WatchFiles(small_disk, "here")
+        report = await here.round()
+        assert (report.told.deliveries, report.is_kept) == ((), True)
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "t")
+        assert kinds(await here.round()) == [("recovered", "is-running")]
+        assert told.read_text().count('"recovered"') == 1
+        queue.run("cancel", "1")
+        await here.until(lambda report: kinds(report) == [("raised", "is-running")])
+        assert told.read_text().count('"raised"') == 2
 
 
 async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path: Path) -> None:

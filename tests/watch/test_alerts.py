@@ -63,6 +63,12 @@ def test_a_moment_is_told_once_and_neither_again_nor_as_over() -> None:
     assert play([[spike]] * 5 + [[], []], settings) == [[RAISED], [], [], [], [], [], []]
 
 
+def test_a_moment_that_is_found_again_is_the_same_for_a_week() -> None:
+    spike = replace(finding(), is_moment=True)
+    assert play([[spike], [], [], [spike], [spike], [], [spike]]) == [[RAISED]] + [[]] * 6
+    assert play([[spike], *([[]] * (8 * 24)), [spike]])[-1] == [RAISED]
+
+
 def test_of_two_with_one_key_the_graver_counts() -> None:
     _, events = Alerts().step([finding(), finding(severity=Severity.CRITICAL), finding()], 0, PLAIN)
     assert [event.finding.severity for event in events] == [Severity.CRITICAL]

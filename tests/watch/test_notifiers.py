@@ -514,6 +514,22 @@ class TestRound:
         await self.rounds(told, [(600, [self.finding])], one, two)
         assert two.taken == ["raised no job train"]
 
+    async def test_a_channel_that_is_new_hears_of_no_end_of_what_it_was_not_told(self) -> None:
+        old, new = Listener("hook"), Listener("mail")
+        other = replace(self.finding, subject="other", words="no job other")
+        nobody = await self.rounds(Alerts(), [(0, [replace(self.finding, subject="third")])])
+        told = await self.rounds(nobody, [(60, [self.finding, replace(self.finding, subject="third")])], old)
+        told = await self.rounds(told, [(120, [self.finding, other])], old, new)
+        assert new.taken == ["raised no job other"]
+        await self.rounds(told, [(180, [])], old, new)
+        assert old.taken == [
+            "raised no job train",
+            "raised no job other",
+            "recovered no job other",
+            "recovered no job train",
+        ]
+        assert new.taken == ["raised no job other", "recovered no job other"]
+
     slight = Finding("is-running", "train", Severity.WARNING, "no job train")
 
     async def rounds(self, alerts: Alerts, played: Sequence[tuple[float, list[Finding]]], *ways: Listener) -> Alerts:

@@ -142,6 +142,23 @@ def test_no_sample_for_much_longer_than_usual_is_a_stall_by_our_clock() -> None:
     assert log.round(lines(range(1100, 1110), stamped=True)) == []
 
 
+def test_samples_that_came_since_the_last_look_are_no_stall_though_the_servers_clock_is_behind() -> None:
+    log, behind = Log(), 40 * 60.0
+    log.round(lines(range(1000, 1100), stamped=True), age=behind)
+    assert log.round(lines(range(1100, 1200), stamped=True), age=behind) == []
+    assert log.tail is not None
+    assert log.tail.stands[-1][0] - log.tail.stands[0][0] == 600
+    (found,) = log.round(b"still loading\n", age=behind)
+    assert "no sample for 10 min" in found.words
+
+
+def test_what_was_cut_short_holds_more_back() -> None:
+    log = Log()
+    log.content = lines(range(1, 20))
+    piece = TailBytes("1:2", len(log.content) + 50, 60.0, 0, log.content)
+    assert not read_on(None, piece, NOW).is_done
+
+
 def test_kinds_that_are_not_watched_are_not_told() -> None:
     log = Log()
     log.round(lines(range(1, 200)) + lines(range(200, 240), lambda step: float("nan")))

@@ -152,6 +152,16 @@ class TestIsHanging:
         for now, size in ((10.0, None), (20.0, 5), (30.0, 5), (40.0, 3), (50.0, 3)):
             log = log.looked_at(size, now)
         assert (log.size_bytes, log.same_since) == (3, 40.0)
+        assert log.looked_at(3, 60.0, 5.0, 55.0).looked_at(3, 70.0, 1.0, 69.0).same_since == 70.0
+
+    def test_what_a_log_got_since_the_last_look_is_of_now_unless_that_look_is_long_past(self) -> None:
+        day = 86_400.0
+        log = LogGrowth("8", "/w/8.out", None, 0.0).looked_at(5, day, 7200.0, 0.0)
+        assert log.same_since == day - 7200
+        behind = log.looked_at(6, day + 600, 2400.0, 1.0)
+        assert behind.same_since == day + 600
+        assert behind.looked_at(7, 2 * day, 5 * 3600.0, 2.0).same_since == 2 * day - 5 * 3600
+        assert behind.looked_at(7, day + 1200, 5 * 3600.0, 2.0).same_since == day + 600
 
 
 class TestNodes:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import JobState
+from hpcdash.watch.ages import grown_at
 from hpcdash.watch.findings import Finding, Severity, job_words, shown
 from hpcdash.watch.rules.rows import rows_where
 from hpcdash.watch.settings import HangingWatch
@@ -21,18 +22,25 @@ UNSEEN = "cannot be seen"
 class LogGrowth:
     """A job's log: its size in bytes when it was last looked at (None: not there yet), and since when it has that.
 
-    `size_bytes` may shrink: a log that is written anew is written.
+    `size_bytes` may shrink: a log that is written anew is written. written_at: its time by its server's clock, which
+    tells that it was written, not when (None: not known). seen_at: when it was last looked at (None: never).
     """
 
     job_id: str
     path: str
     size_bytes: int | None
     same_since: float
+    written_at: float | None = None
+    seen_at: float | None = None
 
-    def looked_at(self, size_bytes: int | None, now: float) -> LogGrowth:
-        """The next state."""
-        since = self.same_since if size_bytes == self.size_bytes else now
-        return LogGrowth(self.job_id, self.path, size_bytes, since)
+    def looked_at(
+        self, size_bytes: int | None, now: float, age_seconds: float = 0.0, written_at: float | None = None
+    ) -> LogGrowth:
+        """The next state; `age_seconds` is what its server's clock says of when it was written."""
+        is_touched = self.written_at is not None and written_at is not None and written_at != self.written_at
+        is_same = self.seen_at is not None and size_bytes == self.size_bytes and not is_touched
+        since = self.same_since if is_same else grown_at(now, age_seconds, self.seen_at)
+        return LogGrowth(self.job_id, self.path, size_bytes, since, written_at, now)
 
 
 def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, now: float) -> list[Finding]:

@@ -1,0 +1,169 @@
+"""A cluster with more to look at than fits a round, that answers late, or whose file server's clock is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.backends.base import JobDetail, Query
+from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.config import settings_from_text
+from hpcdash.domain.schema import JOBS
+from hpcdash.errors import CommandError
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.stores.clock import SystemClock
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind, Snapshot
+from hpcdash.stores.watch_facts import MOST_FILES, MOST_TAILS, Asked, Facts, FileLook
+from hpcdash.stores.watch_judge import FRESH_SECONDS, Look
+from hpcdash.stores.watching import MOST_LOCATED, Watching
+from hpcdash.transport.local import LocalTransport
+from hpcdash.watch.tails import TailBytes
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+ROUND = 600.0
+HANGING = '[[watch.hanging]]\nname = "train"\nlimit_seconds = "30m"\n'
+
+
+class Clock(SystemClock):
+    epoch = NOW
+
+    def now(self) -> float:
+        return self.epoch
+
+
+class Busy(ClusterStore):
+    """Has `jobs` that run since two hours; `answer` gives what the login node tells, after `late_seconds`."""
+
+    def __init__(self, jobs: int, answer: Callable[[Asked], Facts] = lambda asked: Facts()) -> None:
+        self.ticking = Clock()
+        backends = (EmbeddedBackend(("false",)),)
+        budget = CommandBudget(100_000)
+        super().__init__("here", LocalTransport(), backends, clock=self.ticking, budget=budget, user="ada")
+        started = datetime.fromtimestamp(NOW - 2 * HOUR, UTC)
+        rows = [
+            {**dict.fromkeys(JOBS.names), "id": str(number), "name": "train", "user": "ada", "state": "running"}
+            | {"started_at": started, "_tasks": 1}
+            for number in range(1, jobs + 1)
+        ]
+        self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, pa.Table.from_pylist(rows, JOBS), NOW)
+        self.answer = answer
+        self.late_seconds = 0.0
+        self.located: list[str] = []
+
+    async def open(self) -> None:
+        return None
+
+    async def fetch(self, kind: Kind) -> Snapshot:
+        return self.snapshots[kind]
+
+    async def ask(self, query: Query[Any]) -> Any:
+        self.ticking.epoch += self.late_seconds
+        return self.answer(query.parse.keywords["asked"])  # type: ignore[attr-defined]
+
+    async def fetch_detail(self, job_id: str) -> JobDetail:
+        self.located.append(job_id)
+        raise CommandError("not yours")
+
+
+def watching(store: Busy, text: str) -> Watching:
+    return Watching(store, settings_from_text(text, Path("/c.toml")).watch)
+
+
+async def look(watch: Watching) -> Look:
+    found = await watch.look()
+    assert isinstance(watch.store.clock, Clock)
+    watch.store.clock.epoch += ROUND
+    return found
+
+
+def silent(asked: Asked) -> Facts:
+    return Facts({path: FileLook(10, 5000.0, NOW - 5000) for path in asked.files})
+
+
+async def test_what_took_long_to_answer_counts_as_of_now() -> None:
+    store = Busy(1, silent)
+    store.late_seconds = FRESH_SECONDS + 1
+    found = await look(watching(store, HANGING + 'log = "/l/{id}"'))
+    assert [one.rule for one in found.findings] == ["is-hanging"]
+    assert "has not grown for 1 h 23 min" in found.findings[0].words
+    assert found.unknown == set()
+
+
+async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wait_are_counted() -> None:
+    jobs = MOST_FILES + 50
+    watch = watching(Busy(jobs, silent), HANGING + 'log = "/l/{id}"')
+    hung = set()
+    for _ in range(2):
+        found = await look(watch)
+        assert found.problems == [
+            "the logs of 50 more jobs wait for their turn: whether they grow is looked at of 200 logs in one round"
+        ]
+        hung |= {one.subject for one in found.findings}
+    assert len(hung) == jobs
+
+
+async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_together() -> None:
+    watch = watching(Busy(MOST_FILES, silent), HANGING)
+    watch.state.logs_of = {str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MOST_FILES + 1)}
+    rounds = [{one.subject for one in (await look(watch)).findings} for _ in range(2)]
+    assert [len(one) for one in rounds] == [MOST_FILES // 2] * 2
+    assert not rounds[0] & rounds[1]
+
+
+async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_their_turn() -> None:
+    missing = {f"/l/{one}" for one in range(1, MOST_TAILS + 1)}
+
+    def some(asked: Asked) -> Facts:
+        there = [one.path for one in asked.tails if one.path not in missing]
+        return Facts(tails={path: TailBytes("1:1", 9, 0.0, 0, b"loss 2.5\n") for path in there})
+
+    watch = watching(Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
+    first = await look(watch)
+    assert first.problems == [f"4 more logs of trainings wait for their turn: {MOST_TAILS} are read in one round"]
+    for _ in range(2):
+        await look(watch)
+    assert len(watch.state.tails) == 4
+
+
+async def test_jobs_that_cannot_be_located_do_not_keep_the_others_from_their_turn() -> None:
+    store = Busy(2 * MOST_LOCATED)
+    watch = watching(store, HANGING)
+    for _ in range(2):
+        await look(watch)
+    assert sorted(store.located, key=int) == [str(one) for one in range(1, 2 * MOST_LOCATED + 1)]
+
+
+@pytest.mark.parametrize("behind", [40 * 60.0, 0.0, 3 * HOUR])
+async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_one_that_stands_is_not(
+    behind: float,
+) -> None:
+    size, written = 0, NOW
+
+    def seen(asked: Asked) -> Facts:
+        age = max(0.0, store.ticking.epoch - written + behind)
+        return Facts({path: FileLook(size, age, written - behind) for path in asked.files})
+
+    store = Busy(1, seen)
+    watch = watching(store, HANGING + 'log = "/l/{id}"')
+    await look(watch)
+    for _ in range(3):
+        size, written = size + 100, store.ticking.epoch
+        assert (await look(watch)).findings == []
+    words = [[one.words for one in (await look(watch)).findings] for _ in range(4)]
+    # The last growth was seen at most a round late.
+    assert words[0] == []
+    assert "has not grown for" in words[-1][0]
+
+
+async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_logs() -> None:
+    watch = watching(Busy(2, lambda asked: Facts(silent=("/l",))), HANGING + 'log = "/l/{id}"')
+    found = await look(watch)
+    assert found.problems == ["/l did not answer in time: is its file system there? Nothing in it was looked at"]
+    assert (found.findings, found.unknown) == ([], {"is-hanging//1", "is-hanging//2"})
