@@ -29,6 +29,8 @@ MOST_STANDS = 12
 OVERLAP_BYTES = 16 << 10
 # A log that was not written to for so long holds nothing back.
 QUIET_SECONDS = 5.0
+# A claimed pace that is so many times what was seen is another one.
+_CLEARLY = 1.5
 _LOSSES = ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy")
 _JUDGED = ("val", "eval", "test")
 
@@ -119,14 +121,18 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
 
 
 def course(tail: LogTail) -> Course | None:
-    """Where it stands; the pace as its log tells it, else as rounds saw it. None where its final step is not known."""
+    """Where it stands; the pace as its log tells it, else as rounds saw it. None where its final step is not known.
+
+    A log that claims to be clearly slower than it was seen to be is not believed; pauses only make what is seen slower.
+    """
     if tail.step is None or tail.last_step is None:
         return None
-    pace = tail.seconds_per_step
-    if pace is None and len(tail.stands) > 1:
+    claimed, seen = tail.seconds_per_step, None
+    if len(tail.stands) > 1:
         (begin, first), (end, last) = tail.stands[0], tail.stands[-1]
-        pace = (end - begin) / (last - first) if last > first and end > begin else None
-    return Course(tail.step, tail.last_step, pace)
+        seen = (end - begin) / (last - first) if last > first and end > begin else None
+    is_refuted = claimed is not None and seen is not None and claimed > _CLEARLY * seen
+    return Course(tail.step, tail.last_step, seen if claimed is None or is_refuted else claimed)
 
 
 def _header(head: bytes, patterns: Sequence[str]) -> list[str]:

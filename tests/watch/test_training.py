@@ -195,3 +195,10 @@ def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
     found = course(log.tail)
     assert found is not None
     assert found.seconds_per_step == 3.5
+    # 100 steps of 60 s each would not have come in two minutes.
+    claims = b"".join(b"iteration %d/5000 | loss 2.0 | iteration time (s): 60\n" % step for step in range(200, 300))
+    log.round(claims, seconds=120)
+    found = course(log.tail)
+    assert found is not None
+    assert found.seconds_per_step is not None
+    assert found.seconds_per_step < 5
