@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +35,10 @@ MOST_ASKED = 12
 # What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
+# How often a history is asked again for a job that is as new as that, each time after twice as long.
+_MOST_TIMES = 6
+_NEW_SECONDS = 120.0
+_SOON_SECONDS = 1.0
 
 
 class TrainReader:
@@ -51,16 +57,14 @@ class TrainReader:
         self.told: dict[str, str] = {}
         self._changed = changed
         self._asked: set[str] = set()
-        # A history learns of a job a moment after it begins: what it does not know is asked once more.
-        self._missed: set[str] = set()
-        self._asked_twice: set[str] = set()
+        # A history learns of a job, and of how it was submitted, some moments after it begins: when and how often those
+        # were asked for of which it did not tell.
+        self._missed: dict[str, tuple[float, int]] = {}
 
     async def read(self) -> Train:
         """The train as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
         await self.store.open()
-        again = self._missed - self._asked_twice
-        self._asked -= again
-        self._asked_twice |= again
+        self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
         for attempt in range(MOST_ASKED + 1):
             train = await asyncio.to_thread(self._find, tables)
@@ -85,6 +89,16 @@ class TrainReader:
         self.train, self.notes = train, notes
         self._changed()
         return train
+
+    @property
+    def again_in_seconds(self) -> float | None:
+        """When to read again what a history could not tell yet; None where there is no such thing."""
+        due = [self._due_in(number) for number in self._missed]
+        return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
+
+    def _due_in(self, number: str) -> float:
+        asked_at, times = self._missed[number]
+        return asked_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
 
     async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
         """The owner's jobs in the queue and in the past, the freshest first, and why some are missing."""
@@ -152,16 +166,29 @@ class TrainReader:
         self._asked.update(map(number_of, job_ids))
         asked = (self.store.ask(backend.history_native_query(job_id)) for job_id in job_ids)
         for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            number = number_of(job_id)
             if isinstance(answer, NoSuchJob):
-                self._missed.add(number_of(job_id))
+                self._miss(number)
                 continue
             if isinstance(answer, HpcdashError):
                 return f"what jobs waited for is not known once they start: {answer.message}"
             if isinstance(answer, BaseException):
                 raise answer
-            if (text := _submitted_to_wait_for(answer)) is not None:
-                self.told[number_of(job_id)] = text
+            if (text := _submitted_to_wait_for(answer)) is None:
+                self._miss(number)
+            else:
+                self.told[number] = text
+                self._missed.pop(number, None)
         return ""
+
+    def _miss(self, number: str) -> None:
+        """Of a job that is long known nothing more is told later than the next time."""
+        _, times = self._missed.get(number, (0.0, 0))
+        rows = self.train.rows if self.train is not None else ()
+        moments = [row[key] for row in rows if number_of(row["id"]) == number for key in ("submitted_at", "started_at")]
+        newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
+        is_new = self.store.clock.now() - newest < _NEW_SECONDS
+        self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MOST_TIMES + 1)
 
 
 def _names_of(table: pa.Table, number: str) -> set[str]:

@@ -102,8 +102,10 @@ async def test_what_the_history_does_not_know_yet_is_asked_once_more(tmp_path: P
     transport.recent = [job("62", name="other", timeused="30:00")]
     reader = TrainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["62"]
+    assert reader.again_in_seconds == 1.0
     transport.knows = True
     assert await order(reader) == ["60", "61", "62"]
     transport.knows = False
     await reader.read()
     assert sorted(asked) == ["60", "61", "62", "62"]
+    assert reader.again_in_seconds is None

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from textual.app import ComposeResult
+from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
@@ -74,6 +75,8 @@ class TrainView(ReadTableView):
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
         self.reader = TrainReader(session.store, job_id, self._read_more)
+        # What a history could not tell yet is asked for later, though no list changes by then.
+        self._later: Timer | None = None
         self._made: tuple[Train, pa.Table] | None = None
         super().__init__(session, **rest)
 
@@ -194,6 +197,10 @@ class TrainView(ReadTableView):
     def show_read(self) -> None:
         self.reload()
         self._show_picture()
+        seconds = self.reader.again_in_seconds
+        if self._later is not None:
+            self._later.stop()
+        self._later = self.set_timer(seconds, self.read) if seconds is not None and self.is_live else None
 
     def _show_picture(self) -> None:
         if not self.is_live:
