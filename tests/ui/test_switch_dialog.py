@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hpcdash.errors import program_words
+from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Completed
@@ -333,8 +334,16 @@ DROPPED = {
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
 @pytest.mark.parametrize("scene", ["kill", "save", "unknown", "link", "dropped"])
 def test_a_switch_s_dialog_looks_as_it_did(
-    snap_compare: Any, transport: SwitchTransport, scene: str, size: tuple[int, int], tmp_path: Path, run: Path
+    snap_compare: Any,
+    transport: SwitchTransport,
+    scene: str,
+    size: tuple[int, int],
+    tmp_path: Path,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A poll that is answered before the dialog has looked brings no look more, one after it does.
+    monkeypatch.setattr(CommandBudget, "per_minute", 9)
     if scene == "unknown":
         transport.script = "#!/bin/bash\nsrun train\n"
     transport.told = {
