@@ -56,7 +56,6 @@ def draw(request: ChartRequest) -> Picture:
     heights = [request.height // down + (row < request.height % down) for row in range(down)]
     panels: list[PanelPlace] = []
     blocks: list[list[Line]] = []
-    newest: tuple[str, ...] = ()
     points = 0
     for at, name in enumerate(names):
         row, column = divmod(at, across)
@@ -66,8 +65,6 @@ def draw(request: ChartRequest) -> Picture:
         panels.append(panel.place)
         notes += [note for note in panel.notes if note not in notes]
         points = max(points, panel.points)
-        if at == 0:
-            newest = panel.newest
     lines: list[Line] = []
     for row in range(down):
         beside = blocks[row * across : (row + 1) * across]
@@ -76,7 +73,7 @@ def draw(request: ChartRequest) -> Picture:
             for part in parts[1:]:
                 joined += [(" " * _GAP, ""), *part]
             lines.append(tuple(joined))
-    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), newest, points, axis, request.axes)
+    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), points, axis, request.axes)
 
 
 class _Panel:
@@ -111,9 +108,6 @@ class _Panel:
         self.points = max((curve.places for curve in self._curves), default=0)
         first = next((curve for curve in self._curves if len(curve.series)), None)
         self.smoothing = smoothing_words(state.smoothing, first.smoothing if first is not None else None)
-        self.newest = tuple(
-            number_words(float(curve.series.values[-1])) if len(curve.series) else "–" for curve in self._curves
-        )
         self.notes = self._notes()
 
     def _notes(self) -> list[str]:

@@ -17,7 +17,7 @@ from hpcdash.logs.joined import SAMPLES, JoinedRun, Series
 from hpcdash.logs.metric_meaning.eta import eta_of
 from hpcdash.logs.metric_meaning.findings import Finding
 from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run, seconds_per_step
-from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
+from hpcdash.logs.metric_meaning.restarts import gap_seconds, lost_time_words, repeated_seconds
 from hpcdash.logs.metric_meaning.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
 from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau, find_stall
 from hpcdash.logs.metric_meaning.throughput import Pace
@@ -129,6 +129,7 @@ def words_of_course(run: JoinedRun, paces: tuple[Pace, ...], steps: Floats, fact
     """End and pace of a run in words; `steps` (n) are those it was at, in the order they were written."""
     step_seconds = seconds_per_step(paces)
     said = []
+    lost = run.lost_time()
     if facts.is_running and run.last_step is not None and step_seconds and steps.size:
         eta = eta_of(
             float(steps[-1]),
@@ -136,7 +137,8 @@ def words_of_course(run: JoinedRun, paces: tuple[Pace, ...], steps: Floats, fact
             step_seconds,
             facts.limit_seconds_left,
             facts.limit_seconds,
-            restart_seconds(run.lost_time()),
+            repeated_seconds(lost),
+            gap_seconds(lost),
             is_array=facts.is_array,
         )
         said += [eta.words] if eta is not None else []

@@ -120,7 +120,6 @@ class Picture:
     panels: tuple[PanelPlace, ...] = ()
     whole: Span = (nan, nan)
     notes: tuple[str, ...] = ()
-    newest: tuple[str, ...] = ()
     points: int = 0
     axis: str = ""
     axes: tuple[str, ...] = ()

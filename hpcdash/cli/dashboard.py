@@ -112,7 +112,14 @@ def run_app(
         notice=notice,
         tour=tour,
         tour_ended=tour_ended,
+        note_error=_noted if common.debug else lambda error: None,
     )
     app.run()
     if app.crash is not None:
         raise app.crash
+
+
+def _noted(error: Exception) -> Path | None:
+    from hpcdash.cli.main import log_traceback
+
+    return log_traceback(error)

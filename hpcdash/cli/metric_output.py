@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.spreadsheets import without_formulas
 from hpcdash.logs.joined import JoinedRun, Series
 from hpcdash.logs.series import MINUS_INF, NAN, PLUS_INF
 
@@ -88,9 +89,11 @@ def as_csv(run: JoinedRun, names: Sequence[str]) -> bytes:
 
 
 def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
-    """A wide table, or some rows of it that come after others."""
+    """A wide table, or some rows of it that come after others; no title is a formula to a spreadsheet."""
     out = io.BytesIO()
-    pa_csv.write_csv(table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed"))
+    pa_csv.write_csv(
+        without_formulas(table), out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed")
+    )
     return out.getvalue()
 
 

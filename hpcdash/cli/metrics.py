@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.log_output import colours_of
 from hpcdash.cli.log_tail import say
@@ -82,7 +84,19 @@ def run_metrics(
             say(f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; --format csv reads all")
         await asyncio.to_thread(output.write)
 
-    with_session(common, work)
+    async def guarded(session: ClusterSession) -> None:
+        try:
+            await work(session)
+        except (HpcdashError, OSError, click.Abort):
+            raise
+        except Exception as error:  # a log may hold anything
+            words = f"hpcdash could not read this: {type(error).__name__}: {error}"
+            where = (
+                "The traceback is in its log file." if common.debug else "--debug writes the traceback to its log file."
+            )
+            raise HpcdashError(words, where) from error
+
+    with_session(common, guarded)
 
 
 class _Output:

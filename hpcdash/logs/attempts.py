@@ -1,10 +1,10 @@
-"""Where in a log a new attempt begins: steps that go back; knows no file and no metric."""
+"""Where in a log a new attempt begins, and where only an epoch: steps that go back; knows no file and no metric."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
+from math import floor, inf, isfinite
 
 import numpy as np
 
@@ -26,22 +26,19 @@ class Attempt:
     stride: float = inf
 
 
-def goes_back(before: tuple[float, ...], after: tuple[float, ...]) -> bool:
-    """Whether `after` begins a new attempt: its step, or where either has none its epoch, is lower."""
-    if not (np.isnan(before[0]) or np.isnan(after[0])):
-        return after[0] < before[0]
-    return after[1] < before[1]
+def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
+    """The stretches of a batch with at least one sample, in its order: where the step (`row` 0) or the epoch (1) of a
+    sample is lower than that of the last sample before that has one, a new one begins.
 
-
-def attempts_in(batch: MetricBatch) -> list[Attempt]:
-    """The attempts of a batch with at least one sample, in its order."""
-    leading = batch.steps if not np.all(np.isnan(batch.steps)) else batch.epochs
+    Samples before the first one with a step (or epoch) are a stretch of their own: they belong to what is before them.
+    """
+    leading = (batch.steps, batch.epochs)[row]
     known = np.flatnonzero(~np.isnan(leading))
     back = known[1:][leading[known[1:]] < leading[known[:-1]]]
     if back.size > MAX_ATTEMPTS:  # as many as make them one; where exactly they begin is not asked any more
         back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
-    starts = np.concatenate(([0], back))
-    ends = np.concatenate((back, [batch.offsets.size]))
+    starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
+    ends = np.concatenate((starts[1:], [batch.offsets.size]))
     columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
     found = []
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -58,6 +55,67 @@ def attempts_in(batch: MetricBatch) -> list[Attempt]:
             )
         )
     return found
+
+
+def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[Attempt]:
+    """The stretches of two parts of a log that follow each other; `row` as in stretches_in."""
+    if not older or not newer:
+        return older + newer
+    if np.isnan(newer[0].last[row]):
+        older, newer = [*older[:-1], attempt_of([older[-1], newer[0]])], newer[1:]
+    if not newer or np.isnan(older[-1].last[row]) or newer[0].first[row] < older[-1].last[row]:
+        return older + newer
+    return [*older[:-1], attempt_of([older[-1], newer[0]]), *newer[1:]]
+
+
+def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[float] | None:
+    """How many steps were done before each stretch, where steps are counted within their epoch: they go back as the
+    epoch rises. None where they are not."""
+    is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
+    if not any(is_next):
+        return None
+    epochs = [floor(one.first[1]) if isfinite(one.first[1]) else None for one in stretches]
+    furthest = max(one.last[0] for one in stretches if one.last[0] == one.last[0])
+    # A number behind the step is its epoch's only where the steps reach about so far.
+    if steps_of_epoch is not None and furthest <= steps_of_epoch <= 2 * furthest:
+        begin = min(1, *(epoch for epoch in epochs if epoch is not None))
+        return [0.0 if epoch is None else float((epoch - begin) * steps_of_epoch) for epoch in epochs]
+    before = [0.0]
+    known = {} if epochs[0] is None else {epochs[0]: 0.0}
+    for index, is_risen in enumerate(is_next, 1):
+        epoch = epochs[index]
+        if epoch is None:
+            before.append(before[-1])
+            continue
+        if epoch not in known:
+            top = before[-1] + stretches[index - 1].last[0]
+            known[epoch] = top if is_risen else max((known[k] for k in known if k < epoch), default=0.0)
+        before.append(known[epoch])
+    return before
+
+
+def _is_next_epoch(older: Attempt, newer: Attempt) -> bool:
+    return newer.first[0] < older.last[0] and newer.first[1] > older.last[1]
+
+
+def attempts_of(stretches: list[Attempt], before: list[float] | None, row: int) -> list[Attempt]:
+    """The attempts that stretches make, each `before` so many steps on; `row` as in stretches_in."""
+    moved = [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)] if before else stretches
+    together: list[list[Attempt]] = []
+    for index, one in enumerate(moved):
+        is_first = index == 1 and np.isnan(stretches[0].last[row])
+        goes_on = before is not None and index > 0 and _is_next_epoch(stretches[index - 1], stretches[index])
+        if is_first or goes_on:
+            together[-1].append(one)
+        else:
+            together.append([one])
+    return without_overtaking([attempt_of(parts) if len(parts) > 1 else parts[0] for parts in together])
+
+
+def _moved(one: Attempt, steps: float) -> Attempt:
+    if not steps or np.isnan(one.first[0]):
+        return one
+    return replace(one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:]))
 
 
 def _least_stride(steps: Floats) -> float:

@@ -36,14 +36,6 @@ class ViewPoints:
     inf: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
 
-    def outline(self) -> tuple[Floats, Floats]:
-        """x and y of what to draw, at most three points a column: lowest, highest, last. All of it finite."""
-        alone = self.low == self.high
-        y = np.stack((np.where(alone, nan, self.low), np.where(alone, nan, self.high), self.last), axis=1).ravel()
-        x = np.repeat(self.x, 3)
-        shown = np.isfinite(y)
-        return x[shown], y[shown]
-
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:

@@ -9,31 +9,35 @@ import re
 from math import nan
 from typing import NamedTuple
 
+from hpcdash.logs.metric_counts import last_step_of, step_of
 from hpcdash.logs.metric_words import NUMBER, UNIT, Reading, number_of, seconds_of_line, sort_pairs, tidy_name
 
 # A cursor that goes up a line marks a bar below another; see metric_text.
 UP = "\x1f"
 _BAR = re.compile(
-    r"(?P<before>.{0,160}?) ?(?P<percent>\d{1,3})%\|(?P<drawn>[^|]{0,400})\| ?(?P<n>\d+)/(?P<of>\d+)(?P<exact> )"
-    r"\[(?P<inside>[^\]]{0,4000})\]?(?P<after>.*)"
+    r"(?P<before>.{0,160}?) ?(?P<percent>\d{1,3})%\|(?P<drawn>[^|]{0,400})\| ?"
+    r"(?P<n>\d{1,15})/(?P<of>\d{1,15})(?P<exact> )\[(?P<inside>[^\]]{0,4000})\]?(?P<after>.*)"
 )
-_EPOCH_OF_BAR = re.compile(r"\bepoch[ :=]*\[?(?P<epoch>\d+)(?P<of> ?/ ?\d+)?", re.IGNORECASE)
+_EPOCH_OF_BAR = re.compile(r"\bepoch[ :=]*\[?(?P<epoch>\d{1,15})(?!\d)(?P<of> ?/ ?\d+)?", re.IGNORECASE)
 _POSTFIX = re.compile(rf"(?:^|, ?)(?P<name>[^\W\d][^=,]{{0,79}})=(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)")
 _PER_STEP = re.compile(r"(?:it/s|s/it)(?:,|$)")
 _UNKNOWN_END = re.compile(r"\| ?\d+/\? \[\d")
 _RANKS_ONLY = re.compile(r"(?:\d{1,5}: ?|\[[^\]]{1,40}\]:? ?| )*")
 
-_KERAS_EPOCH = re.compile(r"(?:\d{1,5}: )?Epoch (?P<epoch>\d+)/\d+ ?")
+_KERAS_EPOCH = re.compile(r"(?:\d{1,5}: )?Epoch (?P<epoch>\d{1,15})/\d+ ?")
 _KERAS = re.compile(
-    r"(?:\d{1,5}: )? ?(?P<n>\d+)/(?P<of>\d+|Unknown) (?:\[[=>. ]*\]|[━╺╸ ]*(?=\d| -)|(?=-)) ?(?:- )?(?P<rest>.*)"
+    r"(?:\d{1,5}: )? ?(?P<n>\d{1,15})/(?P<of>\d{1,15}|Unknown) "
+    r"(?:\[[=>. ]*\]|[━╺╸ ]*(?=\d| -)|(?=-)) ?(?:- )?(?P<rest>.*)"
 )
 _KERAS_ITEM = re.compile(rf"(?:^|- )(?P<name>[^\W\d][\w/@. -]{{0,79}}?): (?P<number>{NUMBER})(?= |$)")
 
 _COMPOSER_HEAD = re.compile(
-    r".{0,160}?\[(?:epoch=(?P<epoch>\d+)[^\]\[]{0,40}\]\[)?batch=(?P<step>[\d,]+)/(?P<of>[\d,]+)\]: ?"
+    r".{0,160}?\[(?:epoch=(?P<epoch>\d{1,15})(?!\d)[^\]\[]{0,40}\]\[)?"
+    r"batch=(?P<step>\d[\d,]{0,18})/(?P<of>\d[\d,]{0,18})\]: ?"
 )
 _OLMO_HEAD = re.compile(
-    r".{0,160}?\[step=(?P<step>[\d,]+)(?:/(?P<of>[\d,]+))?(?:,epoch=(?P<epoch>\d+))?(?:,eta=[^\]]{1,40})?\] ?"
+    r".{0,160}?\[step=(?P<step>\d[\d,]{0,18})(?:/(?P<of>\d[\d,]{0,18}))?"
+    r"(?:,epoch=(?P<epoch>\d{1,15}))?(?:,eta=[^\]]{1,40})?\] ?"
 )
 _BODY = re.compile(
     rf"(?:\d{{1,5}}: ?)? (?:(?:Train|Eval) (?=[\w/.-]+: ))?(?P<name>[^\W\d][^=:]{{0,79}})(?:=|: )"
@@ -79,7 +83,7 @@ def read_bar(text: str) -> Bar | None:
     after = found["after"].strip(UP + " ")
     if not reading.values:
         return Bar(key, None, is_training, after)
-    step = reading.step if reading.step == reading.step else float(earlier * of + n)
+    step = reading.step if reading.step == reading.step else step_of(earlier * of + n)
     if epoch is not None:
         reading = reading._replace(epoch=float(epoch))
     return Bar((key[0] if epoch is not None else -1.0, n, of), reading._replace(step=step), is_training, after)
@@ -119,11 +123,11 @@ def read_block_head(text: str) -> Reading | None:
     return Reading(
         "block",
         {},
-        number_of(found["step"]),
+        step_of(number_of(found["step"])),
         float(epoch) if epoch else nan,
         nan,
         seconds_of_line(text),
-        int(of.replace(",", "")) if of else None,
+        last_step_of(of) if of else None,
     )
 
 

@@ -17,6 +17,7 @@ from hpcdash.logs.metric_bars import (
     read_keras,
     read_keras_epoch,
 )
+from hpcdash.logs.metric_counts import step_of
 from hpcdash.logs.metric_pairs import read_pairs
 from hpcdash.logs.metric_patterns import read_pattern
 from hpcdash.logs.metric_records import read_dict, read_header, read_json, read_row
@@ -27,6 +28,10 @@ from hpcdash.logs.metric_words import Reading, sort_pairs
 LOOK_BACK_BYTES = 8 << 20
 LONGEST_BLOCK_BYTES = 64 << 10
 _MOST_BLOCK_LINES = 512
+# A table whose columns change more often is none.
+MOST_HEADERS = 16
+# A bar or a dict, which other lines may belong to.
+_OTHER_SIGNS = re.compile(r"%\||/\?|\{'")
 
 
 class LineReader:
@@ -44,6 +49,8 @@ class LineReader:
         self.columns = columns
         self.csv_header = csv_header
         self.whole_from: int | None = None if is_cut else start
+        self.header_at: int | None = None
+        self.headers_left = MOST_HEADERS
         self._patterns = patterns
         self._start = start
         self._block: tuple[int, Reading] | None = None
@@ -74,10 +81,11 @@ class LineReader:
         for pattern in self._patterns:
             if (reading := read_pattern(pattern, text)) is not None:
                 return reading
-        if "%|" in text or "/?" in text or "{'" in text:
-            return None
-        if '{"' in text:
+        record, other = text.find('{"'), _OTHER_SIGNS.search(text)
+        if record >= 0 and (other is None or record < other.start()):
             return read_json(text)
+        if other is not None:
+            return None
         if read_block_line(text) or read_block_head(text) or read_keras(text) or read_keras_epoch(text) is not None:
             return None
         if self.csv_header is not None and (reading := read_row(text, self.csv_header)) is not None:
@@ -107,9 +115,16 @@ class LineReader:
             self._take_keras(*keras, offset)
         else:
             self.read_prose(offset)
-            if (header := read_header(text)) is not None:
-                self.csv_header = header
+            if self.headers_left > 0 and (header := read_header(text)) is not None:
+                self._take_header(header, offset)
         return None
+
+    def _take_header(self, header: tuple[str, ...], offset: int) -> None:
+        if header == self.csv_header:
+            return
+        self.headers_left -= 1
+        # Rows under a header that is not known any more say nothing.
+        self.csv_header, self.header_at = (header if self.headers_left else None), offset
 
     def read_prose(self, offset: int) -> None:
         """Take in a line that says nothing."""
@@ -206,7 +221,7 @@ class LineReader:
             return
         if self._block is not None or self._dict is not None:
             self.flush()
-        step = nan if of is None and epoch > 1 else float((epoch - 1) * (of or 0) + n)
+        step = nan if of is None and epoch > 1 else step_of((epoch - 1) * (of or 0) + n)
         bar = Bar((float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, "")
         self._repaint(bar, offset)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
+from hpcdash.logs.metric_counts import last_step_of, step_of
 from hpcdash.logs.metric_words import (
     NOT_FINITE,
     NUMBER,
@@ -25,29 +26,40 @@ from hpcdash.logs.metric_words import (
     tidy_name,
 )
 
-_WORD = r"[^\W\d][\w/.@%+-]*(?:\([^()=: ]{1,12}\))?"
+# Possessive and no longer than a name may be: a line of signs and letters costs no more than its length.
+_LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}+"
+_WORD = rf"{_LETTERS_OF_WORD}(?:\([^()=: ]{{1,12}}\))?"
+_OF = r"(?: ?/ ?(?P<of>\d[\d,]{0,18})(?![\w.]|,\d))?"
 # `lm loss: 2.34`, `lr=[5e-05]`, `elapsed time per iteration (ms): 12`.
 _SIGNED = re.compile(
-    rf"(?<![\w.@])(?<!\d:)(?P<name>{_WORD}(?: (?:[^\W\d][\w/.@%+-]*|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=] ?\[{{0,2}}"
-    rf"(?P<number>{NUMBER})(?: ?/ ?(?P<of>\d[\d,]*)(?![\w.]))?{UNIT}"
+    rf"(?<![\w.@])(?<!\d:)(?P<name>{_WORD}(?: (?:{_LETTERS_OF_WORD}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=] ?\[{{0,2}}"
+    rf"(?P<number>{NUMBER}){_OF}{UNIT}"
 )
 # `loss 3.2100,` between signs that part a line; and step words and `loss` anywhere.
 _SPACED = re.compile(
     rf"(?:^|[|,;:\]]|(?<= -)|(?<=\))) ?(?P<name>{_WORD}(?: {_WORD}){{0,2}}) (?P<number>{NUMBER})"
-    rf"(?: ?/ ?(?P<of>\d[\d,]*)(?![\w.]))?{UNIT} ?(?=$|[|,;(]| - |:(?!\d))"
+    rf"{_OF}{UNIT} ?(?=$|[|,;(]| - |:(?!\d))"
 )
 _LOOSE = re.compile(
     rf"(?<![\w.@-])(?P<name>{STEP_WORD}|epoch|(?:train_|val_|valid_)?(?:loss|acc|accuracy|ppl)|lr|Acc@\d) "
-    rf"(?P<number>{NUMBER})(?: ?/ ?(?P<of>\d[\d,]*)(?![\w.]))?{UNIT}",
+    rf"(?P<number>{NUMBER}){_OF}{UNIT}",
     re.IGNORECASE,
 )
 # Epoch: [0][ 10/5005] of PyTorch's ImageNet example; Train Epoch: 1 [6400/60000 (11%)] of its MNIST example.
-_EXAMPLE = re.compile(r"\bEpoch:? \[? ?(?P<epoch>\d+)\]? ?\[ ?(?P<n>\d+) ?/ ?(?P<of>\d+)(?: \([\d.]+%\))?\]")
-_EPOCH_OF = re.compile(r"\bepoch:? ?\[?(?P<epoch>\d+) ?/ ?\d+", re.IGNORECASE)
-_CALL = re.compile(r"[A-Za-z_]\w*\([a-z_]\w*=")
+_EXAMPLE = re.compile(
+    r"\bEpoch:? \[? ?(?P<epoch>\d{1,15})\]? ?\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})(?: \([\d.]+%\))?\]"
+)
+# Epoch [1/5], Step [100/600], Loss: 2.2 of the PyTorch tutorials: a step within its epoch.
+_TUTORIAL = re.compile(
+    r"\bEpoch:? ?\[ ?(?P<epoch>\d{1,15}) ?/ ?\d+\],? ?(?:Step|Batch|Iter|Iteration):? ?"
+    r"\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})\]",
+    re.IGNORECASE,
+)
+_EPOCH_OF = re.compile(r"\bepoch:? ?\[?(?P<epoch>\d{1,15}) ?/ ?\d+", re.IGNORECASE)
+_CALL = re.compile(r"\b[A-Za-z_]\w*+\([a-z_]\w*+=")
 _HINT = re.compile(r"step|iter|update|batch|\bit[ :=]|epoch", re.IGNORECASE)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
-_ADDRESS = re.compile(r"\w+://\S*")
+_ADDRESS = re.compile(r"\b\w++://\S*")
 # `loss nan lr 0.001`: a word that is a value.
 _VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
 _LETTERS = re.compile(r"[^\W\d_]")
@@ -99,7 +111,8 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
 
 
 def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) -> Reading | None:
-    example = _EXAMPLE.search(text)
+    tutorial = _TUTORIAL.search(text)
+    example = tutorial or _EXAMPLE.search(text)
     pairs: list[tuple[str, float]] = []
     last_step: int | None = None
     best: tuple[int, str | None] | None = None
@@ -111,15 +124,15 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         value = number_of(words.get(found.end("number"), found["number"]), found["unit"])
         if rank is not None and is_step(value) and (best is None or rank < best[0]):
             best = (rank, of)
-            last_step = int(of.replace(",", "")) if of else last_step
+            last_step = last_step_of(of) if of else last_step
         elif of and rank is None and name.lower() != "epoch":
             continue
         pairs.append((name, value))
     reading = sort_pairs("pairs", pairs, seconds_of_line(text))
     if example:
         epoch, n, of = int(example["epoch"]), int(example["n"]), int(example["of"])
-        from_one = example[0].startswith("Epoch: ") and "[" not in example[0][:8]
-        return reading._replace(step=float((epoch - from_one) * of + n), epoch=float(epoch))
+        from_one = tutorial is not None or (example[0].startswith("Epoch: ") and "[" not in example[0][:8])
+        return reading._replace(step=step_of(max(epoch - from_one, 0) * of + n), epoch=float(epoch))
     if best is None:
         return None
     if best[0] == step_rank("batch") and best[1]:
@@ -127,7 +140,7 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         total = int(best[1].replace(",", ""))
         counted = _EPOCH_OF.search(text)
         epoch = int(counted["epoch"]) - 1 if counted else (int(reading.epoch) if is_step(reading.epoch) else 0)
-        return reading._replace(step=max(epoch, 0) * total + reading.step)
+        return reading._replace(step=step_of(max(epoch, 0) * total + reading.step))
     return reading if last_step is None else reading._replace(last_step=last_step)
 
 

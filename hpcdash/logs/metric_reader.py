@@ -6,7 +6,7 @@ Lines of a shape that was seen before are read many at once, all others carefull
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class MetricReader:
     `patterns` are a person's own regular expressions (see metric_patterns; raises ConfigError naming a bad one).
     Reading begins at the offset `at`; where that may be in the middle of something (`is_cut`, by default everywhere but
     at 0), samples are given only from `whole_from` on. `csv_header` names the columns of a CSV whose header stands
-    before `at`.
+    before `at`. `names` are metrics that are known already: they count for the most that there may be.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class MetricReader:
         at: int = 0,
         is_cut: bool | None = None,
         csv_header: Sequence[str] | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         cut = at > 0 if is_cut is None else is_cut
-        self._columns = SampleColumns()
+        self._columns = SampleColumns(names)
         header = tuple(csv_header) if csv_header else None
         self._lines = LineReader(self._columns, compile_patterns(patterns), at, is_cut=cut, csv_header=header)
         self._position = at
@@ -74,6 +75,11 @@ class MetricReader:
     def csv_header(self) -> tuple[str, ...] | None:
         """The columns of the last header of a CSV, to be given to `read_stretch`."""
         return self._lines.csv_header
+
+    @property
+    def header_at(self) -> int | None:
+        """Where the last line stands that changed `csv_header`, None where none did."""
+        return self._lines.header_at
 
     def feed(self, content: bytes, *, is_end: bool = False) -> MetricBatch:
         """The samples that are certain after these bytes; `is_end`: nothing follows, what is open is closed.
@@ -120,18 +126,25 @@ class MetricReader:
         """Take in complete lines, the first of which begins at `begin`."""
         lines, starts = plain_lines(content)
         offsets = starts + begin
+        is_hinted: list[bool] = []
         while lines:
-            taken = self._read_some(lines, offsets)
-            lines, offsets = lines[taken:], offsets[taken:]
+            rest, blocks = self._fitting(lines, offsets)
+            if len(rest) == len(lines) and not is_hinted:
+                is_hinted = self._hinted(lines)
+            hinted = is_hinted if len(rest) == len(lines) else self._hinted([lines[index] for index in rest])
+            taken = self._read_some(lines, offsets, rest, blocks, hinted)
+            lines, offsets, is_hinted = lines[taken:], offsets[taken:], is_hinted[taken:]
 
-    def _read_some(self, lines: list[bytes], offsets: Integers) -> int:
+    def _read_some(
+        self, lines: list[bytes], offsets: Integers, rest: Sequence[int], blocks: list[Block], hinted: list[bool]
+    ) -> int:
         """Take in lines up to the end, or to the one that taught something about those that follow: how many."""
-        rest, blocks = self._fitting(lines, offsets)
-        hinted = self._hinted([lines[index] for index in rest])
         if blocks and (header := self._first_header(lines, rest, hinted)) is not None:
             # What follows is read under another header.
             if header:
-                return self._read_some(lines[:header], offsets[:header])
+                rest, blocks = self._fitting(lines[:header], offsets[:header])
+                hinted = self._hinted([lines[index] for index in rest])
+                return self._read_some(lines[:header], offsets[:header], rest, blocks, hinted)
             self._careful(lines[0], int(offsets[0]))
             return 1
         taught = self._lessons
@@ -185,9 +198,13 @@ class MetricReader:
         return hinted.tolist()
 
     def _first_header(self, lines: list[bytes], rest: Sequence[int], hinted: list[bool]) -> int | None:
+        if self._lines.headers_left <= 0:
+            return None
         for index, is_hinted in zip(rest, hinted, strict=True):
-            if is_hinted and b"," in lines[index] and read_header(lines[index].decode("utf-8", "replace").rstrip(" ")):
-                return index
+            if is_hinted and b"," in lines[index]:
+                header = read_header(lines[index].decode("utf-8", "replace").rstrip(" "))
+                if header is not None and header != self._lines.csv_header:
+                    return index
         return None
 
     def _careful(self, line: bytes, offset: int) -> None:

@@ -1,12 +1,12 @@
 """Gathers samples into the columns of a MetricBatch, within bounds. Knows no format and no bytes.
 
 A log may name any number of things: beyond MOST_METRICS names, and MOST_LOSSES of those with `loss` in them, new ones
-are left out. The bound is a reader's, not a batch's.
+are left out. The bound is a reader's and a log's, not a batch's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +34,8 @@ class Block(NamedTuple):
 class SampleColumns:
     """Samples since the last `take`."""
 
-    def __init__(self) -> None:
-        self._names: set[str] = set()
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
         self._blocks: list[Block] = []
         self._offsets: list[int] = []
         self._readings: list[Reading] = []
@@ -96,10 +96,15 @@ class SampleColumns:
     def _is_wanted(self, name: str) -> bool:
         if name in self._names:
             return True
-        if len(self._names) >= (MOST_LOSSES if "loss" in name.lower() else MOST_METRICS):
+        if not has_room(name, len(self._names)):
             return False
         self._names.add(name)
         return True
+
+
+def has_room(name: str, count: int) -> bool:
+    """Whether a new name may come to so many."""
+    return count < (MOST_LOSSES if "loss" in name.lower() else MOST_METRICS)
 
 
 def _end(block: Block) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -282,6 +283,8 @@ def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) 
         value = reading.values[role[1:]] if role[0] == "=" else getattr(reading, role)
         written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
         scale = value / written if written else 0.0
+        if not isfinite(scale):
+            return None
         scale = float(round(scale))
         if scale not in (1.0, 1e3, 1e6, 1e9) or not _same(value, written * scale):
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from math import isfinite, nan
+from math import floor, isfinite, nan
 from typing import NamedTuple
 
 LONGEST_NAME = 80
@@ -77,6 +77,13 @@ _KNOWN = re.compile(
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|cc?|cpp|cu|cuh|h|hpp|rs|go|jl|f90)$")
 _LEVEL = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|NOTICE|TRACE)\b ?[-:]? ?")
 _NAME_ENDS = " \t'\"-:;,|>*#"
+# Seconds, milliseconds, microseconds, nanoseconds.
+_TIME_SCALES = (1.0, 1e3, 1e6, 1e9)
+# Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little behind.
+_ZONE_STEP, _MOST_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
+_YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0
+# No epoch and no count of tokens is so large; sums and differences of what is smaller stay finite.
+_FARTHEST = 2.0**63
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 STAMP = re.compile(
@@ -133,9 +140,33 @@ def seconds_of_line(text: str) -> float:
     return nan if found is None else stamp_seconds(found)
 
 
+def newest_stamp(text: str) -> tuple[float, bool] | None:
+    """Of the last line that begins with a time that time, as `seconds_of_line` gives it, and whether it bears a zone;
+    None where no line does."""
+    for line in reversed(text.splitlines()):
+        if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(seconds := stamp_seconds(found)):
+            return seconds, found[11] is not None
+    return None
+
+
+def zone_behind_seconds(stamped_at: float, modified_at: float) -> float:
+    """How far a zone is behind UTC (negative: ahead), as a stamp without a zone counts as UTC and a file was modified
+    soon after its last stamp: whole quarters of an hour; 0 of what no zone is."""
+    behind = _ZONE_STEP * floor((modified_at - stamped_at + _CLOCKS_APART) / _ZONE_STEP)
+    return behind if -_MOST_ZONE <= behind <= _MOST_ZONE else 0.0
+
+
+def epoch_seconds(value: float) -> float:
+    """Epoch seconds of a time in seconds, milli-, micro- or nanoseconds, told apart by its size; nan of one that is not
+    between the years 2000 and 2100."""
+    return next((value / scale for scale in _TIME_SCALES if _YEAR_2000 <= value / scale < _YEAR_2100), nan)
+
+
 def stamp_seconds(found: re.Match[str]) -> float:
-    """Epoch seconds of what STAMP matched, nan where there is no such day."""
+    """Epoch seconds of what STAMP matched, nan where there is no such day between the years 2000 and 2100."""
     year, _, month, _, day, _, hour, minute, second, fraction, zone = found.groups()
+    if not 2000 <= int(year) < 2100:
+        return nan
     try:
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:
@@ -160,11 +191,12 @@ def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float
             if is_step(value) and rank < best:
                 step, best = value, rank
         elif key in _EPOCH_WORDS:
-            epoch = value
+            epoch = value if abs(value) < _FARTHEST else epoch
         elif key in _TOKEN_WORDS:
-            tokens = value
+            tokens = value if abs(value) < _FARTHEST else tokens
         elif key in _TIME_WORDS and value > 1e9:
-            time = value if value < 1e11 else value / 1000
+            seconds = epoch_seconds(value)
+            time = seconds if isfinite(seconds) else time
         elif key in _LAST_STEP_WORDS:
             last_step = int(value) if is_step(value) else last_step
         elif key not in _NO_METRICS:

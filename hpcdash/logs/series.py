@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcdash.logs.attempts import MAX_ATTEMPTS, Attempt, attempt_of, attempts_in, goes_back, without_overtaking
+from hpcdash.logs.attempts import (
+    MAX_ATTEMPTS,
+    Attempt,
+    attempt_of,
+    attempts_of,
+    put_together,
+    steps_before,
+    stretches_in,
+)
 from hpcdash.logs.cells import (
     AXES,
     CELL_ROWS,
@@ -30,6 +38,7 @@ from hpcdash.logs.cells import (
     Table,
     cells_of_points,
 )
+from hpcdash.logs.metric_samples import has_room
 from hpcdash.logs.metrics import Floats, Integers, MetricBatch, Points
 
 __all__ = ["CELLS", "EXACT_POINTS", "MINUS_INF", "NAN", "PLUS_INF", "Attempt", "Kept", "MetricLog", "Strip"]
@@ -88,11 +97,13 @@ class MetricLog:
         self._cells: dict[str, Cells] = {}
         self._exact = 0
         self._read = 0
-        self._attempts: list[Attempt] = []
+        # Stretches whose steps ascend, of a log without steps their epochs.
+        self._stretches: list[Attempt] = []
+        self._leading = 1
         self._one_attempt = False
-        self._told: tuple[int, tuple[Attempt, ...]] = 0, ()
+        self._told: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
         self._ends: tuple[float, float] | None = None
-        self.last_step: int | None = None
+        self._last_step: int | None = None
         self.version = 0
 
     @property
@@ -101,12 +112,26 @@ class MetricLog:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """In the order of the log. Lines of several ranks that overtake each other are no attempt. After 1000
-        beginnings attempts are no longer told apart: one."""
+        """In the order of the log. Lines of several ranks that overtake each other are no attempt, nor is the next
+        epoch where steps are counted within theirs: these count on. After 1000 beginnings attempts are no longer told
+        apart: one."""
+        return self._tell()[0]
+
+    def _tell(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
         if self._told[0] != self.version:
-            told = [attempt_of(self._attempts)] if self._one_attempt else without_overtaking(self._attempts)
-            self._told = self.version, tuple(told)
-        return self._told[1]
+            before = None
+            if self._one_attempt:
+                told = [attempt_of(self._stretches)]
+            else:
+                before = steps_before(self._stretches, self._last_step) if self._leading == 0 else None
+                told = attempts_of(self._stretches, before, self._leading)
+            self._told = self.version, tuple(told), before
+        return self._told[1:]
+
+    @property
+    def last_step(self) -> int | None:
+        """The final step that the log names; None where that is only its epoch's."""
+        return self._last_step if self._last_step is None or self._tell()[1] is None else None
 
     @property
     def kept(self) -> Kept:
@@ -116,21 +141,25 @@ class MetricLog:
 
     def axes(self) -> tuple[str, ...]:
         """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is always there."""
-        has = [any(not np.isnan(attempt.first[i]) for attempt in self._attempts) for i in range(4)]
+        has = [any(not np.isnan(attempt.first[i]) for attempt in self._stretches) for i in range(4)]
         return (*(name for name, known in zip(AXES, has, strict=True) if known), "point")
+
+    def places(self, name: str) -> int:
+        """How many points and cells of a metric are kept; 0 of one that it does not have."""
+        return len(self._points[name]) + len(self._cells[name].table) if name in self._points else 0
 
     def append(self, batch: MetricBatch) -> None:
         """Adds what stands behind everything that was read; samples that were read before are left out."""
         if batch.last_step is not None:
-            self.last_step = batch.last_step
+            self._last_step = batch.last_step
         if self._ends is not None and batch.offsets.size and batch.offsets[0] <= self._ends[1]:
             batch = _part(batch, int(np.searchsorted(batch.offsets, self._ends[1], side="right")), batch.offsets.size)
         self._add(batch, behind=True)
 
     def prepend(self, batch: MetricBatch) -> None:
         """Adds what stands before everything that was read; samples that were read before are left out."""
-        if self.last_step is None:
-            self.last_step = batch.last_step
+        if self._last_step is None:
+            self._last_step = batch.last_step
         if self._ends is not None and batch.offsets.size and batch.offsets[-1] >= self._ends[0]:
             batch = _part(batch, 0, int(np.searchsorted(batch.offsets, self._ends[0])))
         self._add(batch, behind=False)
@@ -142,7 +171,7 @@ class MetricLog:
         kept._samples = copy(self._samples)
         kept._points = {name: copy(table) for name, table in self._points.items()}
         kept._cells = {name: cells.snapshot() for name, cells in self._cells.items()}
-        kept._attempts = list(self._attempts)
+        kept._stretches = list(self._stretches)
         return kept
 
     def strip(self, name: str, attempt: int) -> Strip:
@@ -161,12 +190,27 @@ class MetricLog:
             at = int(ids[0]) - self._first_sample
             axes = samples[1:_POINTS, at : at + ids.size]
         else:
-            axes = samples[1:_POINTS, ids.astype(np.int64) - self._first_sample]
+            axes = samples[1:_POINTS, at := ids.astype(np.int64) - self._first_sample]
+        before = self._tell()[1]
+        if before is not None:
+            where = samples[_OFFSET, slice(at, at + ids.size) if isinstance(at, int) else at]
+            axes = self._counted_on(axes, where, before)
+            cells = cells.copy()
+            cells[FIRST:LAST] = self._counted_on(cells[FIRST:LAST], cells[0], before)
+            cells[LAST:LOW] = self._counted_on(cells[LAST:LOW], cells[0], before)
         return _strip(cells, axes, values)
+
+    def _counted_on(self, axes: Floats, offsets: Floats, before: list[float]) -> Floats:
+        """The axes (4, n) of samples at `offsets`, their steps with those of the epochs before."""
+        begins = [stretch.offset for stretch in self._stretches]
+        moved = axes.copy()
+        moved[0] += np.array(before)[np.searchsorted(begins, offsets, side="right") - 1]
+        return moved
 
     def _add(self, batch: MetricBatch, behind: bool) -> None:
         if not batch.offsets.size:
             return
+        batch = self._bounded(batch)
         self.version += 1
         self._note_attempts(batch, behind)
         first, last = float(batch.offsets[0]), float(batch.offsets[-1])
@@ -180,6 +224,16 @@ class MetricLog:
         if self._exact_offset:
             for cells in self._cells.values():
                 cells.keep_within(self._most_cells_each, self._attempt_offsets())
+
+    def _bounded(self, batch: MetricBatch) -> MetricBatch:
+        """The batch without the metrics that are more than a log may have."""
+        names = set(self._points)
+        for name in batch.metrics:
+            if name not in names and has_room(name, len(names)):
+                names.add(name)
+        if names.issuperset(batch.metrics):
+            return batch
+        return replace(batch, metrics={name: points for name, points in batch.metrics.items() if name in names})
 
     def _add_samples(self, batch: MetricBatch, behind: bool) -> None:
         self._read += sum(points.values.size for points in batch.metrics.values())
@@ -235,25 +289,30 @@ class MetricLog:
                 kept.keep_within(self._most_cells_each, starts)
 
     def _note_attempts(self, batch: MetricBatch, behind: bool) -> None:
-        found = attempts_in(batch)
-        older, newer = (self._attempts, found) if behind else (found, self._attempts)
-        if older and newer and not goes_back(older[-1].last, newer[0].first):
-            newer = [attempt_of([older[-1], newer[0]]), *newer[1:]]
-            older = older[:-1]
-        if behind:
-            del self._attempts[len(older) :]
-            self._attempts += newer
-        else:
-            self._attempts = older + newer
-        if len(self._attempts) > MAX_ATTEMPTS:
+        if self._leading and not bool(np.isnan(batch.steps).all()):
+            # Where there are steps epochs begin no attempt.
+            self._leading, self._one_attempt = 0, False
+            if self._stretches:
+                self._stretches = [attempt_of(self._stretches)]
+                self._refold()
+        found = stretches_in(batch, self._leading)
+        begins = {stretch.offset for stretch in self._stretches[1:]}
+        older, newer = (self._stretches, found) if behind else (found, self._stretches)
+        self._stretches = put_together(older, newer, self._leading)
+        if not begins.issubset(stretch.offset for stretch in self._stretches):
+            self._refold()
+        if len(self._stretches) > MAX_ATTEMPTS:
             if not self._one_attempt:
                 self._one_attempt = True
-                for cells in self._cells.values():
-                    cells.refold(self._attempt_offsets())
+                self._refold()
             # The first and the last are enough to go on, however many there are.
-            self._attempts = [attempt_of(self._attempts[:-1]), self._attempts[-1]]
-        elif self._one_attempt and len(self._attempts) > 2:
-            self._attempts = [attempt_of(self._attempts[:-1]), self._attempts[-1]]
+            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+        elif self._one_attempt and len(self._stretches) > 2:
+            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+
+    def _refold(self) -> None:
+        for cells in self._cells.values():
+            cells.refold(self._attempt_offsets())
 
     @property
     def _most_cells_each(self) -> int:
@@ -263,7 +322,7 @@ class MetricLog:
         """Where each attempt begins, for cells not to hold points of two of them."""
         if self._one_attempt:
             return np.empty(0, dtype=np.int64)
-        return np.array([attempt.offset for attempt in self._attempts], dtype=np.int64)
+        return np.array([attempt.offset for attempt in self._stretches], dtype=np.int64)
 
 
 def _chunk_begins(count: int, behind: bool) -> range | list[int]:

@@ -80,6 +80,8 @@ class LossTails:
         self._looks: dict[tuple[str, str], str] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
+        # What went wrong with files at the last look, by job.
+        self.failures: dict[str, Exception] = {}
 
     def tail(self, job_id: str) -> LossTail | None:
         """What is known of a job; None where its log was not read yet."""
@@ -91,6 +93,7 @@ class LossTails:
 
         Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next round tries again.
         """
+        self.failures.clear()
         rows = rows[:MOST_JOBS]
         try:
             await self._locate(rows)
@@ -133,12 +136,20 @@ class LossTails:
         """Job, file, its look and its tail, of each file that is another now. Runs in a thread."""
         token = answer.argv[4].encode()
         return [
-            (*wanted[number], piece.look, self._tail_of(piece))
+            (*wanted[number], piece.look, self._tail_of(wanted[number][0], piece))
             for number, piece in _pieces(token, answer.stdout)
             if piece.content is not None and number < len(wanted)
         ]
 
-    def _tail_of(self, piece: _Piece) -> LossTail:
+    def _tail_of(self, job_id: str, piece: _Piece) -> LossTail:
+        """One that is empty of a log that went wrong: it keeps nobody from the others."""
+        try:
+            return self._read_tail(piece)
+        except Exception as error:
+            self.failures[job_id] = error
+            return LossTail()
+
+    def _read_tail(self, piece: _Piece) -> LossTail:
         from hpcdash.logs.joined import joined
         from hpcdash.logs.metric_reader import MetricReader
         from hpcdash.logs.series import MetricLog

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from hpcdash.logs.metric_reader import LOOK_BACK_BYTES, MetricReader, read_stretch
+from hpcdash.logs.metric_reader import LOOK_BACK_BYTES, MetricReader
+from hpcdash.logs.metrics import MetricBatch
 from hpcdash.logs.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.stores.log_file import Chunk, LogFile, Look
 
@@ -20,12 +21,14 @@ FIRST_BYTES = 1 << 20
 HEAD_BYTES = 1 << 14
 NEW_BYTES = 4 << 20
 # Stretches backwards: the smallest and the largest, and how long one should take on the line.
-SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 2 << 20
+SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 16 << 20
 STRETCH_SECONDS = 0.5
 # No stretch needs to be longer than this to be placed.
 LONGEST_STRETCH = LOOK_BACK_BYTES + (1 << 20)
 # The last bytes that were read tell whether a file still is what it was.
 MARK_BYTES = 64
+# Further from the end of a stretch than this, a header without a row behind it is of no table.
+_LONGEST_HEADER_BYTES = 1 << 14
 # Of a file that was cut or replaced the last few are kept.
 MOST_OLDER = 3
 
@@ -65,7 +68,11 @@ class MetricSource:
         self._older: list[MetricLog] = []
         self._reader = MetricReader(self._patterns)
         self._read = _Read()
+        # Under which header the rows at the beginning of what was read were read.
         self._csv_header: tuple[str, ...] | None = None
+        # From where all is to be read again, forwards, because its rows are under another header; None: nowhere.
+        self._again_from: int | None = None
+        self._was_again = False
         # Grows whenever what was read is of another file than what comes.
         self._generation = 0
         self._stretch_bytes = FIRST_BYTES
@@ -161,6 +168,9 @@ class MetricSource:
         read, generation = self._read, self._generation
         if not read.begin or self.look.problem:
             return False
+        if self._again_from is not None:
+            async with self._forwards:
+                return await self._read_again()
         begin = max(0, read.begin - self._stretch_bytes)
         began = time.monotonic()
         chunk = await self._chunk("", begin, read.begin - begin)
@@ -169,6 +179,31 @@ class MetricSource:
             return False
         self._adapt(time.monotonic() - began, len(chunk.content))
         await asyncio.to_thread(self._take_before, chunk, read.begin, generation)
+        return True
+
+    async def _read_again(self) -> bool:
+        """Read forwards what was read under another header than its own, beside what is there until all of it is."""
+        begin, generation = self._again_from, self._generation
+        if begin is None:
+            return True
+        # Another header still: no third time.
+        begin = 0 if self._was_again else begin
+        reader, log = MetricReader(self._patterns, at=begin, is_cut=False), self._new_log()
+        at, until = begin, self._read.end
+        mark, identity = b"", self._read.identity
+        while at < until:
+            chunk = await self._chunk("", at, min(NEW_BYTES, until - at))
+            if not chunk.content or chunk.look.identity != identity or generation != self._generation:
+                return False
+            await asyncio.to_thread(lambda content: log.append(reader.feed(content)), chunk.content)
+            at, mark = chunk.end, (mark + chunk.content)[-MARK_BYTES:]
+        with self._lock:
+            if generation != self._generation:
+                return False
+            self._generation += 1
+            self._was_again, self._again_from = True, None
+            self._log, self._reader = log, reader
+            self._read = _Read(begin, at, mark, identity)
         return True
 
     async def finish(self, *, is_over: bool) -> bool:
@@ -185,7 +220,7 @@ class MetricSource:
         if seconds > 2 * STRETCH_SECONDS:
             self._stretch_bytes = max(SMALLEST_STRETCH, length // 2)
         elif seconds < STRETCH_SECONDS / 2 and length >= self._stretch_bytes:
-            self._stretch_bytes = max(length, min(2 * length, LARGEST_STRETCH))
+            self._stretch_bytes = max(length, min(4 * length, LARGEST_STRETCH))
 
     # -- taking in, in threads
 
@@ -205,6 +240,7 @@ class MetricSource:
         with self._lock:
             self._generation += 1
             self._log, self._reader, self._csv_header = log, reader, header
+            self._again_from, self._was_again = None, False
             begin = chunk.offset if is_longest and reader.whole_from is None else reader.whole_from
             self._read = _Read(begin, chunk.end, chunk.content[-MARK_BYTES:], chunk.look.identity)
             self._stretch_bytes = FIRST_BYTES
@@ -221,12 +257,17 @@ class MetricSource:
 
     def _take_before(self, chunk: Chunk, end: int, generation: int) -> None:
         content = chunk.content[: end - chunk.offset]
-        if chunk.offset == 0:
-            batch, whole_from = MetricReader(self._patterns).feed(content, is_end=True), 0
-        else:
-            batch, whole_from = read_stretch(content, chunk.offset, self._patterns, csv_header=self._csv_header)
+        with self._lock:
+            names, header = self._log.names, self._csv_header
+        of_stretch = header if chunk.offset else None
+        reader = MetricReader(self._patterns, at=chunk.offset, csv_header=of_stretch, names=names)
+        batch = reader.feed(content, is_end=True)
+        whole_from = end if reader.whole_from is None else reader.whole_from
         with self._lock:
             if generation != self._generation or self._read.begin != end:
+                return
+            if reader.csv_header != header and _is_table(reader, batch, end):
+                self._again_from = reader.header_at
                 return
             if whole_from >= end:
                 # Nothing in it could be placed: a longer stretch can.
@@ -253,3 +294,14 @@ class MetricSource:
             if self._log.names:
                 self._older = [*self._older, self._log][-MOST_OLDER:]
             self._log, self._read = self._new_log(), _Read()
+            self._again_from, self._was_again = None, False
+
+
+def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
+    """Whether rows follow the last header that a stretch up to `end` has: in it, or right behind it."""
+    header_at = reader.header_at
+    if header_at is None:
+        return False
+    if batch.offsets.size and batch.offsets[-1] > header_at:
+        return batch.format == "csv"
+    return end - header_at <= _LONGEST_HEADER_BYTES

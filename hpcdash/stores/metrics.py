@@ -8,28 +8,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.logs.joined import JoinedRun
 from hpcdash.logs.metric_patterns import compile_patterns
-from hpcdash.logs.series import CELLS, EXACT_POINTS, MetricLog
+from hpcdash.logs.series import CELLS, EXACT_POINTS
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS, LogFile, next_look_seconds
+from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS
 from hpcdash.stores.metric_files import NamedMetricsFiles
+from hpcdash.stores.metric_looks import (
+    COMMANDS_TO_OPEN,
+    QUIET_SECONDS,
+    SELDOM_SECONDS,
+    Place,
+    look_at,
+    may_grow,
+    next_look,
+    run_of,
+)
 from hpcdash.stores.metric_places import MetricPlaces, Row, locate_metrics
 from hpcdash.stores.metric_source import MetricSource
 from hpcdash.stores.metric_streams import run_of_streams
+from hpcdash.stores.stamped_file import StampedFile
 
 READS_AT_ONCE = 2
 # Between two changes that are told; while the past is read in, more.
 TOLD_SECONDS = 0.25
 TOLD_FILLING_SECONDS = 0.5
-# A log that waits for the line to come back, or is of a job that ended, is looked at so seldom.
-SELDOM_SECONDS = 30.0
+# Of many places the newest are looked at before anything is shown, until one is there.
+_MOST_OPENED = 4
 # Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
-_QUIET_SECONDS = 2.0
 # Of many logs each may keep no less than this.
 _LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
 
@@ -41,36 +51,6 @@ class Progress:
     read_bytes: int = 0
     total_bytes: int = 0
     is_whole: bool = False
-
-
-@dataclass(slots=True)
-class _Looked:
-    """When a source was looked at and had something new; `is_finished` once nothing more is to come."""
-
-    moved_at: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
-    is_finished: bool = False
-
-    def pause_seconds(self, source: MetricSource, now: float) -> float:
-        return max(next_look_seconds(now - self.moved_at), source.file.pause_seconds)
-
-
-@dataclass(slots=True)
-class _Place:
-    """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file that it names."""
-
-    job_id: str
-    is_over: bool
-    streams: tuple[MetricSource, ...]
-    own: MetricSource | None = None
-    looked: dict[MetricSource, _Looked] = field(default_factory=dict)
-
-    @property
-    def sources(self) -> tuple[MetricSource, ...]:
-        return self.streams if self.own is None else (*self.streams, self.own)
-
-    def looked_of(self, source: MetricSource) -> _Looked:
-        return self.looked.setdefault(source, _Looked())
 
 
 class WatchedRun:
@@ -102,8 +82,8 @@ class WatchedRun:
         self._exact_points = exact_points
         self._named = NamedMetricsFiles(store)
         self._located: MetricPlaces | None = None
-        self._places: dict[str, _Place] = {}
-        self._run = run_of_streams((), ())
+        self._places: dict[str, Place] = {}
+        self._run = run_of_streams()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._line_problem = ""
         self._dirty = asyncio.Event()
@@ -176,7 +156,7 @@ class WatchedRun:
     async def open(self) -> None:
         """Find the logs and read their newest part; raises NoSuchJob and what keeps the cluster from answering."""
         await self._locate()
-        for place in reversed(self._places.values()):
+        for place in list(reversed(self._places.values()))[:_MOST_OPENED]:
             await asyncio.gather(*(source.open() for source in place.sources))
             if any(source.is_open for source in place.sources):
                 break
@@ -228,26 +208,27 @@ class WatchedRun:
         """Find what there is to read; what is read already is kept, in a file that was moved too."""
         located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task, named=self._named)
         count = max(1, sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places))
-        found: dict[str, _Place] = {}
+        found: dict[str, Place] = {}
         for place in located.places:
             files = place.files
             paths = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None]
             before = self._places.get(place.job_id)
             own = before.own if before is not None else None
             if own is None and place.own:
-                own = self._source(LogFile(self.store.transport, place.own), count)
+                own = self._source(self._file_at(place.own), count)
             if before is None:
-                sources = tuple(self._source(LogFile(self.store.transport, path, files.host), count) for path in paths)
-                found[place.job_id] = _Place(place.job_id, place.is_over, sources, own)
+                sources = tuple(self._source(self._file_at(path, files.host), count) for path in paths)
+                found[place.job_id] = Place(place.job_id, place.is_over, sources, own)
                 continue
             before.own = own
             for source, path in zip(before.streams, paths, strict=False):
                 # Where history tells of a job its paths may be guesses: what is there is gone on with.
                 if (source.file.path, source.file.host) != (path, files.host) and source.problem:
-                    source.file = LogFile(self.store.transport, path, files.host)
+                    source.file = self._file_at(path, files.host)
+                    before.looked_of(source).missed = 0
             if len(before.streams) < len(paths):
                 missing = paths[len(before.streams) :]
-                more = [self._source(LogFile(self.store.transport, path, files.host), count) for path in missing]
+                more = [self._source(self._file_at(path, files.host), count) for path in missing]
                 before.streams = (*before.streams, *more)
             before.is_over = place.is_over
             found[place.job_id] = before
@@ -255,7 +236,10 @@ class WatchedRun:
         self._places = {**gone, **found}
         self._located = located
 
-    def _source(self, file: LogFile, count: int) -> MetricSource:
+    def _file_at(self, path: str, host: str = "") -> StampedFile:
+        return StampedFile(self.store.transport, path, host)
+
+    def _source(self, file: StampedFile, count: int) -> MetricSource:
         points, cells = max(self._exact_points // count, _LEAST_POINTS), max(CELLS // count, _LEAST_CELLS)
         return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
@@ -263,7 +247,7 @@ class WatchedRun:
 
     async def _publish(self) -> None:
         places = list(self._places.values())
-        self._run = await asyncio.to_thread(_run_of, places)
+        self._run = await asyncio.to_thread(run_of, places)
 
     async def _tell(self, changed: Callable[[], None]) -> None:
         while True:
@@ -281,10 +265,14 @@ class WatchedRun:
         try:
             for place in reversed(list(self._places.values())):
                 for source in place.sources:
-                    while not _is_past(over):
+                    looked = place.looked_of(source)
+                    while not (source.is_whole or _is_past(over) or (is_patient and looked.is_awaited(place, source))):
+                        if is_patient:
+                            await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
                         began = time.monotonic()
                         try:
                             await source.open()
+                            looked.tried(source)
                             if source.is_whole or not await source.read_before():
                                 break
                         except (UnreachableError, CommandTimedOut) as error:
@@ -300,6 +288,11 @@ class WatchedRun:
         finally:
             self._is_filling = False
 
+    async def _turn(self, commands: int = 1) -> None:
+        """Wait until so many reads have their turn under the ceiling on commands."""
+        waits = [self.store.budget.reserve_read_seconds() for _ in range(commands)]
+        await asyncio.sleep(waits[0])
+
     async def _keep_filled(self) -> None:
         """A task that began, and a file that was replaced, have a past of their own."""
         while True:
@@ -310,16 +303,16 @@ class WatchedRun:
         """Look at what may grow, the sooner the sooner it grew; ask for the job's state where it is quiet."""
         asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
         while True:
-            seconds, _, _ = self._next_look()
+            seconds, _, _ = next_look(self._places.values())
             if seconds <= 0:
                 # Where reads are few they go to what grows; meanwhile another may have become the first.
-                await asyncio.sleep(self.store.budget.reserve_read_seconds())
-                seconds, place, source = self._next_look()
+                await self._turn()
+                seconds, place, source = next_look(self._places.values())
                 if place is not None and source is not None:
                     await self._look_at(place, source)
-                    seconds, _, _ = self._next_look()
+                    seconds, _, _ = next_look(self._places.values())
             now = time.monotonic()
-            living = [place for place in self._places.values() if _may_grow(place)]
+            living = [place for place in self._places.values() if may_grow(place)]
             looks = [place.looked_of(source) for place in living for source in place.sources]
             # At the last looks: where these are seldom, what grows is not quiet in between.
             quiet = min((looked.looked_at - looked.moved_at for looked in looks), default=now)
@@ -327,64 +320,26 @@ class WatchedRun:
             if (
                 (not self.is_over or is_elsewhere)
                 and now - asked_at >= state_pause
-                and (quiet >= _QUIET_SECONDS or self.is_array)
+                and (quiet >= QUIET_SECONDS or self.is_array)
             ):
                 asked_at, state_pause = time.monotonic(), min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._ask_again()
             await asyncio.sleep(max(seconds, 0.0))
-
-    def _next_look(self) -> tuple[float, _Place | None, MetricSource | None]:
-        """What to look at next, which waited longest for its pace, and in how many seconds it is its time."""
-        now = time.monotonic()
-        living = [place for place in self._places.values() if _may_grow(place)]
-        # Many logs share the looks that one would have.
-        share = max(1.0, len(living) / 4)
-        longest = float("-inf")
-        found: tuple[float, _Place | None, MetricSource | None] = (LONGEST_PAUSE_SECONDS, None, None)
-        for place in reversed(living):
-            for source in place.sources:
-                looked = place.looked_of(source)
-                if looked.is_finished:
-                    continue
-                pause = share * looked.pause_seconds(source, now)
-                if (now - looked.looked_at) / pause > longest:
-                    longest = (now - looked.looked_at) / pause
-                    found = (looked.looked_at + pause - now, place, source)
-        return found
 
     @property
     def is_array(self) -> bool:
         """Whether it is an array's tasks, joined."""
         return self._located is not None and self._located.is_array
 
-    async def _look_at(self, place: _Place, source: MetricSource) -> None:
-        # Before the look: of a job that was known to have ended, it brings the last lines.
-        was_over, looked = place.is_over, place.looked_of(source)
-        has_moved = False
-        problem = source.problem
+    async def _look_at(self, place: Place, source: MetricSource) -> None:
         try:
-            while await source.read_new():
-                has_moved = True
-                self._dirty.set()
-                if not source.has_more:
-                    break
-                # It is read on at once, and what is followed besides later.
-                self.store.budget.reserve_read_seconds()
+            is_new = await look_at(place, source, self._dirty.set, self.store.budget)
         except (UnreachableError, CommandTimedOut) as error:
             self._say(error.message)
-            looked.looked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
             return
-        if source.problem != problem:
+        if is_new:
             self._dirty.set()
         self._say("")
-        looked.looked_at = time.monotonic()
-        if has_moved:
-            looked.moved_at = looked.looked_at
-        elif looked.looked_at - looked.moved_at >= _QUIET_SECONDS:
-            if await source.finish(is_over=was_over):
-                self._dirty.set()
-            # A file that is copied from its node may come a little later.
-            looked.is_finished = was_over and looked.looked_at - looked.moved_at >= SELDOM_SECONDS / 2
 
     async def _ask_again(self) -> None:
         try:
@@ -418,19 +373,3 @@ async def _end(tasks: set[asyncio.Task[None]]) -> None:
 
 def _is_past(moment: float | None) -> bool:
     return moment is not None and time.monotonic() >= moment
-
-
-def _may_grow(place: _Place) -> bool:
-    """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
-    is_finished = all(place.looked_of(source).is_finished for source in place.sources)
-    return not is_finished and (not place.is_over or any(source.is_open for source in place.sources))
-
-
-def _run_of(places: Sequence[_Place]) -> JoinedRun:
-    own: list[MetricLog] = []
-    streams: tuple[list[MetricLog], list[MetricLog]] = ([], [])
-    for place in places:
-        for logs, source in zip(streams, place.streams, strict=False):
-            logs += source.snapshot()
-        own += place.own.snapshot() if place.own is not None else []
-    return run_of_streams(own, *streams)

@@ -55,12 +55,15 @@ class HpcdashApp(App[None]):
         notice: str = "",
         tour: bool = False,
         tour_ended: Callable[[], None] = lambda: None,
+        note_error: Callable[[Exception], Path | None] = lambda error: None,
     ) -> None:
         """`notice` is said once the screen is there; `tour` begins with hints.
 
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
         `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
+
+        `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
         self._palettes = load_themes(theme_folders)
         super().__init__()
@@ -75,6 +78,7 @@ class HpcdashApp(App[None]):
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
+        self.note_error = note_error
         self._notice = notice
         self._tour = tour
         self.main = main_screen_with(actions)(

@@ -29,8 +29,9 @@ MOST_STANDS = 12
 OVERLAP_BYTES = 16 << 10
 # A log that was not written to for so long holds nothing back.
 QUIET_SECONDS = 5.0
-# A claimed pace that is so many times what was seen is another one.
+# A claimed pace that is so many times what was seen for so long is another one.
 _CLEARLY = 1.5
+_SEEN_SECONDS = 60.0
 _LOSSES = ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy")
 _JUDGED = ("val", "eval", "test")
 
@@ -127,11 +128,12 @@ def course(tail: LogTail) -> Course | None:
     """
     if tail.step is None or tail.last_step is None:
         return None
-    claimed, seen = tail.seconds_per_step, None
+    claimed, seen, span = tail.seconds_per_step, None, 0.0
     if len(tail.stands) > 1:
         (begin, first), (end, last) = tail.stands[0], tail.stands[-1]
-        seen = (end - begin) / (last - first) if last > first and end > begin else None
-    is_refuted = claimed is not None and seen is not None and claimed > _CLEARLY * seen
+        span = end - begin
+        seen = span / (last - first) if last > first and span > 0 else None
+    is_refuted = claimed is not None and seen is not None and claimed > _CLEARLY * seen and span >= _SEEN_SECONDS
     return Course(tail.step, tail.last_step, seen if claimed is None or is_refuted else claimed)
 
 

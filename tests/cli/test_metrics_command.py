@@ -6,10 +6,14 @@ import io
 import os
 import pty
 import subprocess
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from hpcdash.cli.metrics import run_metrics
+from hpcdash.cli.options import CommonOptions
+from hpcdash.errors import HpcdashError
 from tests.e2e.program import Program, home_with
 
 # 200 steps, of which one is no number and four are a spike; stderr has another metric at every tenth.
@@ -221,3 +225,25 @@ def test_in_a_terminal_the_chart_has_colours_and_parquet_is_refused(program: Pro
     assert b"\x1b[" not in seen(NO_COLOR="1")[1]
     status, shown = seen("--format", "parquet")
     assert (status, b"--out FILE" in shown) == (2, True)
+
+
+def test_what_goes_wrong_within_hpcdash_ends_with_a_status_and_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("of no sense")
+
+    (tmp_path / "train.log").write_text("step 1 loss 2\n")
+    monkeypatch.setenv("HPCDASH_QUEUE", str(tmp_path / "queue"))
+    monkeypatch.setattr("hpcdash.logs.metric_reader.MetricReader.feed", fails)
+    with pytest.raises(HpcdashError, match="hpcdash could not read this: ValueError: of no sense") as raised:
+        run_metrics(
+            CommonOptions(local=True, backend="local"),
+            job="",
+            form="csv",
+            wanted=(),
+            file=str(tmp_path / "train.log"),
+            follow=False,
+            out=None,
+        )
+    assert raised.value.exit_status == 1

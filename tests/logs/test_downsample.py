@@ -48,9 +48,6 @@ def test_lowest_highest_nan_and_inf_are_on_the_screen(
     assert view.nan.any() == np.isnan(array).any()
     assert view.inf.any() == np.isinf(array).any()
     assert view.hidden.any() == (log_y and bool((finite <= 0).any()))
-    x, y = view.outline()
-    assert x.size == y.size <= 3 * columns
-    assert np.isfinite(y).all()
 
 
 @settings(max_examples=200, deadline=None)
@@ -184,7 +181,6 @@ def test_a_series_of_nothing_but_nan_has_no_curve() -> None:
     series = series_of([np.nan, np.nan])
     for kind in ("ema", "mean", "median"):
         assert np.isnan(smoothed(series, 0, 1, 2, Smoothing(kind))).all()  # type: ignore[arg-type]
-    assert view_of(series, 0, 1, 2).outline()[0].size == 0
 
 
 def test_an_empty_series_has_an_empty_screen() -> None:

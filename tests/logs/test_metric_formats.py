@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,6 +56,8 @@ def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> Non
         ("it: 5 loss: 1.2k", "1200.0"),
         ("Train Epoch: 1 [5/60000 (0%)]\tLoss: 2.25", "2.25"),
         ("epoch 1/3 batch 5/100 - loss: .5", "0.5"),
+        ("Epoch [1/5], Step [5/600], Loss: 2.2000", "2.2"),
+        ('{"step": 5, "loss": 2.0, "note": "50%| of https://x/?q={\'a\'}"}', "2.0"),
     ],
 )
 def test_numbers_are_read_as_they_are_written(line: str, value: str) -> None:
@@ -138,3 +142,60 @@ def test_a_word_for_no_number_may_be_part_of_a_name_and_lightnings_bars_pad_it()
     assert said.metrics["number of nan iterations"].values.tolist() == [3.0]
     bar = b"Epoch 0:  7%|#  | 7/100 [00:01<00:10, 5.0it/s, loss=nan.0, v_num=0]\n"
     assert np.isnan(MetricReader().feed(bar, is_end=True).metrics["loss"].values).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step {}/{} loss 2.0",
+        "step 1/{} loss {}",
+        "iteration {}/{} | lm loss: 2.0",
+        "epoch {}/{} batch {}/{} - loss: 2.0",
+        "epoch=1, batch={}/{}, loss=2.0",
+        "Epoch: [{}][ 1/{}] Loss 2.0",
+        "Epoch [{}/{}], Step [{}/{}], Loss: 2.0",
+        "100%|###| {0}/{0} [00:01<00:00, 1it/s, loss=2.0]",
+        "Epoch {0}: 100%|###| {0}/{0} [00:01<00:00, 1it/s, loss=2.0]",
+        "Epoch {0}/{0}\n{0}/{0} [=====] - loss: 2.0\nEpoch 2/3\n{0}/{0} [=====] - loss: 2.0",
+        "[batch={}/{}]:\n\tloss: 2.0",
+        "[step={}/{},epoch={}]\n    loss=2.0",
+        "{{'loss': {}, 'epoch': {}}}",
+        '{{"step": {}, "max_steps": {}, "loss": {}, "epoch": {}}}',
+        "step,loss\n{},{}\n{},2.0",
+        "step {} loss 1e{}",
+    ],
+)
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(
+        st.one_of(st.integers(1, 30), st.sampled_from([308, 309, 400, 4300, 4301])), min_size=4, max_size=4
+    )
+)
+def test_numbers_of_any_length_break_no_line(line: str, lengths: tuple[int, ...]) -> None:
+    said = line.format(*("9" * length for length in lengths)) + "\n"
+    batch = MetricReader().feed(said.encode() * 4, is_end=True)
+    assert not bool((batch.steps >= 2.0**53).any())
+    assert batch.last_step is None or batch.last_step < 2**53
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a-" * 4000,
+        "a1-" * 2700,
+        "a- " * 2700,
+        "deadbeef" * 1000,
+        "a/b" * 2700,
+        "nan-" * 2000,
+        "a=" * 4000,
+        "step/" * 1600,
+    ],
+)
+def test_a_long_line_costs_no_more_than_its_length(words: str) -> None:
+    content = f"step 0 {words} ://\n".encode()
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        MetricReader().feed(content, is_end=True)
+        seconds.append(time.process_time() - began)
+    assert min(seconds) < 0.06

@@ -12,7 +12,7 @@ from hpcdash.logs.joined import JoinedRun, LostTime, joined
 from hpcdash.logs.metric_meaning.eta import eta_of
 from hpcdash.logs.metric_meaning.findings import duration_words, number_words, step_words
 from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run, seconds_per_step
-from hpcdash.logs.metric_meaning.restarts import lost_time_words, restart_seconds
+from hpcdash.logs.metric_meaning.restarts import gap_seconds, lost_time_words, repeated_seconds
 from hpcdash.logs.metric_meaning.throughput import (
     Measure,
     Pace,
@@ -26,6 +26,7 @@ from hpcdash.logs.series import MetricLog
 from tests.logs.metric_batches import batch_of
 
 HOUR = 3600.0
+DAY = 24 * HOUR
 
 
 @pytest.mark.parametrize(
@@ -191,11 +192,19 @@ def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, word
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
-    eta = eta_of(0, 111_600, 1.0, limit_seconds_left=18 * HOUR, task_limit_seconds=12 * HOUR, restart_seconds=600)
+    eta = eta_of(0, 111_600, 1.0, limit_seconds_left=18 * HOUR, task_limit_seconds=12 * HOUR, repeated_seconds=600)
     assert eta is not None
     assert eta.tasks_needed == 2
     assert eta.words == "ends in 31 h, limit in 18 h: needs 2 more array tasks"
     assert eta.seconds == 111_600 + 1200
+
+
+def test_what_is_waited_in_the_queue_is_none_of_a_limit() -> None:
+    eta = eta_of(0, 200_000, 1.0, DAY, DAY, repeated_seconds=HOUR, gap_seconds=30 * HOUR)
+    assert eta is not None
+    assert eta.tasks_needed == 2
+    assert eta.words == "ends in 56 h, limit in 24 h: needs 2 more array tasks"
+    assert eta.seconds == 200_000 + 2 * 31 * HOUR
 
 
 def test_an_end_before_the_limit_needs_nothing() -> None:
@@ -217,11 +226,11 @@ def test_what_is_not_known_is_not_made_up() -> None:
 
 
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
-    eta = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, restart_seconds=900)
+    eta = eta_of(0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, repeated_seconds=900)
     assert eta is not None
     assert eta.tasks_needed == -1
     assert isnan(eta.seconds)
-    assert eta.words.endswith("no further task gets there, a restart costs 15 min of its 10 min")
+    assert eta.words.endswith("no further task gets there, steps again take 15 min of its 10 min")
 
 
 def test_a_run_at_its_final_step_says_so() -> None:
@@ -233,11 +242,11 @@ def test_a_run_at_its_final_step_says_so() -> None:
 def test_restarts_are_told_with_what_they_cost() -> None:
     lost = LostTime(restarts=3, repeated_steps=1200, repeated_seconds=2400, gap_seconds=720)
     assert lost_time_words(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
-    assert restart_seconds(lost) == 1040
+    assert (repeated_seconds(lost), gap_seconds(lost)) == (800, 240)
     assert lost_time_words(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
     assert lost_time_words(LostTime(1, 0, 0, nan)) == "1 restart"
     assert lost_time_words(LostTime(0, 0, 0, 0)) == ""
-    assert restart_seconds(LostTime(1, 5, nan, nan)) == 0
+    assert (repeated_seconds(LostTime(1, 5, nan, nan)), gap_seconds(LostTime(1, 5, nan, nan))) == (0, 0)
 
 
 def test_figures_are_told_shortly() -> None:

@@ -59,7 +59,7 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     assert [finding.kind for finding in soon.findings] == ["spike"]
     assert soon.findings[0].step_from == pytest.approx(at, abs=2)
     assert "not yet back" in soon.findings[0].words
-    assert soon.newest_is_bad
+    assert soon.findings[0].step_to is None
     (whole,) = find_spikes(steps, loss).findings
     assert whole.kind == "spike"
     assert whole.step_from == pytest.approx(at, abs=2)
@@ -223,7 +223,7 @@ def test_a_divergence_that_comes_back_is_over() -> None:
     loss[10_000:11_000] += 1.5
     diverged = find_spikes(steps[:10_500], loss[:10_500])
     assert [finding.kind for finding in diverged.findings] == ["divergence"]
-    assert not find_spikes(steps, loss, diverged).newest_is_bad
+    assert all(finding.step_to is not None for finding in find_spikes(steps, loss, diverged).findings)
 
 
 def test_several_spikes_are_told_oldest_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -124,3 +126,20 @@ def test_a_bad_pattern_is_named(pattern: str) -> None:
         MetricReader([pattern])
     assert repr(pattern) in raised.value.message
     assert raised.value.next_step
+
+
+def test_a_table_whose_header_changes_with_each_line_is_none_and_costs_little() -> None:
+    content = b"step,loss,lr\n1,2.5,0.1\n" + b"".join(b"step,loss%d\n1,2.5\n" % (i % 2) for i in range(10_000))
+    began = time.process_time()
+    batch = MetricReader().feed(content, is_end=True)
+    assert time.process_time() - began < 2
+    assert batch.metrics["loss"].values.tolist() == [2.5]
+    assert sum(points.values.size for points in batch.metrics.values()) < 40
+
+
+def test_rows_are_under_the_header_that_came_last() -> None:
+    rows = b"".join(b"%d,2.5,0.1\n" % step for step in range(50))
+    swapped = b"".join(b"%d,0.1,2.5\n" % step for step in range(50, 100))
+    batch = MetricReader().feed((b"step,loss,lr\n" + rows) * 30 + b"step,lr,loss\n" + swapped, is_end=True)
+    assert set(batch.metrics["loss"].values.tolist()) == {2.5}
+    assert len(batch.offsets) == 1550

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hpcdash.logs.attempts import MAX_ATTEMPTS
 from hpcdash.logs.cells import CELL_ROWS, LOW, TOTAL
 from hpcdash.logs.joined import Series, joined
+from hpcdash.logs.metric_reader import MetricReader
+from hpcdash.logs.metric_samples import MOST_LOSSES, MOST_METRICS
 from hpcdash.logs.metrics import MetricBatch, Points
 from hpcdash.logs.series import MINUS_INF, NAN, PLUS_INF, MetricLog
 from tests.logs.metric_batches import batch_of
@@ -63,6 +65,16 @@ def whole_logs(draw: st.DrawFn) -> MetricBatch:
     steps = draw(steps_with_restarts)
     values = draw(st.lists(any_value, min_size=len(steps), max_size=len(steps)))
     whole = batch_of(steps, values, times=np.arange(len(steps)) * 2.0)
+    is_back = np.concatenate(([False], np.diff(whole.steps) < 0))
+    epochs = 5.0 + np.cumsum(is_back * draw(st.sampled_from([-1.0, 0.0, 1.0])))
+    # Samples without a step or an epoch, also where it goes back, and all of them.
+    spans = st.lists(st.tuples(st.sampled_from([0, *np.flatnonzero(is_back).tolist()]), st.integers(-9, 9)), max_size=6)
+    for column in (whole.steps, epochs):
+        for begin, length in draw(spans):
+            column[max(0, min(begin, begin + length)) : max(begin, begin + length)] = np.nan
+    if draw(st.sampled_from([False, False, True])):
+        whole.steps[draw(st.integers(0, 20)) :] = np.nan
+    whole = replace(whole, epochs=epochs, last_step=draw(st.sampled_from([None, 40, 1000])))
     rare = np.array(sorted(draw(st.sets(st.integers(0, len(steps) - 1)))), dtype=np.int64)
     return replace(whole, metrics={**whole.metrics, "accuracy": Points(rare, rare / 7)})
 
@@ -70,7 +82,7 @@ def whole_logs(draw: st.DrawFn) -> MetricBatch:
 @settings(max_examples=300, deadline=None)
 @given(
     whole=whole_logs(),
-    cuts=st.lists(st.integers(0, 150), max_size=8),
+    cuts=st.lists(st.integers(0, 100), max_size=12),
     first=st.integers(0, 8),
     exact=st.sampled_from([0, 10, 40, 10_000]),
     cells=st.sampled_from([4, 16, 10_000]),
@@ -78,6 +90,9 @@ def whole_logs(draw: st.DrawFn) -> MetricBatch:
 def test_however_a_log_is_cut_and_read_its_series_are_the_same(
     whole: MetricBatch, cuts: list[int], first: int, exact: int, cells: int
 ) -> None:
+    if np.isnan(whole.steps).any():
+        # Where an attempt begins shows only with the samples before it: until then there may be more and wider cells.
+        exact = 10_000
     limits = {"exact_points": exact, "cells": cells, "border_bytes": 512}
     at_once = log_of(whole, **limits)
     count = whole.offsets.size
@@ -91,9 +106,9 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
             in_parts.append(forward.pop(0))
         else:
             in_parts.prepend(backward.pop(0))
-    assert in_parts.attempts == at_once.attempts
+    assert repr(in_parts.attempts) == repr(at_once.attempts)
     for name in ("loss", "accuracy"):
-        for axis in ("step", "time", "point"):
+        for axis in ("step", "epoch", "time", "point"):
             assert same(joined([in_parts]).series(name, axis), joined([at_once]).series(name, axis))
         one, other = joined([in_parts]).overlap(name), joined([at_once]).overlap(name)
         assert len(one) == len(other)
@@ -103,6 +118,7 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
 @settings(max_examples=200, deadline=None)
 @given(whole=whole_logs(), exact=st.sampled_from([0, 10, 10_000]), cells=st.sampled_from([4, 10_000]))
 def test_joined_steps_ascend_and_nothing_is_lost(whole: MetricBatch, exact: int, cells: int) -> None:
+    whole = replace(whole, steps=np.where(np.isnan(whole.steps), 7.0, whole.steps))
     run = joined([log_of(whole, exact_points=exact, cells=cells, border_bytes=512)])
     series = run.series("loss")
     assert (np.diff(series.x) > 0).all()
@@ -366,3 +382,45 @@ def test_a_metric_that_no_log_has_is_named() -> None:
     with pytest.raises(KeyError, match="gone"):
         log_of(batch_of([1])).strip("gone", 0)
     assert len(joined([log_of(batch_of([1]))]).series("gone")) == 0
+
+
+EPOCH_LINES = [
+    "Epoch {e} step {s}/600 loss {v}",
+    "epoch={e} step={s} loss={v}",
+    "[epoch {e}, iter {s}] loss: {v}",
+    "Epoch [{e}/5], Step [{s}/600], loss: {v}",
+    '{{"epoch": {e}, "step": {s}, "loss": {v}}}',
+    '{{"epoch": {e}, "step": {s}, "loss": {v}}}\n{{"epoch": {e}, "val_loss": {v}}}',
+]
+
+
+@pytest.mark.parametrize("line", EPOCH_LINES)
+def test_steps_counted_within_their_epoch_count_on(line: str) -> None:
+    said = [(e, s) for e in range(1, 6) for s in range(100, 601, 100)]
+    content = "".join(line.format(e=e, s=s, v=9 - e - s / 1000) + "\n" for e, s in said).encode()
+    log = log_of(MetricReader().feed(content, is_end=True))
+    run = joined([log])
+    assert len(run.attempts) == 1
+    assert run.series("loss").x.tolist() == [float(s + 600 * (e - 1)) for e, s in said]
+    assert run.series("loss").values.tolist() == pytest.approx([9 - e - s / 1000 for e, s in said])
+    assert log.last_step is None
+    folded = log_of(MetricReader().feed(content, is_end=True), exact_points=0, cells=4, border_bytes=64)
+    assert (np.diff(joined([folded]).series("loss").x) > 0).all()
+
+
+def test_a_restart_within_an_epoch_is_one_where_steps_are_counted_within_it() -> None:
+    steps, epochs = [1, 2, 3, 1, 2, 3, 1, 2, 1, 2, 3, 1], [1, 1, 1, 2, 2, 2, 3, 3, 2, 2, 2, 3]
+    whole = replace(batch_of(steps, range(12), times=np.arange(12) * 100.0), epochs=np.array(epochs, dtype=float))
+    run = joined([log_of(whole)])
+    assert [attempt.first[0] for attempt in run.attempts] == [1, 4]
+    assert run.series("loss").x.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert run.series("loss").values.tolist() == [0, 1, 2, 8, 9, 10, 11]
+
+
+def test_a_log_has_no_more_metrics_however_it_is_read() -> None:
+    log = MetricLog()
+    for begin in range(300, 0, -1):
+        (log.prepend if begin % 2 else log.append)(batch_of([1], begin=begin, name=f"x{begin}"))
+        log.prepend(batch_of([1], begin=begin - 301, name=f"loss{begin}"))
+    assert len(log.names) == MOST_LOSSES
+    assert sum("loss" not in name for name in log.names) <= MOST_METRICS

@@ -61,7 +61,13 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("FIRST_BYTES", 700), ("SMALLEST_STRETCH", 300), ("LARGEST_STRETCH", 900), ("NEW_BYTES", 500)):
+    for name, size in (
+        ("HEAD_BYTES", 400),
+        ("FIRST_BYTES", 700),
+        ("SMALLEST_STRETCH", 300),
+        ("LARGEST_STRETCH", 900),
+        ("NEW_BYTES", 500),
+    ):
         monkeypatch.setattr(metric_source, name, size)
 
 
@@ -199,3 +205,34 @@ async def test_memory_is_bounded_whatever_the_length(log: Path) -> None:
     assert only.kept.exact_points <= 10_000
     assert only.kept.cells <= 2 * 2048
     assert joined([only]).series("loss").points.sum() == 150_000
+
+
+def table(header: bytes, row: bytes, first: int, last: int) -> bytes:
+    return header + b"\n" + b"".join(row % step + b"\n" for step in range(first, last))
+
+
+FORWARDS, SWAPPED = (b"step,loss,lr", b"%d,2.5,0.001"), (b"step,lr,loss", b"%d,0.001,2.5")
+OTHER = (b"lr,loss,step", b"0.001,2.5,%d")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"loading a shard of what is read\n" * 40 + table(*FORWARDS, 0, 400),
+        table(*FORWARDS, 0, 200) + table(*SWAPPED, 200, 500),
+        table(*FORWARDS, 0, 200) + table(*SWAPPED, 200, 300) + table(*OTHER, 300, 500),
+        table(*FORWARDS, 0, 200) + table(*SWAPPED, 200, 300) + table(*FORWARDS, 300, 500),
+        table(*FORWARDS, 0, 200) + table(*FORWARDS, 150, 500),
+    ],
+    ids=["late", "changed", "changed twice", "changed and back", "repeated"],
+)
+async def test_a_tables_rows_are_those_of_the_header_before_them(log: Path, small_reads: None, content: bytes) -> None:
+    put(log, content)
+    source = source_of(log)
+    await read_all(source)
+    assert points(source.snapshot()) == read_forwards(content)
+    append(log, content[content.rindex(b"\n", 0, -1) + 1 :].replace(b"499", b"500").replace(b"399", b"400"))
+    assert await source.read_new()
+    run = joined(source.snapshot())
+    assert set(run.series("loss").mean) == {2.5}
+    assert run.series("loss").x[-1] in (400, 500)

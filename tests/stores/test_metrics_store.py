@@ -17,7 +17,7 @@ import hpcdash
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConfigError, ConnectionFailed, NoSuchJob
-from hpcdash.stores import metric_source, metrics
+from hpcdash.stores import metric_looks, metric_source, metrics
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import SystemClock
 from hpcdash.stores.cluster import ClusterStore
@@ -352,7 +352,7 @@ async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceil
     job_id, path = sleeping(queue, "fast", "-e", "fast-%j.err")
     put(path, lines(0, 100))
     put(path.with_suffix(".err"), b"warning\n")
-    monkeypatch.setattr(metrics, "next_look_seconds", lambda quiet: 0.02)
+    monkeypatch.setattr(metric_looks, "next_look_seconds", lambda quiet: 0.02)
     monkeypatch.setattr(store, "budget", CommandBudget(400))
     run = WatchedRun(store, job_id)
     await run.open()

@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +19,13 @@ from hpcdash.charts.scale import clock_ticks, duration_ticks, height_ticks, line
 from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept, smoothing_of
 from hpcdash.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
 from hpcdash.charts.svg import svg_of
+from hpcdash.cli.metric_output import as_csv, wide_table
 from hpcdash.logs.joined import JoinedRun, joined
 from hpcdash.logs.metric_meaning.findings import step_words
 from hpcdash.logs.metric_reader import MetricReader
 from hpcdash.logs.metrics import Floats, MetricBatch, Points
 from hpcdash.logs.series import MetricLog
+from hpcdash.ui.widgets.chart_export import write_chart
 
 
 def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:
@@ -350,3 +353,51 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
         said.append(reader.read(log_of(600 + 10 * second), ["loss"], "step", facts, kept).meaning)
     assert said[0] == ("ends in 58 min, limit in 29 min: needs 1 more job of this length", "1.02 s/step, steady")
     assert said[-1] == ("ends in 5.5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
+
+
+def of_log(content: bytes) -> JoinedRun:
+    log = MetricLog()
+    log.append(MetricReader().feed(content, is_end=True))
+    return joined([log])
+
+
+@pytest.mark.parametrize("unit", ["", "000", "000000", "000000000", ".25"])
+def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
+    content = "".join(f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9))
+    run = of_log(content.encode())
+    assert run.axes() == ("step", "time", "point")
+    assert run.series("loss", "time").x == pytest.approx(1732190400 + np.arange(1, 9), abs=0.3)
+    asked = replace(request(run, state=ChartState(axis="time")), zone=UTC)
+    assert "12:00:0" in text_of(draw(asked))
+    assert "12:00:0" in svg_of(asked, "a run")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        '{{"step":{n},"ts":1e300,"loss":2}}\n',
+        '{{"step":{n},"ts":173219040000000000000000,"loss":2}}\n',
+        '{{"step":{n},"time":Infinity,"loss":2}}\n',
+        "0001-01-01 00:00:0{n} step {n} loss 2.0\n",
+        "9999-12-31 23:59:5{n} step {n} loss 2.0\n",
+        '{{"step":{n},"epoch":-Infinity,"tokens":Infinity,"loss":2}}\n',
+        '{{"step":{n},"epoch":-1.7e308,"tokens":1.7e308,"loss":2}}\n',
+    ],
+)
+def test_times_of_other_centuries_and_what_is_no_finite_place_are_no_axis(log: str) -> None:
+    run = of_log("".join(log.format(n=n) for n in range(1, 9)).encode())
+    assert run.axes() == ("step", "point")
+    for axis in ("time", "epoch", "tokens"):
+        assert draw(request(run, state=ChartState(axis=axis))).axis == "step"
+
+
+def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
+    hostile = "=HYPERLINK(1) loss"
+    run = of_log(b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2)))
+    assert run.names == (hostile, "@acc")
+    assert as_csv(run, run.names).splitlines() == [b'"step","\'=HYPERLINK(1) loss","\'@acc"', b"1,-2,1", b"2,-2,1"]
+    assert wide_table(run, run.names).column_names == ["step", hostile, "@acc"]
+    csv_file, _ = write_chart(tmp_path, "chart", request(run, state=ChartState((hostile,))), "a run")
+    lines = csv_file.read_text().splitlines()
+    assert lines[1].startswith('"job A","\'=HYPERLINK(1) loss",1,-2,')
+    assert len(lines) == 3

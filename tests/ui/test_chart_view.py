@@ -38,7 +38,7 @@ SPIKE_AT = 700
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at, and findings looked for, every 50 ms."""
-    monkeypatch.setattr("hpcdash.stores.metrics.next_look_seconds", lambda quiet: 0.05)
+    monkeypatch.setattr("hpcdash.stores.metric_looks.next_look_seconds", lambda quiet: 0.05)
     monkeypatch.setattr("hpcdash.stores.metrics.TOLD_SECONDS", 0.02)
     monkeypatch.setattr("hpcdash.ui.views.chart_following.READ_SECONDS", 0.05)
 
@@ -374,3 +374,32 @@ async def test_a_chart_that_had_no_room_is_drawn_once_it_has(tmp_path: Path) -> 
         await pilot.resize_terminal(140, 40)
         await until(pilot, lambda: chart_of(pilot).picture.panels)
         assert "too little room" not in screen_text(app)
+
+
+async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Exception] = []
+    put(log, training_log(range(1, 101)))
+    with monkeypatch.context() as wrong:
+
+        def fails(*_: object, **__: object) -> None:
+            raise ValueError("year 54892898 is out of range")
+
+        wrong.setattr("hpcdash.charts.draw.draw", fails)
+        async with chart_dashboard(log.parent, note_error=noted.append).run_test(size=SIZE) as pilot:
+            await settled(pilot)
+            await pilot.app.main.push("chart", job_id=RUNNING)
+            await shows(pilot, "hpcdash could not draw this: ValueError: year 54892898 is out of range")
+            assert [str(one) for one in noted] == ["year 54892898 is out of range"]
+            wrong.undo()
+            chart_of(pilot).start()
+            await drawn(pilot)
+            assert "could not" not in screen_text(pilot.app)
+            wrong.setattr("hpcdash.charts.reading.RunReader.read", fails)
+            append(log, training_log(range(101, 201)))
+            await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")
+            wrong.undo()
+            append(log, training_log(range(201, 211)))
+            await until(pilot, lambda: "could not" not in screen_text(pilot.app), "no words")
+            wrong.setattr("hpcdash.stores.metric_looks.run_of_streams", fails)
+            append(log, training_log(range(211, 301)))
+            await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +88,22 @@ def test_the_app_starts_without_what_only_the_column_needs() -> None:
     modules = ("hpcdash.stores.loss_tails", "hpcdash.ui.widgets.loss_cell", "hpcdash.stores.metrics")
     program = f"import sys, hpcdash.ui.app; sys.exit(any(name in sys.modules for name in {modules}))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+async def test_a_log_that_cannot_be_read_is_said_once_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("of no sense")
+
+    put(tmp_path / "job.out", training_log(range(1, 201)))
+    app = log_dashboard(tmp_path, both_in_one=True)
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await settled(pilot)
+        monkeypatch.setattr("hpcdash.logs.metric_reader.MetricReader.feed", fails)
+        app.main.view.choose_columns(COLUMNS["jobs"])
+        await until(pilot, lambda: "hpcdash could not read this" in screen_text(app), "the words")
+
+
+def test_huge_losses_have_a_curve() -> None:
+    assert sparkline([-1.7e308] * 10 + [1.7e308] * 10, 2) == ["▁", "█"]

@@ -25,7 +25,7 @@ def lines(steps: Iterable[int], loss: Any = None, *, stamped: bool = False) -> b
     written = []
     for step in steps:
         value = loss(step) if loss is not None else 2 + math.exp(-step / 500) + NOISE.gauss(0, 0.02)
-        stamp = f"[{datetime.fromtimestamp(step, UTC):%Y-%m-%d %H:%M:%S}] " if stamped else ""
+        stamp = f"[{datetime.fromtimestamp(NOW + step, UTC):%Y-%m-%d %H:%M:%S}] " if stamped else ""
         written.append(f"{stamp}iteration {step}/{STEPS} | lm loss: {value:.6E} | grad norm: 0.9 |\n")
     return "".join(written).encode()
 

@@ -29,15 +29,17 @@ def eta_of(
     seconds_per_step: float,
     limit_seconds_left: float | None = None,
     task_limit_seconds: float | None = None,
-    restart_seconds: float = 0.0,
+    repeated_seconds: float = 0.0,
+    gap_seconds: float = 0.0,
     *,
     is_array: bool = True,
 ) -> Eta | None:
     """When `last_step` is reached from `step`, against the seconds that the job has left.
 
     `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not (None: not known, so
-    that their number is not told), `restart_seconds` what each costs before it gets further: queueing, start, repeated
-    steps. None where the pace is not known or the final step is not.
+    that their number is not told). Of that each takes `repeated_seconds` for steps that were done before;
+    `gap_seconds` before it, in the queue, are none of its limit. None where the pace is not known or the final step is
+    not.
     """
     if not (isfinite(step) and isfinite(last_step) and isfinite(seconds_per_step) and seconds_per_step > 0):
         return None
@@ -54,14 +56,14 @@ def eta_of(
         return Eta(steps_left, work, left, 0, against)
     if task_limit_seconds is None or not isfinite(task_limit_seconds):
         return Eta(steps_left, work, left, None, f"{against}: needs {'more array tasks' if is_array else 'more jobs'}")
-    useful = task_limit_seconds - restart_seconds
+    useful = task_limit_seconds - repeated_seconds
     if useful <= 0:
-        cost, limit = duration_words(restart_seconds), duration_words(task_limit_seconds)
+        cost, limit = duration_words(repeated_seconds), duration_words(task_limit_seconds)
         words = (
-            f"{against}: no further {'task' if is_array else 'job'} gets there, a restart costs {cost} of its {limit}"
+            f"{against}: no further {'task' if is_array else 'job'} gets there, steps again take {cost} of its {limit}"
         )
         return Eta(steps_left, nan, left, -1, words)
     tasks = ceil((work - left) / useful)
     plural = "s" if tasks > 1 else ""
     more = f"{against}: needs {tasks} more " + (f"array task{plural}" if is_array else f"job{plural} of this length")
-    return Eta(steps_left, work + tasks * restart_seconds, left, tasks, more)
+    return Eta(steps_left, work + tasks * (repeated_seconds + gap_seconds), left, tasks, more)

@@ -22,6 +22,15 @@ def lost_time_words(lost: LostTime) -> str:
     return f"{said}: {', '.join(parts)}" if parts else said
 
 
-def restart_seconds(lost: LostTime) -> float:
-    """What one restart cost on average, for `eta_of`; 0 where none was or no times are known."""
-    return 0.0 if not lost.restarts or isnan(lost.seconds) else lost.seconds / lost.restarts
+def repeated_seconds(lost: LostTime) -> float:
+    """What steps that were done again took of one restart on average; 0 where none was or no times are known."""
+    return _each(lost, lost.repeated_seconds)
+
+
+def gap_seconds(lost: LostTime) -> float:
+    """How long one restart was waited for on average, in the queue for the most part; 0 where that is not known."""
+    return _each(lost, lost.gap_seconds)
+
+
+def _each(lost: LostTime, seconds: float) -> float:
+    return 0.0 if not lost.restarts or isnan(seconds) else seconds / lost.restarts

@@ -63,11 +63,6 @@ class SpikeAnalysis:
     limits: Limits
     limits_points: int
 
-    @property
-    def newest_is_bad(self) -> bool:
-        """Whether a spike or a divergence is not over."""
-        return any(finding.step_to is None for finding in self.findings)
-
 
 NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, NO_BLOCKS, Limits(), 0)
 

@@ -88,6 +88,9 @@ class ChartView(ChartSeeing, can_focus=True):
         self.query_one("#found", Line).say(self._found_line())
         self.post_message(self.CrumbsChanged())
 
+    def tell_problem(self, words: str) -> None:
+        self.query_one("#found", Line).say(Text(visible(words)))
+
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
         plot = self.query_one(ChartPlot)
@@ -101,6 +104,8 @@ class ChartView(ChartSeeing, can_focus=True):
         watched = run.watched
         if run.error is not None:
             return Text(f"the metrics of job {visible(run.job_id)} cannot be read: {visible(run.error.message)}")
+        if self.drawing_error is not None:
+            return Text(visible(self.drawing_error.message))
         if watched is None or watched.row is None:
             return Text("reading the log …")
         state = str(watched.row["state"])
@@ -167,7 +172,10 @@ class ChartView(ChartSeeing, can_focus=True):
         if self.said:
             return self.said
         problems = [run.watched.problem for run in self.runs if run.watched is not None and run.watched.problem]
-        problems += [f"{run.job_id}: {run.error.message}" for run in self.runs if run.error is not None]
+        for run in self.runs:
+            error = run.error or run.judging_error
+            problems += [f"{run.job_id}: {error.message}"] if error is not None else []
+        problems += [self.drawing_error.message] if self.drawing_error is not None else []
         if not self.picture.panels:
             return ""
         parts = []
@@ -182,7 +190,7 @@ class ChartView(ChartSeeing, can_focus=True):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        return self.runs[0].error
+        return self.runs[0].error or self.drawing_error or self.runs[0].judging_error
 
     def taken_at(self) -> float | None:
         return self._changed_at
@@ -263,9 +271,10 @@ class ChartView(ChartSeeing, can_focus=True):
         if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
             self._wants_history = True
             self._say("asking for what has ended …")
+            self._has_history = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                self._has_history = asyncio.Event()
-                await asyncio.wait_for(self._has_history.wait(), _HISTORY_SECONDS)
+                async with asyncio.timeout(_HISTORY_SECONDS):
+                    await self._has_history.wait()
             self._wants_history = False
             self._say("")
         marked = await asyncio.to_thread(self._marked)

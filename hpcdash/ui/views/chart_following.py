@@ -15,6 +15,7 @@ from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.known_jobs import known_row
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.unexpected import unexpected
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.widgets.chart_plot import ChartPlot
@@ -35,12 +36,13 @@ _ARRAYS = ("hpcdash.stores.metrics", "hpcdash.charts.draw", "hpcdash.charts.read
 
 @dataclass(slots=True)
 class ShownRun:
-    """A run that is shown: what reads it, and what was said of it."""
+    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing could be."""
 
     job_id: str
     watched: WatchedRun | None = None
     is_open: bool = False
     error: HpcdashError | None = None
+    judging_error: HpcdashError | None = None
     reader: RunReader | None = None
     reading: Reading | None = None
     changes: int = 0
@@ -65,6 +67,7 @@ class ChartFollowing(View):
         self.state = ChartState()
         self.picture = Picture()
         self.is_drawing = False
+        self.drawing_error: HpcdashError | None = None
         self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
@@ -74,6 +77,9 @@ class ChartFollowing(View):
 
     def tell(self, request: ChartRequest) -> None:
         """There is a new picture, of this request."""
+
+    def tell_problem(self, words: str) -> None:
+        """What is there could not be told."""
 
     @property
     def is_drawn(self) -> bool:
@@ -131,7 +137,9 @@ class ChartFollowing(View):
                 return
             except HpcdashError as error:
                 run.error = error
-                self._changed(run)
+            except Exception as error:  # a log may hold anything; it ends nothing
+                run.error = unexpected(self.app, "read this", error, run.error)
+            self._changed(run)
             await asyncio.sleep(_TRIED_AGAIN_SECONDS)
 
     def _changed(self, run: ShownRun) -> None:
@@ -153,12 +161,19 @@ class ChartFollowing(View):
             request = self.request()
             try:
                 self.picture = await asyncio.to_thread(draw, request)
+                self.drawing_error = None
+            except Exception as error:
+                self.drawing_error = unexpected(self.app, "draw this", error, self.drawing_error)
             finally:
                 self.is_drawing = False
             if not self.children:
                 return
             self.query_one(ChartPlot).show(self.picture)
-            self.tell(request)
+            try:
+                self.tell(request)
+            except Exception as error:
+                self.drawing_error = unexpected(self.app, "tell of this", error)
+                self.tell_problem(self.drawing_error.message)
 
     async def _keep_read(self) -> None:
         """Look for what stands out, of each run that changed."""
@@ -178,18 +193,23 @@ class ChartFollowing(View):
         # A run that stands still may have stalled.
         if state == run.read_changes and not self._facts(watched).is_running:
             return
+        before = (run.reading, run.judging_error)
+        try:
+            run.reading = await self._judged(run, watched, names)
+            run.judging_error = None
+        except Exception as error:
+            run.judging_error = unexpected(self.app, "read this", error, run.judging_error)
+        run.read_changes = state
+        if (run.reading, run.judging_error) != before:
+            self._dirty.set()
+
+    async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> Reading:
         from hpcdash.charts.reading import RunReader
 
         if run.reader is None:
             run.reader = RunReader(is_ascii=is_ascii())
-        request = self.request()
-        before = run.reading
-        run.reading = await asyncio.to_thread(
-            run.reader.read, watched.run, names, picture.axis, self._facts(watched), request.kept
-        )
-        run.read_changes = state
-        if run.reading != before:
-            self._dirty.set()
+        axis, kept = self.picture.axis, self.request().kept
+        return await asyncio.to_thread(run.reader.read, watched.run, names, axis, self._facts(watched), kept)
 
     def _facts(self, watched: WatchedRun) -> Any:
         from hpcdash.charts.reading import JobFacts

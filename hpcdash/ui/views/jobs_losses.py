@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from hpcdash.charts.state import is_loss, main_metric
 from hpcdash.domain.states import JobState
+from hpcdash.domain.text import visible
 from hpcdash.stores.loss_tails import LossTails
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.unexpected import unexpected
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.loss_cell import loss_cell
 from hpcdash.ui.widgets.rows_table import RowsTable
@@ -29,6 +31,7 @@ class ShownLosses:
         self._session = session
         self._tails = LossTails(session.store, loss_among, patterns)
         self._looked_at = float("-inf")
+        self._told: set[str] = set()
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
         return loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
@@ -44,8 +47,22 @@ class ShownLosses:
         if not seen:
             return
         self._looked_at = time.monotonic()
-        if await self._tails.refresh(self._own_running(rows.table, seen)) and rows.is_attached:
+        try:
+            is_new = await self._tails.refresh(self._own_running(rows.table, seen))
+        except Exception as error:  # a log may hold anything; it ends nothing
+            is_new = False
+            self._tell(rows, "", error)
+        for job_id, failure in list(self._tails.failures.items()):
+            self._tell(rows, f"{job_id}: ", failure)
+        if is_new and rows.is_attached:
             rows.repaint()
+
+    def _tell(self, rows: RowsTable, whose: str, error: Exception) -> None:
+        """Once for each job and kind of error."""
+        if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
+            self._told.add(key)
+            said = visible(f"{whose}{unexpected(rows.app, 'read this', error).message}")
+            rows.app.notify(said, severity="error", markup=False)
 
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]

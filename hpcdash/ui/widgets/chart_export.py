@@ -12,6 +12,7 @@ import pyarrow.csv
 
 from hpcdash.charts.series import ChartRequest
 from hpcdash.charts.svg import svg_of
+from hpcdash.domain.spreadsheets import without_formulas
 from hpcdash.logs.metrics import Floats
 
 
@@ -25,7 +26,7 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
     """Write the points that stand in the span that is shown, and the picture; raises OSError.
 
     The columns are job, metric, step, the axis' name where it is another, value, lowest, highest and points: a place of
-    several points has its mean; a step that is not known is empty.
+    several points has its mean; a step that is not known is empty. No text is a formula to a spreadsheet.
     """
     span = request.state.shown(request.whole())
     tables = []
@@ -48,7 +49,7 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
             tables.append(pa.table(columns))
     csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
     svg_file.write_text(svg_of(request, title), encoding="utf-8")
-    pyarrow.csv.write_csv(pa.concat_tables(tables), csv_file)
+    pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), csv_file)
     return csv_file, svg_file
 
 

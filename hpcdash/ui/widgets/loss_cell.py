@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isnan
-from statistics import fmean
+from math import fsum, isfinite, isnan
 
 from hpcdash.stores.loss_tails import LossTail
 from hpcdash.ui.widgets import cells
@@ -23,7 +22,8 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
     """
     count = min(width, len(values))
     stretches = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
-    means = [fmean(part) if all(map(isfinite, part)) else None for part in stretches]
+    # Of huge values the sum may be more than a number holds.
+    means = [fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None for part in stretches]
     known = [mean for mean in means if mean is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
