@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -56,7 +57,7 @@ class WarmStart:
             (sys.executable, "-m", "tests.support.warm_start", self._path),
             cwd=Path(__file__).parents[2],
             env={"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
         )
         atexit.register(self._end)
 
@@ -98,6 +99,8 @@ class WarmStart:
     def _end(self) -> None:
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._folder.cleanup()
 
 
@@ -124,6 +127,9 @@ def _serve(path: str) -> list[str]:
     listening.bind(path)
     listening.listen(64)
     while True:
+        # Whoever started this holds the other end of stdin, until killed at the latest.
+        if sys.stdin in select.select([listening, sys.stdin], [], [])[0]:
+            os._exit(0)
         connection, _ = listening.accept()
         if os.fork():
             connection.close()
@@ -147,7 +153,8 @@ def _serve(path: str) -> list[str]:
 
 def _become(call: dict[str, object], streams: list[int]) -> list[str]:
     os.setsid()
-    for number, stream in enumerate(streams, 1):
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, stream in enumerate((nothing, *streams)):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(str(call["folder"]))
