@@ -22,6 +22,7 @@ from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import GUTTER, place_columns
 from hpcdash.ui.widgets.rows_table import Column, RowsTable
+from tests.ui.stage import until
 
 COLUMNS = (
     Column("_row_id", "ID", 8, "left", 0, cells.text_cell),
@@ -491,5 +492,4 @@ async def test_the_titles_count_the_columns_that_did_not_fit() -> None:
         assert hidden > 0
         assert lines(rows)[0].rstrip().endswith(f" +{hidden}")
         await pilot.resize_terminal(220, 10)
-        await pilot.pause()
-        assert "+" not in lines(rows)[0]
+        await until(pilot, lambda: "+" not in lines(rows)[0])
