@@ -178,8 +178,6 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
     job = queue.ended(number)
     # It may have begun already.
     assert (job.state, runs(queue)) in (("completed", 1), ("gone", 0), ("gone", 1))
-    # Whoever is killed while it tidies leaves that to whoever looks next.
-    until(lambda: queue.run("jobs") and not any((queue.folder / "attempts").glob("*")), "its attempt to be tidied away")
 
 
 def test_supervisors_that_race_start_nothing_twice(queue: QueueLab) -> None:
