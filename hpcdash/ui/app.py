@@ -167,5 +167,5 @@ class HpcdashApp(App[None]):
             await session.store.close()
 
 
-def _weight(told: Notification) -> bool:
-    return told.severity == "warning"
+def _weight(told: Notification) -> tuple[bool, float]:
+    return told.severity == "warning", told.timeout

@@ -39,6 +39,7 @@ else:
     _Screen = object
 
 # A quick answer needs no line that tells how far it is.
+_DONE_SECONDS = 8.0
 _QUIET_SECONDS = 0.4
 # A scheduler says that it will, and does it a moment later.
 _LAG_SECONDS = 3.0
@@ -219,7 +220,7 @@ class Acting(_Screen):
         if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
             return
         if all(outcome.done for outcome in report.outcomes):
-            self.notify(action_words.done_words(report), markup=False)
+            self.notify(action_words.done_words(report), timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
                 self.notify(visible(report.journal_problem), severity="warning", markup=False)
         elif self.app.screen is self and not self.query_one(CommandBar).is_open:
