@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 else:
     _Screen = object
 
-# A quick answer needs no line that tells how far it is.
+# What was done stays longer than what was copied meanwhile.
 _DONE_SECONDS = 8.0
+# A quick answer needs no line that tells how far it is.
 _QUIET_SECONDS = 0.4
 # A scheduler says that it will, and does it a moment later.
 _LAG_SECONDS = 3.0
