@@ -14,7 +14,7 @@ from hpcdash.local import processes, rows
 from hpcdash.local.finding import find_jobs
 from hpcdash.local.job import ACTIVE, IS_ACTIVE, Job
 from hpcdash.local.machine import this_machine, user_name
-from hpcdash.local.record import Record
+from hpcdash.local.record import Record, records
 from hpcdash.local.start import ensure_supervisor
 from hpcdash.local.store import QueueStore, readable
 from hpcdash.local.wake import supervisor_pid
@@ -45,9 +45,9 @@ def _probe(folder: Path, words: list[str]) -> int:
 
 
 def _opened(folder: Path) -> QueueStore:
-    """After a reboot nobody is there to go on: whoever looks starts the supervisor again."""
+    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor again."""
     store = QueueStore(folder)
-    if store.has_work() and supervisor_pid(folder) is None:
+    if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
         ensure_supervisor(folder)
     return store
 

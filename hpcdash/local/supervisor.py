@@ -75,7 +75,7 @@ class Supervisor:
             try:
                 pause = self.turn()
                 self.last_words = ""
-                is_idle = not self.attempts and not self.store.has_work()
+                is_idle = not self.is_unsure and not self.attempts and not self.store.has_work()
                 pidfds = [one.pidfd for one in self.attempts.values() if one.pidfd is not None]
             except (StoreUnusable, OSError) as error:
                 self.say(str(error))
@@ -115,13 +115,12 @@ class Supervisor:
         Raises StoreUnusable and OSError where something could not be done: it is to be called again.
         """
         if self.is_unsure:
-            self.recover()
-            self.is_unsure = False
+            self.is_unsure = not self.recover()
         self.reap()
         asked_again = answer_calls(self.store, self.attempts)
         self.start()
         pauses = [_BEGINNING_SECONDS] if asked_again else []
-        if any(not one.tells_its_end for one in self.attempts.values()):
+        if self.is_unsure or any(not one.tells_its_end for one in self.attempts.values()):
             pauses.append(_LOOK_SECONDS)
         now = time.time()
         if (begins := self.store.next_begin(now)) is not None:
@@ -130,8 +129,11 @@ class Supervisor:
 
     # -- what an earlier supervisor, or a failure, left
 
-    def recover(self) -> None:
-        """Take over the jobs that the store has as running: kept ones, ended ones, and those that never began."""
+    def recover(self) -> bool:
+        """Take over the jobs that the store has as running: kept ones, ended ones, and those that never began.
+
+        Returns whether no record of an ended job is left: one is, while a process that dies has its lock still.
+        """
         for job in self.store.active_jobs():
             if job.id not in self.attempts:
                 record = Record(self.folder, job.id, job.attempt)
@@ -140,11 +142,14 @@ class Supervisor:
                 else:
                     take_in(self.store, job, record, was_kept=False)
         known = {one.record.path for one in self.attempts.values()}
-        for record in records(self.folder):
-            if record.path not in known and not record.is_kept():
+        left = [record for record in records(self.folder) if record.path not in known]
+        held = [record for record in left if record.is_kept()]
+        for record in left:
+            if record not in held:
                 record.forget()
         for number in self.store.forget_before(time.time() - _KEPT_SECONDS):
             script_path(self.folder, number).unlink(missing_ok=True)
+        return not held
 
     # -- ends
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -178,6 +179,30 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
     job = queue.ended(number)
     # It may have begun already.
     assert (job.state, runs(queue)) in (("completed", 1), ("gone", 0), ("gone", 1))
+
+
+def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted_the_last_end(queue: QueueLab) -> None:
+    without_supervisor(queue)
+    number = submit_quietly(queue, _RUN)
+    assert supervise(queue, "ends.Record.forget = die").wait(20) == -signal.SIGKILL
+    assert queue.job(number).state == "completed"
+    assert list((queue.folder / "attempts").iterdir())
+    queue.run("jobs")
+    until(lambda: not list((queue.folder / "attempts").iterdir()), "no record left")
+
+
+def test_a_record_whose_lock_a_dying_process_still_has_is_dropped_once_it_is_free(queue: QueueLab) -> None:
+    without_supervisor(queue)
+    number = submit_quietly(queue, _RUN)
+    assert supervise(queue, "ends.Record.forget = die").wait(20) == -signal.SIGKILL
+    (path,) = (queue.folder / "attempts").iterdir()
+    with path.open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        queue.run("jobs")
+        queue.ended(queue.submit("true"))
+        assert path.exists()
+    until(lambda: not path.exists(), "no record left")
+    assert (queue.job(number).state, runs(queue)) == ("completed", 1)
 
 
 def test_supervisors_that_race_start_nothing_twice(queue: QueueLab) -> None:
