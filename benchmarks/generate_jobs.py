@@ -12,9 +12,9 @@ import argparse
 import random
 import sys
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm.jobs import LAYOUT
 from hpcdash.backends.slurm.rows import SEPARATOR
+from hpcdash.backends.tokens import RECORDED_TOKEN
 
 NOW = 1_795_244_354
 RUNNING_SHARE = 0.3

@@ -18,10 +18,11 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.backends.base import RECORDED_TOKEN, JobScope, ParsedTable
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, ParsedTable
 from hpcdash.backends.slurm.jobs import parse_jobs
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.recorded import token_of

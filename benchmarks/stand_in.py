@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.backends.base import RECORDED_TOKEN
+from hpcdash.backends.tokens import RECORDED_TOKEN
 
 _RECORDED = RECORDED_TOKEN[1:]
 MINE = 200

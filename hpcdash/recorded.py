@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcdash.backends.base import RECORDED_TOKEN, TOKEN_PATTERN
+from hpcdash.backends.tokens import RECORDED_TOKEN, TOKEN_PATTERN
 from hpcdash.errors import ConfigError, program_words
 
 CASE_FILE = "case.toml"

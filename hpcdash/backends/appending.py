@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpcdash.backends.base import Handover
+from hpcdash.backends.submissions import Handover
 
 _PROGRAMS = ("sbatch", "qsub")
 # OpenPBS's qsub has to have it first.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcdash.backends.base import Answer
+from hpcdash.backends.queries import Answer
 from hpcdash.errors import excerpt
 
 LIMIT_SECONDS = 90

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings

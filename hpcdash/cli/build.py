@@ -31,6 +31,7 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.launch.request import Site
 from hpcdash.local.machine import node_name
+from hpcdash.local.wake import wake
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -93,6 +94,8 @@ def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
         unfinished = folder / f"slots.{os.getpid()}"
         unfinished.write_text(words)
         unfinished.replace(file)
+        # Jobs that wait may fit now.
+        wake(folder)
     except OSError as error:
         raise ConfigError(f"what [embedded] sets cannot be kept: {error.strerror}", "", file=str(file)) from error
 

@@ -20,6 +20,9 @@ def run_checkpoints(*, days: float | None, every: str | None, save: str | None, 
         missing = " and ".join(option for option, value in given.items() if value is None)
         raise UsageError(f"what saving costs is reckoned from how long, how often and how: give {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
+    if not plan.saves:
+        words = f"--days {days:g} is over before the first save, --every {every}: nothing is saved"
+        print(f"hpcdash: {words}; save more often, or at the end", file=sys.stderr)
     if form == "json":
         answer = {
             "schema": 1,

@@ -14,7 +14,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config import config_path, load_settings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import DAY, format_age, parse_duration
+from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.launch.cron import CronJob, cron_script, label_of, watch_script
 from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
@@ -45,7 +45,14 @@ def run_cron(
     options: tuple[str, ...],
 ) -> None:
     """Print the job's script, or do as asked; raises HpcdashError with what could not be done."""
-    asked = _Asked(deed, _every_seconds(every), _folder(folder), watches, options)
+    every_seconds = _every_seconds(every)
+    # What was installed when it could be shorter can be taken out.
+    if deed in (None, "install") and every_seconds < MINUTE:
+        raise UsageError(
+            f"--every: {every!r} is too often: each time is a job that the scheduler starts",
+            "A minute is the shortest: 1m; 15m or 1h are kinder.",
+        )
+    asked = _Asked(deed, every_seconds, _folder(folder), watches, options)
     settings = load_settings(common.config)
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(f"cron --{deed}: nothing is changed here (read-only)", "--status tells how it stands.")
@@ -95,11 +102,13 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
             if not await is_agreed():
                 raise _Declined
         return await remove(store, session.actions, job, stand)
-    print(f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}", file=sys.stderr)
     said: tuple[str, ...] = ()
-    if asked.watches:
+    text = await _watch_text(common, session) if asked.watches else ""
+    if stand is None or not stand.rows:
+        print(f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}", file=sys.stderr)
+    if text:
         path = f"{job.scripts_folder}/{WATCH_SCRIPT}"
-        await write_script(store, path, await _watch_text(common, session))
+        await write_script(store, path, text)
         said = (f"{path} runs the watchdogs",)
     return (*said, *await install(store, session.actions, job, stand))
 

@@ -120,6 +120,6 @@ def run_app(
 
 
 def _noted(error: Exception) -> Path | None:
-    from hpcdash.cli.main import log_traceback
+    from hpcdash.cli.debug_log import log_traceback
 
     return log_traceback(error)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from hpcdash.backends.base import Outcome, Verb
+from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.build import journal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.rfc3339 import format_utc

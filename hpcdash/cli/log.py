@@ -8,7 +8,8 @@ import sys
 import time
 from dataclasses import replace
 
-from hpcdash.backends.base import JobScope, LogFiles
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.queries import JobScope
 from hpcdash.cli.log_output import log_output
 from hpcdash.cli.log_tail import SMALL_BYTES, LogTail, say
 from hpcdash.cli.oneshot import with_session

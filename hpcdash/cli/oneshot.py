@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from hpcdash.backends.base import JobDetail
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.formats import Kind as OutputKind
 from hpcdash.cli.formats import write_csv, write_json, write_table

@@ -12,6 +12,8 @@ import click
 from hpcdash.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
+# How a command prints rows.
+ROW_FORMATS = click.Choice(["table", "json", "csv"])
 
 
 @dataclass(frozen=True, slots=True)

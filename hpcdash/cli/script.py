@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from hpcdash.backends.base import Script
+from hpcdash.backends.job_detail import Script
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.scripts import script_lines, unified

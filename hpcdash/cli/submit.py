@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from hpcdash.backends.base import Outcome, Submission
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.submissions import Submission
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site

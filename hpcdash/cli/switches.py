@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.backends.base import Outcome, Verb
+from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.acting import is_agreed, jobs_words
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions

@@ -21,7 +21,7 @@ _HEADROOM = 1.2
 
 
 class Used(Protocol):
-    """As hpcdash.backends.base.Usage; memory is that of a node."""
+    """As hpcdash.backends.job_detail.Usage; memory is that of a node."""
 
     @property
     def cpu_seconds(self) -> float | None: ...

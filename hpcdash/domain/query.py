@@ -6,92 +6,28 @@ null satisfies), `key:none` is null, and `> >= < <=` compare, with null never on
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hpcdash.domain.conditions import (
-    All,
-    Condition,
-    Either,
-    Everything,
-    HasWord,
-    InstantCompares,
-    InstantIs,
-    Kind,
-    NodesHold,
-    Not,
-    NumberCompares,
-    NumberIs,
-    Pattern,
-    TextIs,
-    TextMatches,
-    kind_of,
-    read_number,
-    read_switch,
-)
-from hpcdash.domain.schema import public_names
-from hpcdash.domain.states import JobState, NodeState
-from hpcdash.domain.units import parse_instant
+from hpcdash.domain.conditions import All, Condition, Either, Everything, HasWord, Not, Pattern
+from hpcdash.domain.query_comparisons import Comparisons
+from hpcdash.domain.query_text import QueryText
 from hpcdash.errors import QueryError
 
 MAX_DEPTH = 40
 MAX_LENGTH = 4000
 
-# What people call a column; the first that the table has is meant.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "limit": ("limit_seconds",),
-    "elapsed": ("elapsed_seconds",),
-    "time": ("elapsed_seconds",),
-    "memory": ("memory_bytes",),
-    "mem": ("memory_bytes",),
-    "memory_used": ("memory_used_bytes",),
-    "partition": ("queue", "queues"),
-    "queue": ("queues", "name"),
-    "status": ("state",),
-    "native": ("native_state",),
-    "submitted": ("submitted_at",),
-    "eligible": ("eligible_at",),
-    "started": ("started_at",),
-    "ends": ("ends_at",),
-    "since": ("reason_since",),
-    "node": ("node_list", "name"),
-    "nodelist": ("node_list",),
-    "job": ("id",),
-    "jobid": ("id",),
-    "array": ("array_id",),
-    "task": ("array_task",),
-    "cpu": ("cpus",),
-    "gpu": ("gpus",),
-    "exit": ("exit_code",),
-    "signal": ("exit_signal",),
-    "flag": ("flags",),
-    "feature": ("features",),
-    "dir": ("work_dir",),
-    "stdout": ("stdout_path",),
-    "stderr": ("stderr_path",),
-}
 _JOB_WORD_COLUMNS = ("name", "id", "user", "queue")
 _NODE_WORD_COLUMNS = ("name", "state", "queues", "reason", "features")
 
-_SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")
 _DETACHED_OPERATOR = re.compile(r"\s+(" + _OPERATOR.pattern + ")")
 _WORD = re.compile(r"[^\s()]+")
-_ID_WITHOUT_SERVER = re.compile(r"[0-9]+(\[[0-9,:-]*\])?")
-_REST_OF_INSTANT = re.compile(r"(?:\s+[a-zA-Z]{1,7})?\s+ago(?=[\s)]|$)", re.IGNORECASE)
-_REST_OF_DATE = re.compile(r"\s+[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?=[\s)]|$)")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
-_LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
-_STATES = frozenset(state.value for state in (*JobState, *NodeState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,338 +61,78 @@ def apply(table: pa.Table, wanted: Filter, now_epoch: float) -> pa.Table:
     return table if wanted.matches_all else table.filter(wanted.mask(table, now_epoch))
 
 
-def keys_of(schema: pa.Schema) -> dict[str, str]:
-    """Every key that a filter on this schema may use, and the column it means."""
-    columns = public_names(schema)
-    keys = {name: name for name in columns}
-    for alias, targets in ALIASES.items():
-        target = next((name for name in targets if name in columns), None)
-        if target is not None:
-            keys.setdefault(alias, target)
-    return keys
-
-
-def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
-    """Whole filters that `prefix` may become: its last word completed to a key, or its last value to one there is.
-
-    Values are the states, yes and no, and, with a `table`, the distinct words of its columns.
-    """
-    keys = keys_of(schema)
-    if value := _LAST_VALUE.search(prefix):
-        name = keys.get(value[1].lower())
-        fragment = value[2].lower()
-        known = _known_values(name, schema, table) if name else []
-        return [
-            prefix[: value.start(2)] + word for word in known if word.lower().startswith(fragment) and word != value[2]
-        ]
-    if key := _LAST_KEY.search(prefix):
-        fragment = (key[1] or "").lower()
-        # An alias is offered where the column's own name does not begin the same way.
-        names = [
-            name
-            for name in keys
-            if name.startswith(fragment) and (keys[name] == name or not keys[name].startswith(fragment))
-        ]
-        return [prefix[: len(prefix) - len(fragment)] + name + ":" for name in names]
-    return []
-
-
-def _known_values(name: str, schema: pa.Schema, table: pa.Table | None) -> list[str]:
-    column_type = schema.field(name).type
-    if table is not None and name in table.column_names and pa.types.is_dictionary(column_type):
-        words = pc.unique(table[name]).to_pylist()
-        return sorted(_quoted(word) for word in words if word is not None)
-    if name == "state":
-        return [state.value for state in (JobState if "id" in schema.names else NodeState)]
-    return ["yes", "no"] if pa.types.is_boolean(column_type) else []
-
-
-def _quoted(word: str) -> str:
-    if re.fullmatch(r"[^\s()\",*\\]+", word):
-        return word
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    text: str
-    is_quoted: bool
-    position: int
-
-    @property
-    def is_none(self) -> bool:
-        return not self.is_quoted and self.text.lower() == "none"
-
-    @property
-    def pattern(self) -> Pattern:
-        return Pattern(None) if self.is_none else Pattern(self.text, not self.is_quoted and "*" in self.text)
-
-
-def _id_patterns(value: _Value) -> tuple[Pattern, ...]:
-    """An id; where it names no server of PBS's, at any: 12 is 12.server, and the array's 12[].server."""
-    if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
-        return (value.pattern,)
-    of_array = () if "[" in value.text else (Pattern(f"{value.text}[]"), Pattern(f"{value.text}[].*", True))
-    return (value.pattern, Pattern(f"{value.text}.*", True), *of_array)
-
-
-def _state_pattern(value: _Value) -> Pattern:
-    """A state, or the beginning of some: `run` is running, `comp` is completing and completed."""
-    if value.is_none or value.is_quoted or value.text.lower() in _STATES:
-        return value.pattern
-    return Pattern(value.text.rstrip("*") + "*", True)
-
-
 class _Reader:
-    """Reads one expression from left to right; `at` is the offset of the next character."""
+    """Reads one expression: its words, comparisons and parentheses."""
 
     def __init__(self, expression: str, schema: pa.Schema, zone: tzinfo) -> None:
-        self.expression = expression
-        self.schema = schema
-        self.zone = zone
-        self.keys = keys_of(schema)
+        self.text = QueryText(expression)
+        self.comparisons = Comparisons(self.text, schema, zone)
         names = schema.names
         candidates = _JOB_WORD_COLUMNS if "id" in names else _NODE_WORD_COLUMNS if "features" in names else ("name",)
         self.word_columns = tuple(name for name in candidates if name in names)
-        self.at = 0
 
     def read(self) -> Condition:
-        self._skip_space()
-        if self._ended():
+        self.text.skip_space()
+        if self.text.ended():
             return Everything()
         condition = self._either(0)
-        if not self._ended():
-            raise self._bad("this parenthesis closes nothing", self.at)
+        if not self.text.ended():
+            raise self.text.bad("this parenthesis closes nothing", self.text.at)
         return condition
 
     def _either(self, depth: int) -> Condition:
         if depth > MAX_DEPTH:
-            raise self._bad(f"parentheses go no deeper than {MAX_DEPTH}", self.at)
+            raise self.text.bad(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
         parts = [self._all(depth)]
-        while self._take_keyword("or"):
+        while self.text.take_keyword("or"):
             parts.append(self._all(depth))
         return parts[0] if len(parts) == 1 else Either(tuple(parts))
 
     def _all(self, depth: int) -> Condition:
         parts = [self._one(depth)]
         while True:
-            if not self._take_keyword("and") and (self._ended() or self._next() == ")" or self._sees_keyword("or")):
+            if not self.text.take_keyword("and") and (
+                self.text.ended() or self.text.next() == ")" or self.text.sees_keyword("or")
+            ):
                 break
             parts.append(self._one(depth))
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
     def _one(self, depth: int) -> Condition:
         is_negated = False
-        while self._take_not():
+        while self.text.take_not():
             is_negated = not is_negated
-        start = self.at
-        if self._ended():
-            raise self._bad("something is missing here", start)
-        if self._next() == ")" or self._sees_keyword("or") or self._sees_keyword("and"):
-            raise self._bad("something is missing before this", start)
-        if self._next() == "(":
-            self.at += 1
-            self._skip_space()
+        start = self.text.at
+        if self.text.ended():
+            raise self.text.bad("something is missing here", start)
+        if self.text.next() == ")" or self.text.sees_keyword("or") or self.text.sees_keyword("and"):
+            raise self.text.bad("something is missing before this", start)
+        if self.text.next() == "(":
+            self.text.at += 1
+            self.text.skip_space()
             condition = self._either(depth + 1)
-            if self._ended():
-                raise self._bad("this parenthesis is never closed", start)
-            self.at += 1
+            if self.text.ended():
+                raise self.text.bad("this parenthesis is never closed", start)
+            self.text.at += 1
         else:
             condition = self._term()
-        self._skip_space()
+        self.text.skip_space()
         return Not(condition) if is_negated else condition
 
     def _term(self) -> Condition:
-        start = self.at
-        if self._next() == '"':
-            return HasWord(self.word_columns, Pattern(self._quoted_text()))
-        if _OPERATOR.match(self.expression, start):
-            raise self._bad("a column is missing before this", start)
-        key = _KEY.match(self.expression, start)
+        start = self.text.at
+        if self.text.next() == '"':
+            return HasWord(self.word_columns, Pattern(self.text.quoted_text()))
+        if _OPERATOR.match(self.text.expression, start):
+            raise self.text.bad("a column is missing before this", start)
+        key = _KEY.match(self.text.expression, start)
         if key is not None:
-            detached = _DETACHED_OPERATOR.match(self.expression, key.end())
-            operator = _OPERATOR.match(self.expression, detached.start(1) if detached else key.end())
+            detached = _DETACHED_OPERATOR.match(self.text.expression, key.end())
+            operator = _OPERATOR.match(self.text.expression, detached.start(1) if detached else key.end())
             if operator is not None:
-                return self._comparison(key[0], operator[0], start, operator.end())
-        word = _WORD.match(self.expression, start)
+                return self.comparisons.read(key[0], operator[0], start, operator.end())
+        word = _WORD.match(self.text.expression, start)
         if word is None:
-            raise self._bad("something is missing here", start)
-        self.at = word.end()
+            raise self.text.bad("something is missing here", start)
+        self.text.at = word.end()
         return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
-
-    def _comparison(self, key: str, operator: str, start: int, value_at: int) -> Condition:
-        name = self.keys.get(key.lower())
-        if name is None:
-            near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
-            hint = f"did you mean {near[0]}?" if near else 'quote it to look for the words: "…"'
-            raise self._bad(f"there is no column {key}; {hint}", start)
-        self.at = value_at
-        self._skip_space()
-        if self._ended() or self._next() == ")":
-            raise self._bad(f"a value is missing after {key}{operator}", self.at)
-        kind = kind_of(name, self.schema.field(name).type)
-        if operator in {"~", "!~"}:
-            condition = self._regex(key, name, kind)
-            return Not(condition) if operator == "!~" else condition
-        if operator in {">", ">=", "<", "<="}:
-            return self._ordered(key, name, kind, operator)
-        condition = self._equal(name, kind, list(self._values(kind)))
-        return Not(condition) if operator[0] == "!" else condition
-
-    def _equal(self, name: str, kind: Kind, values: list[_Value]) -> Condition:
-        if kind is Kind.TEXT and name in {"id", "array_id"}:
-            return TextIs(name, tuple(pattern for value in values for pattern in _id_patterns(value)))
-        if kind is Kind.TEXT:
-            patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
-            return TextIs(name, tuple(patterns))
-        if kind is Kind.NODES:
-            return NodesHold(name, tuple(value.pattern for value in values))
-        for value in values:
-            self._check(kind, value)
-        if kind is Kind.INSTANT:
-            return InstantIs(name, tuple(None if value.is_none else value.text for value in values), self.zone)
-        if kind is Kind.SWITCH:
-            return NumberIs(name, tuple(None if value.is_none else read_switch(value.text) for value in values))
-        return NumberIs(name, tuple(None if value.is_none else read_number(kind, value.text) for value in values))
-
-    def _ordered(self, key: str, name: str, kind: Kind, operator: str) -> Condition:
-        values = list(self._values(kind))
-        value = values[0]
-        if len(values) > 1:
-            raise self._bad(f"{key}{operator} takes one value", values[1].position)
-        if name == "id" and "_number" in self.schema.names:
-            name, kind = "_number", Kind.COUNT
-        if kind in {Kind.TEXT, Kind.NODES, Kind.SWITCH}:
-            raise self._bad(f"{key} holds {kind.value}, which has no order; write {key}:{value.text}", value.position)
-        if value.is_none:
-            raise self._bad(f"none is neither more nor less; write {key}:none", value.position)
-        self._check(kind, value)
-        if kind is Kind.INSTANT:
-            return InstantCompares(name, operator, value.text, self.zone)
-        number = read_number(kind, value.text)
-        if number is None:
-            raise self._bad(f"nothing is compared with {value.text}; write {key}:none", value.position)
-        return NumberCompares(name, operator, number)
-
-    def _regex(self, key: str, name: str, kind: Kind) -> Condition:
-        start = self.at
-        if kind not in {Kind.TEXT, Kind.NODES}:
-            raise self._bad(f"{key} holds {kind.value}; a regular expression is for text", start)
-        condition = TextMatches(name, self._quoted_text() if self._next() == '"' else self._raw_text(commas=False))
-        try:
-            condition.check()
-        except pa.ArrowInvalid as error:
-            reason = str(error).removeprefix("Invalid regular expression: ")
-            raise self._bad(f"bad regular expression: {reason}", start) from None
-        return condition
-
-    def _check(self, kind: Kind, value: _Value) -> None:
-        if value.is_none:
-            return
-        try:
-            if kind is Kind.INSTANT:
-                # Whether a text is an instant depends on now only at the ends of the calendar.
-                parse_instant(value.text, 1_000_000_000, self.zone)
-            elif kind is Kind.SWITCH:
-                read_switch(value.text)
-            else:
-                read_number(kind, value.text)
-        except ValueError as error:
-            raise self._bad(str(error), value.position) from None
-
-    def _values(self, kind: Kind) -> Iterator[_Value]:
-        """The values of a comma list, at least one."""
-        while True:
-            start = self.at
-            if not self._ended() and self._next() == '"':
-                yield _Value(self._quoted_text(), True, start)
-            else:
-                text = self._raw_text(commas=True)
-                if kind is Kind.INSTANT:
-                    text += self._rest_of_instant(text)
-                if not text:
-                    raise self._bad("a value is missing here", start)
-                yield _Value(text, False, start)
-            if self._ended() or self._next() != ",":
-                return
-            self.at += 1
-
-    def _rest_of_instant(self, text: str) -> str:
-        rest = _REST_OF_INSTANT.match(self.expression, self.at)
-        if rest is None and _DATE.fullmatch(text):
-            rest = _REST_OF_DATE.match(self.expression, self.at)
-        if rest is None:
-            return ""
-        self.at = rest.end()
-        return rest[0]
-
-    def _raw_text(self, commas: bool) -> str:
-        """Up to a space or a parenthesis that closes nothing in it; a comma outside brackets ends it when `commas`."""
-        start = self.at
-        parentheses = brackets = 0
-        while not self._ended() and not self._next().isspace():
-            character = self._next()
-            if character == "\\" and not commas:
-                self.at += 1
-            elif brackets and character != "]":
-                pass
-            elif character in "[]":
-                brackets = 1 if character == "[" else 0
-            elif character == "(":
-                parentheses += 1
-            elif character == ")":
-                if parentheses == 0:
-                    break
-                parentheses -= 1
-            elif character == "," and commas:
-                break
-            self.at += 1
-        self.at = min(self.at, len(self.expression))
-        return self.expression[start : self.at]
-
-    def _quoted_text(self) -> str:
-        start = self.at
-        text: list[str] = []
-        self.at += 1
-        while not self._ended() and self._next() != '"':
-            if self.expression[self.at : self.at + 2] in {'\\"', "\\\\"}:
-                self.at += 1
-            text.append(self._next())
-            self.at += 1
-        if self._ended():
-            raise self._bad("this quote is never closed", start)
-        self.at += 1
-        return "".join(text)
-
-    def _take_not(self) -> bool:
-        if not self._ended() and self._next() == "!":
-            self.at += 1
-            self._skip_space()
-            return True
-        return self._take_keyword("not")
-
-    def _take_keyword(self, keyword: str) -> bool:
-        if not self._sees_keyword(keyword):
-            return False
-        self.at += len(keyword)
-        self._skip_space()
-        return True
-
-    def _sees_keyword(self, keyword: str) -> bool:
-        end = self.at + len(keyword)
-        return self.expression[self.at : end].lower() == keyword and (
-            end == len(self.expression) or self.expression[end].isspace() or self.expression[end] in '()!"'
-        )
-
-    def _skip_space(self) -> None:
-        space = _SPACE.match(self.expression, self.at)
-        self.at = space.end() if space else self.at
-
-    def _next(self) -> str:
-        return self.expression[self.at]
-
-    def _ended(self) -> bool:
-        return self.at >= len(self.expression)
-
-    def _bad(self, message: str, position: int) -> QueryError:
-        return QueryError(message, self.expression, position)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, JobScope, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, NotSent, UnreachableError, UsageError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.job_rows import all_waiting, rows_meant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore

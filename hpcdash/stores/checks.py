@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, Answer, Query, StartEstimate, Submission
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.sbatch import read_directives
 from hpcdash.errors import SchedulerRefused, excerpt
 from hpcdash.launch.findings import Finding

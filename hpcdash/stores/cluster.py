@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import ActionCommand, Answer, Backend, JobDetail, JobScope, ParsedTable, Probe, Query
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.job_ids import array_of, holds_many
-from hpcdash.errors import (
-    CommandError,
-    CommandMissing,
-    CommandTimedOut,
-    HpcdashError,
-    NoConfiguration,
-    NoSuchJob,
-    RateLimited,
-    UnreachableError,
-)
+from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.stores.asking import Asking
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import Clock
@@ -29,6 +24,7 @@ from hpcdash.stores.departures import Departures, JobEvent
 from hpcdash.stores.job_rows import row_of
 from hpcdash.stores.joins import with_job_counts
 from hpcdash.stores.kept_scripts import KeptScripts
+from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.transport.base import Transport
 
@@ -89,11 +85,9 @@ class ClusterStore:
         # As the scheduler told them, without the counts of jobs that everyone's queue adds.
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
-        self._adopting: asyncio.Lock = asyncio.Lock()
-        # Whether a login shell's environment changed anything; None: not asked for.
-        self._adopted: bool | None = None
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
         self._departures = Departures(self)
+        self._asking = Asking(self)
 
     # -- who and what
 
@@ -165,10 +159,10 @@ class ClusterStore:
         async with self._opening:
             try:
                 if force:
-                    self._adopted = None
+                    self._asking.forget_login_environment()
                 await self.transport.connect(force=force)
                 if self.probe is None:
-                    self.probe = await self._with_login_environment(self._find_scheduler)
+                    self.probe = await self._asking.with_login_environment(self._find_scheduler)
             except HpcdashError as error:
                 self.connection_error = error
                 self.tell_health()
@@ -187,95 +181,26 @@ class ClusterStore:
             await self.open()
 
     async def _find_scheduler(self) -> Probe:
-        missing: list[CommandMissing] = []
-        unconfigured: NoConfiguration | None = None
-        for backend in self._backends:
-            try:
-                probe = await self._ask_once(backend.probe_query())
-            except CommandMissing as error:
-                missing.append(error)
-                continue
-            except NoConfiguration as error:
-                unconfigured = unconfigured or error
-                continue
-            # The commands of one may be installed where another is used; of two that do not answer the first tells.
-            if unconfigured is None or probe.controller_answers is not False:
-                self.backend = backend.settled(probe)
-                return probe
-        if unconfigured is not None:
-            raise unconfigured
-        if len(missing) == 1:
-            raise missing[0]
-        raise CommandMissing(
-            "; ".join(error.message for error in missing),
-            missing[0].next_step,
-            status=missing[0].status,
-            words="\n".join(error.words for error in missing if error.words),
-        )
+        self.backend, probe = await find_scheduler(self._backends, self._asking.ask_as_is)
+        return probe
 
     async def ask(self, query: Query[T]) -> T:
         """Run a query that a person waits for; its answer is read in a thread.
 
         Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
         """
-        return await self._with_login_environment(lambda: self._ask_once(query, times=_PERSONS_TIMES))
+        return await self._asking.ask(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
         """As `ask`, for what nobody waits for: under the ceiling itself."""
-        return await self._with_login_environment(lambda: self._ask_once(query))
-
-    async def _with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
-        was_adopted = self._adopted is not None
-        try:
-            return await attempt()
-        except (CommandMissing, NoConfiguration):
-            if was_adopted or not await self._adopt_login_environment():
-                raise
-        return await attempt()
-
-    async def _adopt_login_environment(self) -> bool:
-        async with self._adopting:
-            if self._adopted is None:
-                self.budget.spend()
-                try:
-                    self._adopted = await self.transport.adopt_login_environment()
-                except CommandError:
-                    # A login shell that hangs or fails: the missing command is what there is to say.
-                    self._adopted = False
-            return self._adopted
-
-    async def _ask_once(self, query: Query[T], *, times: int = 1) -> T:
-        wait = self.budget.wait_seconds(times=times)
-        if wait > 0:
-            raise RateLimited(
-                f"our own ceiling of {self.budget.ceiling} commands a minute is reached",
-                f"asked again in {wait:.0f} s; poll.commands_per_minute in the configuration sets the ceiling",
-            )
-        self.budget.spend()
-        try:
-            completed = await self.transport.run(query.argv, limit_seconds=query.limit_seconds)
-        except CommandTimedOut as error:
-            if not query.command:
-                raise
-            raise CommandTimedOut(
-                f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
-                f"{self.backend.title}'s server may hang or be busy; jobs run on without it. It is asked again.",
-                argv=query.command,
-                words=error.words,
-            ) from error
-        self.budget.answered(completed.seconds)
-        return await asyncio.to_thread(query.parse, completed)
+        return await self._asking.ask(query)
 
     async def act(self, command: ActionCommand) -> Answer:
         """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
 
         Raises what the transport raises; the line has to be open (`open`).
         """
-        self.budget.spend()
-        completed = await self.transport.run(command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds)
-        self.budget.answered(completed.seconds)
-        return completed
+        return await self._asking.act(command)
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Backend, JobScope, ParsedTable, Probe, Query
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import schema
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs

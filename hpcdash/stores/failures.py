@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import MARK_START, Answer, Capability, JobDetail, LogFiles, Query
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain.states import JobState
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.launch.batch import CONTAINER_UP

@@ -5,39 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hpcdash.backends.base import JobDetail, JobScope, Usage
-from hpcdash.domain.arrays import fold
-from hpcdash.domain.columns import as_array
+from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.queries import JobScope
 from hpcdash.domain.dependencies import parse_dependency
-from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
+from hpcdash.domain.job_ids import array_of, in_full
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
-from hpcdash.domain.task_states import TaskStates, task_states
+from hpcdash.domain.task_states import TaskStates
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.failures import FAILED, Failure, containers_of, fetch_failure, fetch_up
+from hpcdash.stores.job_sight import JobSight, look_at, newest_row
+from hpcdash.stores.job_tables import JobTables, KnownTable
 from hpcdash.stores.logs import files_of
-from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.picked_rows import Row, are_in, missing_from
 
-T = TypeVar("T")
-Row = Mapping[str, Any]
 # sstat asks a daemon on each of a job's nodes.
 USAGE_EVERY_SECONDS = 60.0
 # How often the head of a launch's log is looked at while not all of its containers are up.
 CONTAINERS_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
-_MOST_DEPENDENTS = 5000
-_KEPT_ANSWERS = 3
-_KINDS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
-# What is told of other jobs.
-_OF_OTHERS = ("id", "array_id", "name", "state", "dependency", "_tasks")
-# A list of jobs tells these columns of a job as freshly as its details do.
-_OF_DETAIL = ("stdout_path", "stderr_path")
 
 
 class Part(StrEnum):
@@ -97,9 +88,8 @@ class JobPicture:
         self._up_at: float | None = None
         # The end that `failure` is of: a job that was put back may fail once more.
         self._failure_of: object = None
-        # Lists that were asked for here: when, and whether all living tasks of the array are in it.
-        self._asked: list[tuple[float, pa.Table, bool]] = []
-        self._ended_tasks: pa.Table | None = None
+        self._known = JobTables(store)
+        self._sight = JobSight()
         self._looking = asyncio.Lock()
 
     @property
@@ -118,10 +108,8 @@ class JobPicture:
 
     def glance(self) -> None:
         """The job's row in the newest table that has it: cheap, for a first sight of it."""
-        for _, table, _ in self._tables():
-            if (row := _row_with_id(table, self.job_id)) is not None:
-                self.row = row
-                return
+        if (row := newest_row(self.job_id, self._tables())) is not None:
+            self.row = row
 
     async def look(self) -> bool:
         """Take what the tables know now; whether the job is in another state than its details say."""
@@ -249,7 +237,7 @@ class JobPicture:
         """The jobs it depends on that no table knows: those of the queue, then those of the past."""
         assert self.row is not None
         wanted = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
-        unknown = _missing_from([table for _, table, _ in self._tables_of_the_store()], wanted)
+        unknown = missing_from([known.table for known in self._known.of_the_store(self._owner)], wanted)
         if not unknown:
             return
         backend = self.store.backend
@@ -259,7 +247,7 @@ class JobPicture:
             past = unknown
         else:
             await self._keep(queued.table, is_complete=False)
-            past = _missing_from([queued.table], unknown)
+            past = missing_from([queued.table], unknown)
         if past:
             self._need_accounting()
             await self._remember_ended(past)
@@ -284,136 +272,29 @@ class JobPicture:
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
         """Of jobs that have not ended the queue says more than the past does."""
         past = await self.store.ask(self.store.backend.history_query(None, 0, job_ids))
-        await self._keep(past.table.filter(_is_any(past.table, "state", ENDED)), is_complete=False)
+        await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 
     async def _keep(self, table: pa.Table, *, is_complete: bool) -> None:
-        self._asked = [*self._asked[-_KEPT_ANSWERS:], (self.store.clock.now(), table, is_complete)]
+        self._known.keep(table, is_complete=is_complete)
         await self._look_again()
 
     # -- what the tables know
 
-    def _tables(self) -> list[tuple[float, pa.Table, bool]]:
-        """The newest first; with each whether every living job of this job's owner is in it."""
-        tables = list(self._asked)
+    def _tables(self) -> list[KnownTable]:
+        details = None
         if self.detail is not None and self.taken_at is not None:
-            tables.append((self.taken_at, self.detail.job, False))
-        tables += self._tables_of_the_store()
-        return sorted(tables, key=lambda known: -known[0])
+            details = KnownTable(self.taken_at, self.detail.job)
+        return self._known.newest_first(self._owner, details)
 
-    def _tables_of_the_store(self) -> list[tuple[float, pa.Table, bool]]:
-        tables = []
-        owner = self.row["user"] if self.row is not None else None
-        for kind in _KINDS:
-            snapshot = self.store.snapshots.get(kind)
-            if snapshot is None or (table := self.store.table(kind)) is None:
-                continue
-            is_complete = kind is Kind.EVERYONE or (kind is Kind.MINE and bool(owner) and owner == self.store.user)
-            tables.append((snapshot.taken_at, table, is_complete))
-        return tables
+    @property
+    def _owner(self) -> str | None:
+        return self.row["user"] if self.row is not None else None
 
     async def _look_again(self) -> None:
         async with self._looking:
             tables = self._tables()
-            await asyncio.to_thread(self._look, tables)
-
-    def _look(self, tables: list[tuple[float, pa.Table, bool]]) -> None:
-        row = self._whole_array(tables)
-        self.is_whole_array = row is not None
-        if row is None:
-            found = (_row_with_id(table, self.job_id) for _, table, _ in tables)
-            row = next((one for one in found if one is not None), None)
-        if row is None and self.detail is not None:
-            row = self.detail.job.to_pylist()[0]
-        if row is not None and row["array_id"]:
-            self._look_at_array(row["array_id"], tables)
-        if row is not None and self.detail is not None and not self.is_whole_array:
-            told = self.detail.job.select(_OF_DETAIL).to_pylist()[0]
-            row = {**row, **{name: value for name, value in told.items() if value is not None}}
-        if row is not None:
-            self.row = row
-            self._look_at_dependencies(row, tables)
-
-    def _look_at_array(self, array_id: str, tables: list[tuple[float, pa.Table, bool]]) -> None:
-        of_it = [(table.filter(_is(table, "array_id", array_id)), is_complete) for _, table, is_complete in tables]
-        ended = [rows.filter(_is_any(rows, "state", ENDED)) for rows, _ in of_it]
-        if self._ended_tasks is not None:
-            ended.append(self._ended_tasks)
-        ended = [rows for rows in ended if rows.num_rows]
-        living = next((rows for rows, is_complete in of_it if is_complete), None)
-        if living is None:
-            living = next((rows for rows, _ in of_it if rows.num_rows), None)
-        if ended:
-            self._ended_tasks = _first_of_each_id(ended)
-        shown = [rows for rows in (living, self._ended_tasks) if rows is not None and rows.num_rows]
-        self.tasks = task_states(shown) if shown else None
-
-    def _whole_array(self, tables: list[tuple[float, pa.Table, bool]]) -> Row | None:
-        """What the rows of an array have in common; None where this is a job or a task."""
-        if task_of(self.job_id):
-            return None
-        of_it = [(table.filter(_is(table, "array_id", self.job_id)), is_complete) for _, table, is_complete in tables]
-        if self._ended_tasks is not None:
-            of_it.append((self._ended_tasks, False))
-        some = [rows for rows, _ in of_it if rows.num_rows]
-        if not some:
-            return None
-        # An answer on the past tells nothing of the tasks that live.
-        living = next((rows for rows, is_complete in of_it if is_complete), some[0])
-        rows = _first_of_each_id([living, *(rows.filter(_is_any(rows, "state", ENDED)) for rows in some)])
-        # One row is no array to fold; it stands for the whole all the same.
-        summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
-        return {**summary, "id": self.job_id, "array_id": self.job_id, "array_task": None}
-
-    def _look_at_dependencies(self, row: Row, tables: list[tuple[float, pa.Table, bool]]) -> None:
-        wanted = parse_dependency(row["dependency"]).job_ids
-        related: dict[str, Row] = {}
-        dependents: dict[str, Row] = {}
-        for _, table, _ in tables:
-            if wanted:
-                ids = pa.array(wanted, pa.string())
-                mask = pc.or_(pc.is_in(table["id"], ids), pc.fill_null(pc.is_in(table["array_id"], ids), False))
-                for other in table.filter(mask).select(_OF_OTHERS).to_pylist():
-                    related.setdefault(other["id"], other)
-            waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), _is_any(table, "state", WAITING)))
-            # Those that name this job come first, should there be more than are looked through.
-            number = number_of(str(row["array_id"] or row["id"]))
-            names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
-            for some in (names_it, waiting):
-                for other in some.slice(0, _MOST_DEPENDENTS).select(_OF_OTHERS).to_pylist():
-                    dependents.setdefault(other["id"], other)
-        self.related = tuple(related.values())
-        self.dependents = tuple(dependents.values())
-
-
-def _is(table: pa.Table, name: str, value: str) -> pa.Array:
-    return pc.fill_null(pc.equal(as_array(table[name]), value), False)
-
-
-def _is_any(table: pa.Table, name: str, values: frozenset[Any]) -> pa.Array:
-    words = pa.array(sorted(str(value) for value in values), pa.string())
-    return pc.fill_null(pc.is_in(as_array(table[name]).cast(pa.string()), words), False)
-
-
-def _row_with_id(table: pa.Table, job_id: str) -> Row | None:
-    position = pc.index(table["id"], pa.scalar(job_id, pa.string())).as_py()
-    return table.slice(position, 1).to_pylist()[0] if position >= 0 else None
-
-
-def _missing_from(tables: list[pa.Table], job_ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the jobs and arrays that no table has."""
-    return tuple(
-        job_id
-        for job_id in job_ids
-        if not any(
-            pc.index(table[name], pa.scalar(job_id, pa.string())).as_py() >= 0
-            for table in tables
-            for name in ("id", "array_id")
-        )
-    )
-
-
-def _first_of_each_id(tables: list[pa.Table]) -> pa.Table:
-    """Rows of several tables; of those with the same id the first."""
-    rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-    ids = as_array(rows["id"])
-    return rows.take(pc.index_in(pc.unique(ids), value_set=ids))
+            sight = await asyncio.to_thread(look_at, self.job_id, tables, self.detail, self._sight)
+            self._sight = sight
+            self.is_whole_array, self.tasks = sight.is_whole_array, sight.tasks
+            if sight.row is not None:
+                self.row, self.related, self.dependents = sight.row, sight.related, sight.dependents

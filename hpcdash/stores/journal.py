@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.stores.appended_lines import append_line, older_file
 from hpcdash.stores.processes import is_alive, started_ticks

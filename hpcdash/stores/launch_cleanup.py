@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import ActionCommand, JobScope
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import JobScope
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
 from hpcdash.stores.cluster import ClusterStore

@@ -9,7 +9,8 @@ import secrets
 from datetime import UTC, datetime
 from functools import cache
 
-from hpcdash.backends.base import MARK_START, ActionRequest, Outcome, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
 from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library

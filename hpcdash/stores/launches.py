@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdash.backends.base import Answer, JobScope, Outcome, Query
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt

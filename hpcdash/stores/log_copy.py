@@ -6,6 +6,7 @@ Knows no screen and starts no program.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -54,7 +55,8 @@ async def copy_end(file: LogFile, said: Callable[[int, int], None], most_bytes: 
                 await asyncio.to_thread(out.write, chunk.content)
                 offset = chunk.end
                 said(offset - begin, look.size - begin)
-    except BaseException:
-        os.unlink(name)
+    except BaseException:  # Cancelled as well: whoever waits may give up.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
         raise
     return Path(name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hpcdash.backends.base import Answer, Query
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.logs.lines import shown_line
 
 END_BYTES = 4096

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.domain.job_ids import array_of, in_full, task_of
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.stores.cluster import ClusterStore

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import Answer, LogFiles, Query
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.logs import locate_logs

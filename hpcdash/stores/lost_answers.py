@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import ActionCommand, Answer, JobScope, Outcome, Query
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.domain.job_ids import array_of
 from hpcdash.errors import (
     AuthenticationFailed,

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.base import JobDetail
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.switches import (
     NamedSwitch,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import LogFiles
+from hpcdash.backends.job_detail import LogFiles
 from hpcdash.domain.job_ids import holds_many, in_full, task_of
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, WAITING

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from hpcdash.backends.base import MARK_START, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.submissions import MARK_START
 from hpcdash.stores.actions import Plan, Report
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal, JournalEntry, JournalUnwritable

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from hpcdash.backends.base import ParsedOffers, Query
+from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.domain.states import NodeState
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hpcdash.backends.base import MARK_START, ActionRequest, Handover, JobDetail, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.submissions import MARK_START, Handover
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, NoSuchJob, UsageError

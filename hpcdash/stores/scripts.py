@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, Answer, Capability, JobDetail, Outcome, Query, Script
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.errors import (
     AccountingUnavailable,

@@ -9,7 +9,8 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.launch.batch import STAGED_FOLDER

@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome, Query
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UnreadableOutput, UsageError, excerpt
 from hpcdash.launch.stub import stub_target
 from hpcdash.stores.cluster import ClusterStore

@@ -6,7 +6,8 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hpcdash.backends.base import MARK_START, ActionRequest, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.lost_answers import CLOCKS_APART, Search

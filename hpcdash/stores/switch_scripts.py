@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome, Query
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.switch_looks import MOST_SWITCH_BYTES, SwitchLook, look_of
 from hpcdash.errors import UnreadableOutput, excerpt
 

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import ActionRequest, Capability, JobDetail, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED, JobState

@@ -14,8 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.appending import appended
-from hpcdash.backends.base import MARK_START, ActionRequest, JobDetail, JobScope, ParsedTable, Script, Submission, Verb
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import JobScope, ParsedTable
+from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import JobScope, LogFiles
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.queries import JobScope
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import array_of, in_full

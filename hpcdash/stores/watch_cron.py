@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Answer, JobScope, Outcome, Query, Submission, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import CommandError, HpcdashError, excerpt
 from hpcdash.launch.cron import CronJob, cron_script, job_name, label_in

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hpcdash.backends.base import Answer, Query
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
 from hpcdash.watch.quotas import PARSERS

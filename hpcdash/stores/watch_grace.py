@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hpcdash.backends.base import Query
+from hpcdash.backends.queries import Query
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import HpcdashError
 from hpcdash.stores.cluster import ClusterStore

@@ -31,7 +31,8 @@ from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login
 if TYPE_CHECKING:
     import asyncssh
 
-    from hpcdash.transport.ssh_login import Line, Login
+    from hpcdash.transport.ssh_line import Line
+    from hpcdash.transport.ssh_login import Login
     from hpcdash.transport.ssh_session import RunSession, StreamSession
 
 # sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through the same master.

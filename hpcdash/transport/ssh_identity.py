@@ -68,26 +68,35 @@ class LockedKey(asyncssh.SSHKeyPair):
 
 
 def read_identities(paths: Sequence[Path], identities_only: bool, ask: AskPassphrase) -> Identities:
-    """Read key files; those that are no keys, or locked without their public half to be found, are passed over."""
+    """Read key files; those that are no keys, or locked without their public half to be found, are passed over.
+
+    `names` says of a file that is there why it is no use.
+    """
     keys: list[asyncssh.SSHKeyPair] = []
     public_blobs: list[bytes] = []
     names: list[str] = []
     for path in paths:
         try:
             content = path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            names.append(f"{path.name} (cannot be read: {error.strerror})")
             continue
         public = _public_half(path, content)
         if public is not None:
             public_blobs.append(public.public_data)
         if b"PRIVATE KEY" not in content:
             continue
-        names.append(path.name)
+        name = path.name
         try:
             keys.extend(asyncssh.load_keypairs(path))
         except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
             if public is not None:
                 keys.append(LockedKey(path, content, public, ask))
+            else:
+                name = f"{name} (not used: locked or damaged, and {name}.pub is not beside it)"
+        names.append(name)
     agent_keys = tuple(public_blobs) or (_NO_IDENTITY,)
     return Identities(tuple(keys), agent_keys if identities_only else None, tuple(names))
 

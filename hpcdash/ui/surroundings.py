@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.domain.units import format_age
-from hpcdash.errors import HpcdashError
+from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
@@ -51,6 +51,27 @@ def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapsh
     elif kind is not None and (wait := poller.next_in_seconds(kind)) >= 1:
         parts.append(f"asked again in {wait:.0f} s, or with ctrl+r")
     return "; ".join(parts)
+
+
+def left_out_words(snapshot: Snapshot | None) -> str:
+    """How much of an answer is not shown; '' where all is."""
+    if snapshot is None or not snapshot.rejected:
+        return ""
+    count = len(snapshot.rejected)
+    left_out = "1 row" if count == 1 else f"{count} rows"
+    return f"{left_out} of the answer could not be read and left out; ! shows what came"
+
+
+def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
+    """All that is known of what is wrong: a title, and lines as they came; None where nothing is."""
+    error = shown_error(session, view)
+    snapshot = shown_snapshot(session, view)
+    if error is not None:
+        evidence = error.evidence if isinstance(error, CommandError) else ""
+        return "what went wrong", "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
+    if snapshot is not None and snapshot.rejected:
+        return "rows that could not be read", "\n".join(snapshot.rejected)
+    return None
 
 
 def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPart:

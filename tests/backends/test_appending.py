@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.appending import appended
-from hpcdash.backends.base import ActionCommand, Handover, Submission
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.submissions import Handover, Submission
 
 OPENPBS, TORQUE = PbsBackend(Dialect.OPENPBS), PbsBackend(Dialect.TORQUE)
 

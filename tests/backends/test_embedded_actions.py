@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import ActionRequest, Outcome, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.actions import read_outcomes
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.embedded.submit import submission
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 from tests.backends.test_embedded_tables import Answered
 from tests.local.queue_lab import QueueLab

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hpcdash.backends.base import Capability, JobDetail, JobScope, Query
+from hpcdash.backends.base import Capability
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, UnreadableOutput, UsageError
 from tests.local.queue_lab import QueueLab

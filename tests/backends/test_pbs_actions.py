@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.pbs.actions import action_commands, alterable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.domain.schema import JOBS

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import RECORDED_TOKEN, ActionRequest, Capability, JobScope, Query, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
 from hpcdash.backends.pbs import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, Query
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import load_case, token_of

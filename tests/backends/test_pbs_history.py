@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import ParsedTable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.history import history_native_query, parse_history, parse_history_native
 from hpcdash.backends.pbs.listing import Want
+from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.transport.base import Completed

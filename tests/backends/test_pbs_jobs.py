@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import JobScope
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.jobs import jobs_query, parse_jobs
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.pbs.states import exit_pair, job_state
+from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
 from hpcdash.domain.arrays import parse_tasks
 from hpcdash.domain.dependencies import parse_dependency

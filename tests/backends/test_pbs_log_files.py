@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import JobDetail, LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.log_files import last_files, log_files, submit_variable, submitted_file
 from hpcdash.domain.schema import JOBS

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import RECORDED_TOKEN, ParsedTable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.node_states import node_state
 from hpcdash.backends.pbs.nodes import nodes_query, parse_nodes
+from hpcdash.backends.queries import ParsedTable
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.pbs import records
 from hpcdash.backends.pbs.records import Form, Records, read_all, read_attributes, read_records
 from hpcdash.backends.pbs.values import unescaped
+from hpcdash.backends.tokens import RECORDED_TOKEN
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"
 SCENES = FIXTURES / "23.06" / "scenes"

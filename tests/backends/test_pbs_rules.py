@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import Query
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.rules import priority_query, queue_rules_query
+from hpcdash.backends.queries import Query
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
 from hpcdash.transport.base import Completed
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import RECORDED_TOKEN, ActionRequest, Capability, JobScope, Query, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, Query
+from hpcdash.backends.submissions import Submission
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UsageError

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import Handover, JobDetail, Outcome, Script, Submission
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import resubmission, submission
+from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.domain.schema import JOBS

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.base import ActionRequest, Capability, JobScope, Query, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
 from hpcdash.backends.pbs import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.records import Form, read_records
+from hpcdash.backends.queries import JobScope, Query
+from hpcdash.backends.submissions import Submission
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import NoSuchJob, UsageError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import Usage
+from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.pbs.usage import NOTHING_NOTE, RUNNING_NOTE, SPREAD_NOTE, parse_usage, usage_query

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.errors import UsageError, program_words
 from hpcdash.transport.base import Completed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import JobScope
+from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows

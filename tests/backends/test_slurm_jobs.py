@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import JobScope
+from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.jobs import jobs_query, parse_jobs, queue_id
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs

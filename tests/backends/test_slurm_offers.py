@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.base import Submission
 from hpcdash.backends.slurm.associations import (
     associations_query,
     parse_associations,
@@ -12,6 +11,7 @@ from hpcdash.backends.slurm.associations import (
     qos_offers_query,
 )
 from hpcdash.backends.slurm.start_estimate import parse_start_estimate, start_estimate_query
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, program_words
 from hpcdash.launch.offers import AccountOffer, QosOffer
 from tests.support.slurm_text import answered

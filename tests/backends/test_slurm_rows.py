@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import Answer, ParsedTable, fresh_token
+from hpcdash.backends.queries import Answer, ParsedTable
 from hpcdash.backends.slurm import detail, history, jobs, nodes, probe, queues, rows
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import token_of

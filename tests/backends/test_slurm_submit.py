@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcdash.backends.base import Handover, JobDetail, Outcome, Script
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.submit import resubmission
 from hpcdash.backends.slurm.submit_line import read_submit_line
+from hpcdash.backends.submissions import Handover
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, program_words
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import Usage
+from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.backends.slurm.priority import parse_priority
 from hpcdash.backends.slurm.rules import parse_qos, parse_queue_rules

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.backends.base import Backend, Submission
+from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError, program_words
 
 FILE = "/jobs/one-1/batch.sh"

@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcdash.backends.base import ActionRequest, Backend, JobScope, Submission, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Backend
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import NoSuchJob
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import CommandTimedOut

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import ActionCommand, Answer, JobScope, Submission
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Answer, JobScope
+from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.stores.resubmission import Again, plan_again, settle, wanted_of

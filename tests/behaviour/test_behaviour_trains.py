@@ -6,7 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from hpcdash.backends.base import Outcome, Submission
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.submissions import Submission
 from hpcdash.domain.stakes import choose
 from hpcdash.domain.train_words import class_counts, wait_words
 from hpcdash.domain.trains import Train, living_targets

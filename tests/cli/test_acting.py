@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.cli.acting import jobs_words
 from hpcdash.cli.journal import ended_words
 from hpcdash.stores.journal import JournalEntry

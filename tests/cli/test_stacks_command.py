@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Answer
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.stacks import exactly, read_stacks
 from hpcdash.errors import SchedulerRefused
 from hpcdash.transport.base import Completed

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.base import Submission
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
 from hpcdash.cli.submit import _after_in_full
 
 WANTED = Submission(b"#!/bin/sh\n", "job.sh", after=("12",))

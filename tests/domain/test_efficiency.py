@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.backends.base import Usage
+from hpcdash.backends.job_detail import Usage
 from hpcdash.domain.efficiency import NOT_ACCOUNTED, advice, meters
 
 GIB = 1 << 30

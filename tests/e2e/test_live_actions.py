@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.journal import Journal
 from tests.e2e.conftest import clear
@@ -334,7 +334,7 @@ def test_a_person_at_a_terminal_is_asked(lab: SlurmLab, over_ssh: Program, typed
 # Says when it is connected, and acts when it is told to.
 ACTING = """
 import asyncio, sys
-from hpcdash.backends.base import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.cli.build import journal
 from hpcdash.stores.actions import Actions
 from tests.e2e.live_store import store_on

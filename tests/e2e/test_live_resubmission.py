@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import ActionCommand, Answer
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Answer
 from hpcdash.domain.triage import TaskGroup
 from hpcdash.errors import CommandTimedOut
 from hpcdash.stores.actions import Actions

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Query, Script
+from hpcdash.backends.job_detail import Script
+from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
 from hpcdash.stores.cluster import ClusterStore

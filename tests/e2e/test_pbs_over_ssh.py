@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import JobScope
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut
 from hpcdash.transport.ssh import SshTransport
 from tests.e2e.conftest import PbsPerson

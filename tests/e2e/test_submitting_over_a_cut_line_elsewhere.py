@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Backend, JobScope, Outcome, Submission
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.pbs import BACKEND as PBS
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import queue_program
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions

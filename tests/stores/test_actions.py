@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, program_words
 from hpcdash.stores.actions import Actions, Report
 from hpcdash.stores.journal import Journal

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Outcome, Submission
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions

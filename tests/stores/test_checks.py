@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Answer
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import CommandTimedOut

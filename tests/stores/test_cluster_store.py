@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.base import Answer, JobScope, ParsedTable, Probe, Query
+from hpcdash.backends.base import Probe
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import BACKEND, SlurmBackend
 from hpcdash.errors import (
     CommandMissing,

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.stores import appended_lines
 from hpcdash.stores.journal import Journal, JournalUnwritable
 
@@ -182,7 +182,7 @@ def test_a_lock_that_is_never_given_up_is_waited_for_a_while(journal: Journal, m
 MANY = """
 import sys
 from pathlib import Path
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.stores import appended_lines
 from hpcdash.stores.journal import Journal
 appended_lines.ROTATE_BYTES = int(sys.argv[2])

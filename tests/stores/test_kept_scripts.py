@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.base import Capability, JobDetail, Outcome, Submission
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
 from hpcdash.stores import kept_scripts, lost_answers
 from hpcdash.stores.actions import Actions, Report

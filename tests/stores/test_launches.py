@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.config.settings import LaunchSettings

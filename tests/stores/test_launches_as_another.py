@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError

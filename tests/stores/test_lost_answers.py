@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome, Submission
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, HpcdashError, NotSent, program_words
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions, Report

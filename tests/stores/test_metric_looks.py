@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.base import LogFiles
+from hpcdash.backends.job_detail import LogFiles
 from hpcdash.charts.reading import JobFacts, RunReader
 from hpcdash.charts.series import SeriesKept
 from hpcdash.logs.joined import JoinedRun

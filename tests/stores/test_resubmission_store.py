@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.errors import ControllerDown, UsageError
 from hpcdash.stores import lost_answers, resubmission

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
 from hpcdash.stores.staging import (
     MOST_STAGED_BYTES,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_refusal, group_words, refusal, warnings
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut

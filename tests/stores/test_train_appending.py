@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdash.backends.base import Script
+from hpcdash.backends.job_detail import Script
 from hpcdash.cli.build import build_replay
 from hpcdash.errors import program_words
 from hpcdash.stores.snapshots import Kind

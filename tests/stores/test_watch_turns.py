@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.base import JobDetail, Query
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Query
 from hpcdash.config import settings_from_text
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import CommandError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm import SlurmBackend
 from hpcdash.domain.states import ENDED, WAITING
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Backend, JobScope, ParsedTable, Query
+from hpcdash.backends.base import Backend
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.cli.build import BACKENDS
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows

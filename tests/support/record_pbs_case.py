@@ -23,8 +23,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import RECORDED_TOKEN, JobScope, Query
 from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.backends.queries import JobScope, Query
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
 from hpcdash.transport.base import Completed

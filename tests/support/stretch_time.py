@@ -12,11 +12,11 @@ import re
 import zlib
 from collections.abc import Callable
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm.history import FIELDS
 from hpcdash.backends.slurm.jobs import LAYOUT
 from hpcdash.backends.slurm.rows import SEPARATOR
 from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.tokens import RECORDED_TOKEN
 
 _TOKEN = RECORDED_TOKEN.encode()
 _DAY_SECONDS = 86400

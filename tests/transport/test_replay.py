@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.base import RECORDED_TOKEN, fresh_token
+from hpcdash.backends.tokens import RECORDED_TOKEN, fresh_token
 from hpcdash.errors import CommandTimedOut, ConfigError, NotRecorded
 from hpcdash.transport.replay import ReplayTransport
 

@@ -440,10 +440,16 @@ async def test_a_refused_login_says_what_was_tried_and_is_not_tried_again(
     sshd: Sshd, user: str, tmp_path: Path
 ) -> None:
     make_key(tmp_path / "stranger")
-    config = f"Host *\n IdentityFile {tmp_path / 'stranger'}\n IdentitiesOnly yes\n"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "torn").write_text("-----BEGIN PRIVATE KEY-----\nMIIE\n")
+    files = "".join(f" IdentityFile {tmp_path / name}\n" for name in ("folder", "torn", "stranger", "not_there"))
+    config = f"Host *\n{files} IdentitiesOnly yes\n"
     async with transport_to(sshd, user, tmp_path, config=config) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
-        assert "key stranger" in error.message
+        assert (
+            "Tried: key folder (cannot be read: Is a directory), key torn (not used: locked or damaged" in error.message
+        )
+        assert "torn.pub is not beside it), key stranger." in error.message
         assert error.next_step
         tries = sshd.log.count("Connection from")
         await raised(AuthenticationFailed, transport.run(("true",)))

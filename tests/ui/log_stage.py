@@ -8,8 +8,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import journal, pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words

@@ -13,8 +13,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words
@@ -156,4 +156,4 @@ def rows_of(app: HpcdashApp) -> RowsTable:
 def ids_of(app: HpcdashApp) -> list[str]:
     """The ids of all rows of the table that is shown."""
     table = rows_of(app)
-    return [str(value) for value in table._ids().to_pylist()]
+    return [str(value) for value in table._rows.ids().to_pylist()]

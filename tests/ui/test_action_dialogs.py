@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from hpcdash.backends.base import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
@@ -477,7 +477,7 @@ async def test_read_only_leaves_no_way_to_act(tmp_path: Path) -> None:
         await press(pilot, "x", "h", "r", "p", "z", "A")
         assert app.screen is app.main
         for name in ("cancel", "hold", "requeue", "suspend", "signal", "alter"):
-            assert await app.main._obey(name) is not None
+            assert await app.main.command_line.obey(name) is not None
             await app.main.act(name)
             assert app.screen is app.main
         found = [hit async for hit in ActionProvider(app.main).search("cancel")]

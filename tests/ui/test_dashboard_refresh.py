@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.backends.base import ParsedTable, Query
+from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.views.jobs import JobsView

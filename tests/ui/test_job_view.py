@@ -10,9 +10,9 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import RECORDED_TOKEN
 from hpcdash.backends.slurm.history import FIELDS
 from hpcdash.backends.slurm.usage import ENDED_FIELDS
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import ControllerDown, HpcdashError, program_words
 from hpcdash.recorded import token_of
 from hpcdash.stores.departures import JobEvent

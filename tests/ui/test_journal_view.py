@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.stores.journal import Journal
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.journal import JournalView

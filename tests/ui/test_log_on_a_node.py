@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from hpcdash.stores.log_file import UNREACHED_PAUSE_SECONDS
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.widgets.log_reading import LogReading
+from hpcdash.ui.widgets.log_pace import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
 from tests.ui.log_stage import LogTransport, log_dashboard, open_log, pane_of, shows, shows_no_more, view_of
@@ -23,8 +23,8 @@ SIZE = (120, 30)
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr("hpcdash.ui.widgets.log_reading._SHORTEST_SECONDS", 0.05)
-    monkeypatch.setattr("hpcdash.ui.widgets.log_reading._LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._SHORTEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._LONGEST_SECONDS", 0.05)
     return make_node(tmp_path, monkeypatch)
 
 
@@ -74,13 +74,13 @@ async def test_a_node_that_refuses_is_said_to_in_its_own_words(node: Node, tmp_p
 async def test_a_node_that_refuses_is_asked_seldom(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
 
-    async def rest(reading: LogReading, seconds: float) -> None:
+    async def rest(pace: LogPace, seconds: float) -> None:
         rests.append(seconds)
         if seconds >= UNREACHED_PAUSE_SECONDS:
             node.ssh_does(REACHES)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(LogReading, "_rest", rest)
+    monkeypatch.setattr(LogPace, "rest", rest)
     put(node.log, b"epoch 1\n")
     node.ssh_does(REFUSES)
     async with log_dashboard(tmp_path).run_test(size=SIZE) as pilot:

@@ -13,9 +13,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hpcdash.backends.base import JobScope, ParsedTable, Probe, Query
+from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import RECORDED_TOKEN
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.errors import program_words
 from hpcdash.transport.base import Completed

@@ -12,7 +12,9 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
-from hpcdash.backends.base import ActionCommand, Answer, Outcome, StartEstimate
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.submissions import StartEstimate
 from hpcdash.config import settings_from_text
 from hpcdash.errors import CommandTimedOut
 from hpcdash.launch.form import Draft

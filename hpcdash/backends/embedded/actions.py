@@ -7,8 +7,9 @@ from functools import partial
 
 import msgspec
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Answer, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.typed import typed
+from hpcdash.backends.queries import Answer
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.local.reading import read_change_of_time, read_throttle, signal_number
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from hpcdash.backends.base import Answer, ParsedTable
+from hpcdash.backends.queries import Answer, ParsedTable
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import (
     CommandError,

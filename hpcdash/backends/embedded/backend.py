@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import (
-    ALTERABLE,
-    ActionCommand,
-    ActionRequest,
-    Answer,
-    Capability,
-    Handover,
-    JobDetail,
-    JobScope,
-    LogFiles,
-    ParsedTable,
-    Probe,
-    Query,
-    Script,
-    Submission,
-    Usage,
-)
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
+from hpcdash.backends.base import Capability, Probe
 from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED

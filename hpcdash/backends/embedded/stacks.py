@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import Answer, Query
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.stacks import LIMIT_SECONDS, NODE_SCRIPT, Stacks, exactly, read_stacks
 from hpcdash.errors import SchedulerRefused, excerpt
 

@@ -6,8 +6,11 @@ from functools import partial
 
 import msgspec
 
-from hpcdash.backends.base import MARK_START, ActionCommand, Answer, Handover, JobDetail, Outcome, Submission
+from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.embedded.typed import typed_submit
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import last_value, read_command_line, read_directives

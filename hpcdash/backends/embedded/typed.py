@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from hpcdash.backends.base import Submission
+from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 
 _JOB = re.compile(r"[0-9]{1,15}(?:_.+)?", re.DOTALL)

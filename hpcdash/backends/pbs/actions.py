@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.pbs.action_answers import Hint, Target, read_answer
 from hpcdash.backends.pbs.alterations import ALTERABLE_OF, alteration
 from hpcdash.backends.pbs.commands import pbs

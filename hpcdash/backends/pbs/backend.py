@@ -7,21 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import (
-    ActionCommand,
-    ActionRequest,
-    Capability,
-    Handover,
-    JobDetail,
-    JobScope,
-    LogFiles,
-    ParsedTable,
-    Probe,
-    Query,
-    Script,
-    Submission,
-    Usage,
-)
+from hpcdash.backends.actions import ActionCommand, ActionRequest
+from hpcdash.backends.base import Capability, Probe
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.pbs import (
     actions,
     detail,
@@ -38,6 +26,8 @@ from hpcdash.backends.pbs import (
     usage,
 )
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 
 _TITLES = {

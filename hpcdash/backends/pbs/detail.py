@@ -7,10 +7,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Answer, JobDetail, Query
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import NoSuchJob
 
 

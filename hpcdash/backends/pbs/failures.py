@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpcdash.backends.base import Answer
+from hpcdash.backends.queries import Answer
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,

@@ -7,11 +7,11 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Answer, ParsedTable, Query
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.failures import failure, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0

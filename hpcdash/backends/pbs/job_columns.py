@@ -10,7 +10,6 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import MARK_START
 from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE
 from hpcdash.backends.pbs.asked import asked
@@ -21,6 +20,7 @@ from hpcdash.backends.pbs.log_files import submit_variable
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, reason_of
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.pbs.subjob_copies import with_own_words
+from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, pairs_per_distinct, per_distinct, utc_instants, words
 from hpcdash.domain.states import ENDED, WAITING, JobState

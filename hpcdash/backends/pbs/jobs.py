@@ -7,12 +7,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.pbs import job_columns
 from hpcdash.backends.pbs.arrays import spread
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, is_asked, listing, read_listing
 from hpcdash.backends.pbs.records import Form
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import as_array, row_numbers
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import NoSuchJob

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpcdash.backends.base import Answer, fresh_token
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.failures import require_success, unreadable
 from hpcdash.backends.pbs.listing_script import SCRIPT
 from hpcdash.backends.pbs.records import Form, Records, read_attributes, read_records
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, number_of, parse_job_id
 from hpcdash.errors import UsageError
 

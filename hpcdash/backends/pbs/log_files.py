@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import JobDetail, LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.states import ENDED, WAITING, JobState

@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
 from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.failures import require_success, unreadable
 from hpcdash.backends.pbs.node_states import is_bad, node_state
 from hpcdash.backends.pbs.records import Form, read_all
+from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 

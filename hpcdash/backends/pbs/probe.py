@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcdash.backends.base import Answer, Probe, Query
+from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import CommandMissing, excerpt
 
 WRAPPERS_VERSION = "Slurm's wrappers"

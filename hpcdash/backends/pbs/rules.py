@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from hpcdash.backends.base import Answer, Query, fresh_token
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.failures import require_success, unreadable
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds, hosts_of
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.units import format_duration
 

@@ -11,12 +11,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, Handover, JobDetail, Script, Submission
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
 from hpcdash.backends.pbs.recorded_options import Recorded, as_words, read_record, unlike_directives
 from hpcdash.backends.pbs.submit_answers import read_answer
 from hpcdash.backends.pbs.wrapped_words import shell_safe
+from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain import sbatch
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import Answer, Outcome
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.queries import Answer
 from hpcdash.errors import excerpt
 
 _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")

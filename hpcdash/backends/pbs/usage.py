@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import Answer, Query, Usage
+from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.pbs.detail import parse_native
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING
 

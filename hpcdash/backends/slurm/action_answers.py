@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcdash.backends.base import Answer, Outcome
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
 from hpcdash.errors import excerpt, program_name

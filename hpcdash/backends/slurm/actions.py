@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Answer, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.action_answers import Target, read_scancel, read_scontrol, read_signal
 from hpcdash.backends.slurm.alterations import Alteration, alteration
 from hpcdash.backends.slurm.commands import slurm

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdash.backends.base import ALTERABLE
+from hpcdash.backends.actions import ALTERABLE
 from hpcdash.domain.units import MINUTE, format_clock, parse_duration
 from hpcdash.errors import UsageError
 

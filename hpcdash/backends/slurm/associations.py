@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpcdash.backends.base import Answer, ParsedOffers, Query
+from hpcdash.backends.queries import Answer, ParsedOffers, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.values import duration_seconds

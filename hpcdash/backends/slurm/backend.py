@@ -7,24 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import (
-    ALTERABLE,
-    ActionCommand,
-    ActionRequest,
-    Capability,
-    Handover,
-    JobDetail,
-    JobScope,
-    LogFiles,
-    ParsedOffers,
-    ParsedTable,
-    Probe,
-    Query,
-    Script,
-    StartEstimate,
-    Submission,
-    Usage,
-)
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
+from hpcdash.backends.base import Capability, Probe
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.slurm import (
     actions,
     associations,
@@ -44,6 +30,7 @@ from hpcdash.backends.slurm import (
     submit,
     usage,
 )
+from hpcdash.backends.submissions import Handover, StartEstimate, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.launch.offers import AccountOffer, QosOffer
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Answer, JobDetail, Query
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.log_files import shown_files

@@ -12,12 +12,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
+from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
 from hpcdash.backends.slurm.rows import NOTHING, Columns
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import text_column
 from hpcdash.domain.states import ENDED, WAITING

@@ -9,7 +9,7 @@ import os.path
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.base import JobDetail, LogFiles, Script
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.submit_line import read_submit_line
 from hpcdash.domain import nodelist
 from hpcdash.domain.sbatch import Option, last_value, read_directives

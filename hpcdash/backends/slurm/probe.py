@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpcdash.backends.base import Answer, Probe, Query
+from hpcdash.backends.base import Probe
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.errors import CommandMissing, excerpt

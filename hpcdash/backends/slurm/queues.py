@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import Answer, ParsedTable, Query, fresh_token
+from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.nodes import cpu_counts, gpu_gres
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 
 LAYOUT = Layout(

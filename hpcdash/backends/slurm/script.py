@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import Answer, Query, Script
+from hpcdash.backends.job_detail import Script
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import scontrol_id
 from hpcdash.backends.slurm.failures import failure, require_success

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import Answer, Query
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.backends.slurm.jobs import queue_id

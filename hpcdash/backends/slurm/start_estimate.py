@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from hpcdash.backends.base import Answer, Query, StartEstimate, Submission
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.backends.slurm.submit import submission
+from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import CommandMissing, ControllerDown, NoConfiguration, excerpt
 

@@ -10,18 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hpcdash.backends.base import (
-    MARK_START,
-    ActionCommand,
-    Answer,
-    Handover,
-    JobDetail,
-    Outcome,
-    Script,
-    Submission,
-)
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
+from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives

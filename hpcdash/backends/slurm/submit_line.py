@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.base import Script
+from hpcdash.backends.job_detail import Script
 from hpcdash.domain.sbatch import CommandLine, Option, last_value, read_command_line
 
 _WRAPPED = "# This script was created by sbatch --wrap.\n"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from hpcdash.backends.base import Answer, Query, Usage
+from hpcdash.backends.job_detail import Usage
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id

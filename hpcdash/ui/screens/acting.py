@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from hpcdash.backends.base import Outcome, Verb
+from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.stores.actions import Plan, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.domain import stakes
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible

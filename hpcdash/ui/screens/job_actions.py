@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from textual.screen import ModalScreen
 
-from hpcdash.backends.base import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.stakes import Choice, choose, count_jobs
 from hpcdash.domain.states import ACTIVE
@@ -66,6 +66,16 @@ class JobActions(Acting):
             await self._open("log", stream=stream)
         else:
             await self.push("log", job_id=task, stream=stream)
+
+    async def do_chart(self) -> None:
+        """The metrics of the job one points at; of several marked ones each other's over the first's."""
+        targets = self.view.targets()
+        job_ids = targets.job_ids if self.view.marks() else ()
+        first = next(iter(job_ids), None) or self.view.pointed_job()
+        if first is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
+            await self.push("chart", job_id=first, others=tuple(job_ids[1:]))
 
     async def do_script(self) -> None:
         await self._open("script")

@@ -19,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
-from hpcdash.backends.base import Outcome, Verb
+from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.switch_looks import Progress, clear_refusal, refusal
 from hpcdash.domain.switch_story import Deeds

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcdash.backends.base import Script
+from hpcdash.backends.job_detail import Script
 from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import AppendWish, read_append
 from hpcdash.domain.trains import Unit

@@ -14,7 +14,8 @@ from textual.containers import VerticalScroll
 from textual.events import Resize
 from textual.widgets import Static
 
-from hpcdash.backends.base import Capability, JobDetail
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.text import visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError

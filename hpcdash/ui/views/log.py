@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 from textual.events import DescendantFocus
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import LogFiles
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
@@ -25,11 +25,12 @@ from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, View, ViewSpec, chart_rank
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.log_pane import LogPane
+from hpcdash.ui.widgets.log_prompts import LogPrompts, nothing_there
+from hpcdash.ui.widgets.log_streams import STREAMS, LogStreams
 
 if TYPE_CHECKING:
     from hpcdash.ui.app import HpcdashApp
 
-STREAMS = ("stdout", "stderr")
 SIDE_BY_SIDE_COLUMNS = 140
 _SAID_SECONDS = 5.0
 _ASKED_AGAIN_SECONDS = 60.0
@@ -38,10 +39,6 @@ _ASKED_AGAIN_SECONDS = 60.0
 class LogView(View):
     """The output of one job. It is found out once where that is, and again when the job's state changes."""
 
-    DEFAULT_CSS = """
-    LogView > Horizontal { height: 1fr; width: 1fr; }
-    LogView #asking { padding: 0 1; color: $table-dim; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False, priority=True),
         Binding("down,j", "move(1)", "down", show=False, priority=True),
@@ -57,26 +54,21 @@ class LogView(View):
     def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
         super().__init__(session)
         self.job_id = job_id
-        self.stream = stream
         self.place: LogPlace | None = None
         self._error: HpcdashError | None = None
-        self._panes: dict[str, LogPane] = {}
-        # Where in a stream's file its next pane is to begin, None for the end.
-        self._places: dict[str, int | None] = {}
-        self._beside = False
-        self._wraps = False
+        self._streams = LogStreams(session, stream, self._row)
+        self._prompts = LogPrompts(lambda: self.screen.query_one(CommandBar), lambda: self.pane)
         self._said = ""
 
     def compose(self) -> ComposeResult:
-        with Horizontal():
-            yield Static("asking where its output is …", id="asking", markup=False)
+        yield self._streams
 
     # -- where the output is
 
     @property
     def pane(self) -> LogPane | None:
         """The stream that keys are for."""
-        return self._panes.get(self.stream)
+        return self._streams.pane
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -101,8 +93,7 @@ class LogView(View):
             place = await locate_logs(self.session.store, self.job_id)
         except HpcdashError as error:
             self._error = error
-            for words in self.query("#asking").results(Static):
-                words.update("where its output is could not be found out")
+            self._streams.say_unknown()
             self.post_message(self.CrumbsChanged())
             return
         self._error = None
@@ -111,64 +102,24 @@ class LogView(View):
             # An array's log is that of one of its tasks.
             self.job_id = str(place.row["id"])
         if before is None or before.files != place.files:
-            await self._show_files(before)
-        for pane in self._panes.values():
+            await self._show_files(place.files, before)
+        for pane in self._streams.panes:
             pane.row = self._row()
             pane.look_now()
             pane.say()
         self.post_message(self.CrumbsChanged())
 
-    async def _show_files(self, before: LogPlace | None) -> None:
-        """The panes of these files; where one file is for both, it is stdout's.
-
-        A log that came from its node to its last folder is the same one: one stays where one was in it.
-        """
-        assert self.place is not None
-        came_here = bool(before and before.files.host and not self.place.files.host)
-        self._places = {name: pane.place_in_file() if came_here else None for name, pane in self._panes.items()}
-        for pane in self._panes.values():
-            await pane.remove()
-        self._panes.clear()
-        await self.query("#asking").remove()
-        await self._show_streams()
+    async def _show_files(self, files: LogFiles, before: LogPlace | None) -> None:
+        """A log that came from its node to its last folder is the same one: one stays where one was in it."""
+        came_here = bool(before and before.files.host and not files.host)
+        await self._streams.show_files(files, keeps_places=came_here)
+        self.post_message(self.CrumbsChanged())
         if self.display and not isinstance(self.screen.focused, Input):
             self.take_focus()
 
     async def _show_streams(self) -> None:
-        """Show the stream one is at, and the other where both are wanted."""
-        assert self.place is not None
-        if not self._has_stderr:
-            self.stream = "stdout"
-            self._beside = False
-        for stream in STREAMS:
-            wanted = self._beside or stream == self.stream
-            pane = self._panes.get(stream)
-            if pane is None and wanted:
-                pane = self._panes[stream] = self._made(stream)
-                first = next(iter(self.query(LogPane)), None)
-                before = first if stream == "stdout" else None
-                await self.query_one(Horizontal).mount(pane, before=before)
-            if pane is not None:
-                pane.display = wanted
-                pane.is_active = stream == self.stream
-                pane.is_beside = self._beside
-                pane.set_class(self._beside and stream == "stderr", "-beside")
-                pane.look_now()
-                pane.say()
+        await self._streams.show_wanted()
         self.post_message(self.CrumbsChanged())
-
-    def _made(self, stream: str) -> LogPane:
-        assert self.place is not None
-        files = self.place.files
-        path = files.stdout if stream == "stdout" else files.stderr
-        note = f"path: {files.note}" if files.note else ""
-        if path is None:
-            note = f"where its {stream} goes is not known{f': {files.note}' if files.note else ''}"
-        begin_at = self._places.pop(stream, None)
-        pane = LogPane(self.session, stream, path, note=note, host=files.host, begin_at=begin_at)
-        pane.row = self._row()
-        pane.viewport.wrap = self._wraps
-        return pane
 
     @property
     def _has_stderr(self) -> bool:
@@ -185,7 +136,7 @@ class LogView(View):
 
     def shown(self) -> None:
         self.take_focus()
-        for pane in self._panes.values():
+        for pane in self._streams.panes:
             pane.look_now()
         if self.place is None:
             self._ask()
@@ -197,7 +148,7 @@ class LogView(View):
             self._ask()
             return
         row = self._row()
-        for pane in self._panes.values():
+        for pane in self._streams.panes:
             if row is not None and pane.row is not None and row["state"] != pane.row["state"]:
                 self._ask()
             pane.row = row
@@ -217,10 +168,10 @@ class LogView(View):
 
     async def on_descendant_focus(self, event: DescendantFocus) -> None:
         """A click on the other stream makes it the one that keys are for."""
-        for stream, pane in self._panes.items():
-            if event.widget is pane.lines and stream != self.stream:
-                self.stream = stream
-                await self._show_streams()
+        stream = self._streams.stream_of(event.widget)
+        if stream is not None and stream != self._streams.stream:
+            self._streams.stream = stream
+            await self._show_streams()
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -230,7 +181,7 @@ class LogView(View):
         return self.pane.window.looked_at if self.pane is not None else None
 
     def crumbs(self) -> Sequence[str]:
-        return ("log", self.job_id, "stdout and stderr" if self._beside else self.stream)
+        return ("log", self.job_id, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
 
     def hint(self) -> str:
         if self._said:
@@ -240,7 +191,7 @@ class LogView(View):
         path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
         if not self._has_stderr and path is not None:
             return f"{path}   (stderr goes there too)"
-        wide = self.size.width >= SIDE_BY_SIDE_COLUMNS and not self._beside
+        wide = self.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
         return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
 
     def counts(self) -> tuple[str, str]:
@@ -300,18 +251,18 @@ class LogView(View):
         await self._go_stream("stderr")
 
     async def do_other_stream(self) -> None:
-        await self._go_stream(STREAMS[self.stream == "stdout"])
+        await self._go_stream(STREAMS[self._streams.stream == "stdout"])
 
     async def _go_stream(self, stream: str) -> None:
         if self.place is None:
-            self.stream = stream
+            self._streams.stream = stream
             self._say("")
             return
         if not self._has_stderr:
             self._say("stdout and stderr go to one file" if stream == "stderr" else "")
             return
         self._say("")
-        self.stream = stream
+        self._streams.stream = stream
         await self._show_streams()
         self.take_focus()
 
@@ -321,21 +272,12 @@ class LogView(View):
         if not self._has_stderr:
             self._say("stdout and stderr go to one file")
             return
-        self._beside = not self._beside
+        self._streams.is_beside = not self._streams.is_beside
         await self._show_streams()
-
-    def _nothing_there(self) -> str:
-        """Why there are no lines to go through; '' where there are some."""
-        pane = self.pane
-        if pane is not None and pane.window.rows:
-            return ""
-        if pane is None or not pane.path or pane.window.looked_at is None:
-            return "nothing to go through: no log is open"
-        return f"nothing to go through: {pane.window.look.problem or 'the log is empty'}"
 
     def _pane_with_lines(self) -> LogPane | None:
         """The stream that keys are for; None, and a word why, while it has no lines to go through."""
-        if words := self._nothing_there():
+        if words := nothing_there(self.pane):
             self._say(words)
             return None
         return self.pane
@@ -345,21 +287,10 @@ class LogView(View):
             pane.set_following(not pane.viewport.following)
 
     def do_wrap(self) -> None:
-        self._wraps = not self._wraps
-        for pane in self._panes.values():
-            pane.set_wrap(self._wraps)
+        self._streams.toggle_wrap()
 
     def do_search(self) -> None:
-        if self.pane is not None:
-            bar = self.screen.query_one(CommandBar)
-            bar.ask("search", self.pane.search_text, sign="/", take=self._take_search)
-
-    def _take_search(self, typed: str) -> str:
-        if typed and (words := self._nothing_there()):
-            return words
-        if self.pane is not None:
-            self.pane.search(typed)
-        return ""
+        self._prompts.ask_text()
 
     def do_next_match(self) -> None:
         self._go_match()
@@ -377,34 +308,10 @@ class LogView(View):
             self._say("nothing is searched for; / does")
 
     def do_to_percent(self) -> None:
-        if self.pane is not None:
-            self.screen.query_one(CommandBar).ask("percent", sign="%", take=self._take_percent)
-
-    def _take_percent(self, typed: str) -> str:
-        try:
-            percent = float(typed.strip().removesuffix("%"))
-        except ValueError:
-            return "a percentage: 0 to 100"
-        if not 0 <= percent <= 100:
-            return "a percentage: 0 to 100"
-        if words := self._nothing_there():
-            return words
-        if self.pane is not None:
-            self.pane.go_percent(percent)
-        return ""
+        self._prompts.ask_percent()
 
     def do_to_time(self) -> None:
-        if self.pane is not None:
-            self.screen.query_one(CommandBar).ask("time", sign="@", take=self._take_time)
-
-    def _take_time(self, typed: str) -> str:
-        if not typed.strip():
-            return ""
-        if words := self._nothing_there():
-            return words
-        if self.pane is not None:
-            self.pane.go_time(typed)
-        return ""
+        self._prompts.ask_time()
 
     def do_line_number(self) -> None:
         if (pane := self._pane_with_lines()) is not None:

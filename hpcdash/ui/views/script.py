@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from hpcdash.backends.base import Capability, Script
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import Script
 from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError

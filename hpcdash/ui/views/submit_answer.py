@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 from rich.text import Text
 
-from hpcdash.backends.base import StartEstimate
+from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcdash.backends.base import Submission
+from hpcdash.backends.submissions import Submission
 from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError

@@ -18,6 +18,7 @@ from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_order
+from hpcdash.domain.query_keys import keys_of
 from hpcdash.domain.text import counted
 from hpcdash.domain.words import state_word
 from hpcdash.errors import QueryError
@@ -275,7 +276,7 @@ class TableView(View):
 
     def _matches_none(self, text: str) -> bool:
         word = text.split()[-1].lower()
-        if not any(key.startswith(word) for key in query.keys_of(self.schema)):
+        if not any(key.startswith(word) for key in keys_of(self.schema)):
             return False
         table = self.source()
         try:

@@ -148,7 +148,7 @@ class LogPane(LogReading):
                 before = await self.window.file.count_lines(offset)
             except CommandTimedOut:
                 return "too many lines to count"
-        self._line_number = (offset, before + 1)
+        self._line_number.learn(offset, before + 1)
         return ""
 
     def open_outside(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -18,26 +17,21 @@ from textual.widgets import Static
 
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import format_memory
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.logs.lines import shown_line
 from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.log_window import HELD_ROWS, PAGE_BYTES, LogWindow, Row
+from hpcdash.stores.log_window import LogWindow, Row
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.widgets.log_ahead import wanted_side
+from hpcdash.ui.widgets.log_bar import Standing, bar_text, place_parts
+from hpcdash.ui.widgets.log_line_number import LineNumber
 from hpcdash.ui.widgets.log_lines import LogLines
+from hpcdash.ui.widgets.log_pace import LogPace
 from hpcdash.ui.widgets.log_viewport import Viewport
 from hpcdash.ui.widgets.log_words import file_notes, growth_words, job_note
 
-# Between two looks: while it grows, at most, and how much longer for each look that showed nothing new.
-_SHORTEST_SECONDS = 0.5
-_LONGEST_SECONDS = 4.0
-_SLOWER = 1.25
-# Looks take no more than a third of the line's time.
-_LINE_SHARE = 3.0
 _SIDEWAYS_CELLS = 16
-# Rows that are held ahead of the screen; fewer than half of those held on either side, so that reading comes to an end.
-_AHEAD_ROWS = HELD_ROWS // 8
 # Up to here lines are read within a frame, whatever is in them.
 _READ_AT_ONCE_BYTES = 1 << 16
 
@@ -91,10 +85,8 @@ class LogReading(Vertical):
         self._found_at: int | None = None
         self._opened = False
         self._begin_at = begin_at
-        # An offset whose place among the lines is known, and that place, from 1.
-        self._line_number: tuple[int, int] | None = None
-        self._wake = asyncio.Event()
-        self._pause_seconds = _SHORTEST_SECONDS
+        self._line_number = LineNumber(self.window)
+        self._pace = LogPace(session.poller)
         self._paging = False
         # Whether it waits to be shown, and looks at nothing.
         self.is_resting = False
@@ -116,17 +108,16 @@ class LogReading(Vertical):
 
     def look_now(self) -> None:
         """Look at the file at once, and again soon."""
-        self._pause_seconds = _SHORTEST_SECONDS
-        self._wake.set()
+        self._pace.hurry()
 
     async def _watch(self) -> None:
         """Look at the file as long as the pane lives; while it is not shown, wait until it is."""
         looked = time.monotonic()
         while True:
-            self._wake.clear()
+            self._pace.begin()
             if not self._is_shown:
                 self.is_resting = True
-                await self._wake.wait()
+                await self._pace.wanted()
                 self.is_resting = False
                 continue
             began = time.monotonic()
@@ -137,22 +128,8 @@ class LogReading(Vertical):
                 is_new = False
                 self._error(error)
             looked = began
-            self._pause_seconds = _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
-            least = self.window.file.pause_seconds
-            await self._rest(max(self._pause_seconds, least, _LINE_SHARE * (time.monotonic() - began)))
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait until something is wanted; longer without focus, but no longer than `seconds` once it is back."""
-        rested = 0.0
-        poller = self.session.poller
-        while rested < seconds * (1.0 if poller.focused else poller.pace.unfocused_factor):
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                rested += seconds
-            else:
-                return
+            least_seconds = self.window.file.pause_seconds
+            await self._pace.rest(self._pace.pause_after(is_new, time.monotonic() - began, least_seconds))
 
     @property
     def _is_shown(self) -> bool:
@@ -173,7 +150,8 @@ class LogReading(Vertical):
                 self.viewport.follow()
                 self.post_message(self.Changed())
             self._opened = True
-            self._line_number = None if self.viewport.following else self._line_number
+            if self.viewport.following:
+                self._line_number.forget()
             self._redraw()
             if (begin_at := self._begin_at) is not None:
                 self._begin_at = None
@@ -231,7 +209,7 @@ class LogReading(Vertical):
 
     def _go_end(self) -> None:
         self.viewport.follow()
-        self._line_number = None
+        self._line_number.forget()
 
     def set_wrap(self, wrap: bool) -> None:
         self.viewport.set_wrap(wrap)
@@ -298,30 +276,13 @@ class LogReading(Vertical):
 
     def _read_ahead(self) -> None:
         """Hold what one will want next, before it is wanted."""
-        if not self._paging and self._wanted_side() and self.path:
+        if not self._paging and wanted_side(self.window, self.viewport) and self.path:
             self._paging = True
             self.run_worker(self._read_more(), group="page")
 
-    def _wanted_side(self) -> int:
-        """Before what is held (-1), after it (1), or nowhere (0)."""
-        window, viewport = self.window, self.viewport
-        if viewport.following or not window.rows or viewport.height <= 0:
-            return 0
-        placed = viewport.placed()
-        first, last = placed[0].row, placed[-1].row
-        # Short lines are held by their number, long ones by their bytes.
-        before_bytes = window.rows[first].offset - window.start
-        is_near_first = first < _AHEAD_ROWS and before_bytes < PAGE_BYTES // 2
-        if (viewport.owed < 0 or (viewport.owed == 0 and is_near_first)) and not window.begins_the_file:
-            return -1
-        after_bytes = window.end - window.rows[last].end
-        if len(window.rows) - last <= _AHEAD_ROWS and after_bytes < PAGE_BYTES // 2 and not window.ends_the_file:
-            return 1
-        return 0
-
     async def _read_more(self) -> None:
         try:
-            while side := self._wanted_side():
+            while side := wanted_side(self.window, self.viewport):
                 held = (self.window.start, self.window.end)
                 await (self.window.read_before() if side < 0 else self.window.read_after())
                 if self.viewport.following or held == (self.window.start, self.window.end):
@@ -392,42 +353,20 @@ class LogReading(Vertical):
 
     def _bar(self) -> Text:
         """Which stream, how far, and what is going on."""
-        text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(self.stream, "bold" if self.is_active else "")
-        if host := self.window.file.host:
-            text.append(f" on {visible(host)}")
-        parts = [(visible(words), style) for words, style in self._position() if words]
-        said = visible(self._doing or self._found)
-        if said and cell_len(text.plain) + sum(2 + cell_len(words) for words, _ in parts) > self.size.width - 2:
-            # What a key came to is told first where not everything can be.
-            parts.sort(key=lambda part: part[0] != said)
-        for words, style in parts:
-            text.append("  ").append(words, style)
-        return text
+        said = self._doing or self._found
+        parts = place_parts(self.window, self.viewport, self._standing(said)) if self.path else []
+        name = (self.stream, "bold" if self.is_active else "")
+        return bar_text(name, self.window.file.host, parts, said, self.size.width - 2)
 
-    def _position(self) -> list[tuple[str, str]]:
-        if not self.path:
-            return []
-        viewport, look = self.viewport, self.window.look
-        size = look.size if look.is_there else self.window.end
-        placed = viewport.placed()
-        end = self.window.rows[placed[-1].row].end if placed else 0
-        percent = f"{100 * end // size} % of {format_memory(size)}" if size else ""
-        if self._doing or self._found:
-            said = self._doing or self._found
-        else:
-            said = "reading …" if viewport.owed else ""
-        number = self._line_number_on_top(placed[0].row) if placed else None
-        return [
-            (percent, ""),
-            (self.growth_words() if self.is_beside else "", ""),
-            (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
-            (self._following_words() if placed else "", "" if viewport.following else "bold"),
-            ("wrapped" if viewport.wrap else "", ""),
-            (f"from column {viewport.left + 1}" if viewport.left else "", ""),
-            (f"/{self.search_text}" if self.search_text else "", ""),
-            (said, "bold"),
-        ]
+    def _standing(self, said: str) -> Standing:
+        placed = self.viewport.placed()
+        return Standing(
+            growth=self.growth_words() if self.is_beside else "",
+            line_number=self._line_number.of_row(placed[0].row) if placed else None,
+            searched=self.search_text,
+            said=said,
+            has_ended=self._has_ended,
+        )
 
     @property
     def _has_ended(self) -> bool:
@@ -436,28 +375,6 @@ class LogReading(Vertical):
     def growth_words(self) -> str:
         """How the file grows, or how long it has not."""
         return growth_words(self.window, self.session.store.clock.now(), ended=self._has_ended)
-
-    def _following_words(self) -> str:
-        if self.viewport.following:
-            return "at the end" if self._has_ended else "following"
-        return "end: to the end" if self._has_ended else "stopped (end follows)"
-
-    def _line_number_on_top(self, row: int) -> int | None:
-        """Which line of the file a row is, where that is known of one that is held as well."""
-        if self._line_number is None:
-            return None
-        offset, number = self._line_number
-        rows = self.window.rows
-        if not rows[0].offset <= offset <= rows[-1].offset:
-            self._line_number = None
-            return None
-        known = self.window.index_of(offset)
-        if row >= known:
-            number += self.window.lines_between(known, row)
-        else:
-            number -= self.window.lines_between(row, known)
-        self._line_number = (rows[row].offset, number)
-        return number
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.session.store.clock.now(), UTC)

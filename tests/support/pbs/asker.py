@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hpcdash.backends.base import RECORDED_TOKEN, Query
+from hpcdash.backends.queries import Query
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
 from hpcdash.transport.base import Completed

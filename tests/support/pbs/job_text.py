@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hpcdash.backends.base import ParsedTable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.jobs import parse_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing
+from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.transport.base import Completed
 

@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdash.backends.base import JobScope
 from hpcdash.backends.pbs import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope
 from hpcdash.transport.base import Completed
 from tests.support.pbs import wrappers_standin
 from tests.support.pbs.asker import Asker

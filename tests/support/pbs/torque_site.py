@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdash.backends.base import ActionCommand
+from hpcdash.backends.actions import ActionCommand
 from hpcdash.transport.base import Completed
 from tests.support.pbs import torque_standin
 

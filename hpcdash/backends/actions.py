@@ -1,0 +1,90 @@
+"""What can be done to jobs: what a person wants, the commands for it, how it went. Knows no scheduler, runs nothing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpcdash.backends.queries import Answer
+from hpcdash.errors import program_words
+
+# What can be changed of a job, by the names of `hpcdash alter`.
+ALTERABLE = ("time", "queue", "qos", "nice", "throttle")
+# How an outcome names a new job.
+_NEW_JOB = re.compile(r"job ([^\s;]+)")
+
+
+class Verb(StrEnum):
+    """What can be done to jobs; the journal and the command line use these words."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    REQUEUE = "requeue"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    SIGNAL = "signal"
+    ALTER = "alter"
+    SUBMIT = "submit"
+    # Files that a training looks for; no scheduler knows of them.
+    KILL_SWITCH = "kill-switch"
+    SAVE_SWITCH = "save-switch"
+    CLEAR_KILL_SWITCH = "clear-kill-switch"
+    CLEAR_SAVE_SWITCH = "clear-save-switch"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
+
+    `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
+    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER. `all_waiting` are those
+    ids that mean all tasks of an array that wait, None where nobody looked.
+    """
+
+    verb: Verb
+    job_ids: tuple[str, ...]
+    signal: str = ""
+    recipient: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    all_waiting: frozenset[str] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went for one job: `done` None is unknown; `words` are the scheduler's own."""
+
+    job_id: str
+    done: bool | None
+    words: str = ""
+
+    @property
+    def new_job(self) -> str:
+        """The id of the job that a submission made, '' where there is none or it was not told: `7` of `job 7; …`."""
+        found = _NEW_JOB.match(self.words) if self.done else None
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCommand:
+    """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing.
+
+    `pause_seconds` are let go by before it runs, to spare the scheduler. `shown` is what it does in a person's words,
+    where `argv` is a script that nobody would read: `stage 3 files (12K) in /home/ada/x-1`.
+    """
+
+    argv: tuple[str, ...]
+    job_ids: tuple[str, ...]
+    read: Callable[[Answer], tuple[Outcome, ...]]
+    stdin: bytes | None = None
+    limit_seconds: float = 60.0
+    pause_seconds: float = 0.0
+    shown: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """As a person reads it: what is shown, else the command as it is typed, whole, without its `env` settings."""
+        return " ".join(self.shown) or shlex.join(program_words(self.argv))

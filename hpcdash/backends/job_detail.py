@@ -1,0 +1,60 @@
+"""What a scheduler tells of one job: its details, script, log files, and what it used. Knows no scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the scheduler said, in order."""
+
+    job: pa.Table
+    native: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A batch script as it was submitted; `source` says in words where this text comes from.
+
+    Bytes that are no UTF-8 are lone surrogates: `text.encode("utf-8", "surrogateescape")` gives back what was there.
+    """
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """Where a job's output is. `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
+
+    `note` says in words what is not certain about the paths, '' where the scheduler itself gave them. `host` is the
+    node on whose own disk they are for now, '' where the login node has them.
+    """
+
+    stdout: str | None
+    stderr: str | None
+    note: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
+
+    cpu_seconds: float | None = None
+    cpus: int | None = None
+    elapsed_seconds: int | None = None
+    # The largest sum over a node's tasks that was sampled.
+    memory_peak_bytes: int | None = None
+    memory_asked_bytes: int | None = None
+    gpus: int | None = None
+    gpu_percent: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    disk_read_bytes: int | None = None
+    disk_written_bytes: int | None = None
+    # What is not certain about these, in words.
+    note: str = ""

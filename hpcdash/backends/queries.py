@@ -1,0 +1,68 @@
+"""What is asked of a scheduler: a command, how to read its answer, and tables that were read. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Answer(Protocol):
+    """What a finished command left; transports give it."""
+
+    @property
+    def argv(self) -> tuple[str, ...]: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def truncated(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[T_co]):
+    """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
+
+    `command` is what a person would have called, where `argv` is a script around it.
+    """
+
+    argv: tuple[str, ...]
+    parse: Callable[[Answer], T_co]
+    limit_seconds: float = 30.0
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTable:
+    """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read."""
+
+    table: pa.Table
+    rejected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedOffers(Generic[T_co]):
+    """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be read."""
+
+    offers: tuple[T_co, ...]
+    rejected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobScope:
+    """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
+    those that ended a short while ago as well.
+
+    `job_ids` narrows to these jobs or arrays, ended ones included.
+    """
+
+    user: str | None = None
+    ended: bool = False
+    job_ids: tuple[str, ...] = ()

@@ -1,0 +1,65 @@
+"""What handing in a batch script takes and gives: for the first time, once more, or only asked when it would start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdash.backends.actions import ActionCommand
+
+# How the comment of a job begins that was submitted from here.
+MARK_START = "hpcdash:"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A batch script to hand in. `name` is its file's, for a script that names no job.
+
+    `arguments` are the script's own, `options` the scheduler's in its words; `after` are jobs whose end is waited for,
+    however they end. `mark` is found again in the queue where the answer was lost.
+    """
+
+    script: bytes
+    name: str
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    array: str = ""
+    after: tuple[str, ...] = ()
+    held: bool = False
+    mark: str = ""
+    # Where the script is on the login node already, '' where it is to be handed over.
+    file: str = ""
+    # The account it is submitted as through sudo, '' for one's own; the submit command's own path there, which sudo
+    # wants, '' where the PATH finds it.
+    run_as: str = ""
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
+
+    `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`
+    in its comment; `mark` is '' where it keeps a comment of its own, and then by `job_name` ('': not known).
+    """
+
+    command: ActionCommand
+    notes: tuple[str, ...] = ()
+    mark: str = ""
+    job_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """When a script would start were it submitted now. `starts_at_epoch` None: not told.
+
+    `node_list` is where, '' not told; `refusal` is why it would not be taken at all, in the scheduler's own words, and
+    `hint` the same in plain ones. `is_known` is false where the scheduler cannot be asked: `hint` says so.
+    """
+
+    is_known: bool = True
+    starts_at_epoch: float | None = None
+    cpus: int | None = None
+    node_list: str = ""
+    queue: str = ""
+    refusal: str = ""
+    hint: str = ""

@@ -1,0 +1,99 @@
+"""Runs a cluster's commands within its budget, once more as a login shell has them where one is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.base import Backend
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.errors import CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
+from hpcdash.stores.budget import CommandBudget
+from hpcdash.transport.base import Transport
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """Who is asked: over which line, how often, and by whose commands."""
+
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def budget(self) -> CommandBudget: ...
+    @property
+    def backend(self) -> Backend: ...
+
+
+class Asking:
+    """The questions to one cluster, and the actions there; keeps no answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._adopting: asyncio.Lock = asyncio.Lock()
+        # Whether a login shell's environment changed anything; None: not asked for.
+        self._adopted: bool | None = None
+
+    async def ask(self, query: Query[T], *, times: int = 1) -> T:
+        """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on commands a minute."""
+        return await self.with_login_environment(lambda: self.ask_as_is(query, times=times))
+
+    async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
+        was_adopted = self._adopted is not None
+        try:
+            return await attempt()
+        except (CommandMissing, NoConfiguration):
+            if was_adopted or not await self._adopt_login_environment():
+                raise
+        return await attempt()
+
+    def forget_login_environment(self) -> None:
+        """Have it asked for again, should something be missing."""
+        self._adopted = None
+
+    async def ask_as_is(self, query: Query[T], *, times: int = 1) -> T:
+        """As `ask`, without a second try."""
+        wait = self._cluster.budget.wait_seconds(times=times)
+        if wait > 0:
+            raise RateLimited(
+                f"our own ceiling of {self._cluster.budget.ceiling} commands a minute is reached",
+                f"asked again in {wait:.0f} s; poll.commands_per_minute in the configuration sets the ceiling",
+            )
+        self._cluster.budget.spend()
+        try:
+            completed = await self._cluster.transport.run(query.argv, limit_seconds=query.limit_seconds)
+        except CommandTimedOut as error:
+            if not query.command:
+                raise
+            title = self._cluster.backend.title
+            raise CommandTimedOut(
+                f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
+                f"{title}'s server may hang or be busy; jobs run on without it. It is asked again.",
+                argv=query.command,
+                words=error.words,
+            ) from error
+        self._cluster.budget.answered(completed.seconds)
+        return await asyncio.to_thread(query.parse, completed)
+
+    async def act(self, command: ActionCommand) -> Answer:
+        """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
+        self._cluster.budget.spend()
+        completed = await self._cluster.transport.run(
+            command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds
+        )
+        self._cluster.budget.answered(completed.seconds)
+        return completed
+
+    async def _adopt_login_environment(self) -> bool:
+        async with self._adopting:
+            if self._adopted is None:
+                self._cluster.budget.spend()
+                try:
+                    self._adopted = await self._cluster.transport.adopt_login_environment()
+                except CommandError:
+                    # A login shell that hangs or fails: the missing command is what there is to say.
+                    self._adopted = False
+            return self._adopted

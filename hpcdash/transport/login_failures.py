@@ -1,0 +1,73 @@
+"""Why a login did not come about, in plain words with a next step. Opens no connection."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import asyncssh
+
+from hpcdash.errors import AuthenticationFailed, ConfigError, ConnectionFailed, UnreachableError
+from hpcdash.transport.ssh_client import HopClient
+from hpcdash.transport.ssh_config import Hop
+from hpcdash.transport.ssh_line import Line
+
+
+def in_words(
+    error: Exception, hop: Hop, line: Line, client: HopClient, seconds: float
+) -> UnreachableError | ConfigError:
+    """What went wrong at a hop, in plain words with a next step."""
+    where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
+    if isinstance(error, asyncssh.PermissionDenied) or _says_too_many(error):
+        tried = ", ".join(client.tried) or "nothing it accepts"
+        gave_up = " (given up)" if client.gave_up else ""
+        return AuthenticationFailed(
+            f"{where} did not let us in{gave_up}. Tried: {tried}.",
+            "Check the user name, the key (ssh-add -l) and the password, then connect again.",
+        )
+    if isinstance(error, asyncssh.ChannelOpenError):
+        return ConnectionFailed(
+            f"The host before it could not reach {where}: {error.reason}.", "Check ProxyJump, HostName and Port."
+        )
+    if isinstance(error, asyncssh.DisconnectError):
+        if client.tried and client.gave_up:
+            return AuthenticationFailed(f"{where} ended the login: {error.reason}.", "Connect again.")
+        return ConnectionFailed(
+            f"{where} ended the connection: {error.reason}{_proxy_words(line)}.",
+            f"Try it by hand: ssh {hop.alias.host}",
+        )
+    if isinstance(error, socket.gaierror):
+        return ConnectionFailed(
+            f"No address is known for {hop.host}: {error.strerror}.",
+            "Check the host's name, the network and the VPN.",
+        )
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return ConnectionFailed(
+            f"{where} did not answer within {seconds:g} s.", "Check the network, the VPN and the host's port."
+        )
+    if isinstance(error, OSError):
+        if _is(error, errno.ECONNREFUSED):
+            return ConnectionFailed(
+                f"{where} refused the connection: nothing listens there.", "Check the host and the port."
+            )
+        return ConnectionFailed(
+            f"{where} could not be reached: {error.strerror or error}{_proxy_words(line)}.",
+            "Check the network, the VPN and ProxyCommand." if line.proxy else "Check the network and the VPN.",
+        )
+    return ConfigError(f"{where} cannot be connected to: {error}", "Check its entry in ~/.ssh/config.")
+
+
+def _says_too_many(error: Exception) -> bool:
+    """sshd's word for the last failed try: code 2 and "Too many authentication failures"."""
+    return isinstance(error, asyncssh.DisconnectError) and "authentication fail" in error.reason.lower()
+
+
+def _is(error: OSError, number: int) -> bool:
+    """Also where asyncio tried several addresses and joined what they said into one text."""
+    return error.errno == number or (error.errno is None and f"[Errno {number}]" in str(error))
+
+
+def _proxy_words(line: Line) -> str:
+    """What a ProxyCommand that failed said of it."""
+    said = line.proxy.said() if line.proxy else ""
+    return f" (ProxyCommand said: {said})" if said else ""
