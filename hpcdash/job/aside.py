@@ -73,5 +73,5 @@ def _work(calls: Any, answers: Any) -> None:
             return
         try:
             answers.put((call(), None))
-        except BaseException as error:
+        except BaseException as error:  # Raised where the answer is waited for.
             answers.put((None, error))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import pickle
 from enum import Enum
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Sequence
 
 from hpcdash.job.pickles import packed, read_packed
 from hpcdash.job.states import Completed, EmittedBy, JobStatus, Launch, RunBegin, RunEnd, RunStatus
@@ -59,12 +60,20 @@ class Callback:
 
 
 def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
-    """Call one hook of each; what one raises, were it SystemExit, is logged, and the others are called."""
+    """Call one hook of each; what one raises, were it SystemExit, is logged, and the others are called.
+
+    KeyboardInterrupt alone, which is a person's, is raised once all were called.
+    """
+    interrupt: KeyboardInterrupt | None = None
     for callback in callbacks:
         try:
             getattr(callback, hook)(event)
-        except (Exception, SystemExit):
+        except KeyboardInterrupt as error:
+            interrupt = error
+        except BaseException:  # As asyncio.CancelledError, of a client that was closed.
             log.exception("the callback %s failed in %s", type(callback).__name__, hook)
+    if interrupt is not None:
+        raise interrupt
 
 
 def shipped(callbacks: Iterable[Callback]) -> bytes:
@@ -94,7 +103,9 @@ def received(path: str) -> list[Callback]:
         entries = read_packed(path)
         if not isinstance(entries, (list, tuple)):
             raise ValueError(f"a list was expected, not {type(entries).__name__}")
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # Unpickling may import modules, which may do anything.
         log.exception("no callback is called, for %s cannot be read", path)
         return []
     callbacks = []
@@ -104,8 +115,33 @@ def received(path: str) -> list[Callback]:
             callback = pickle.loads(content) if isinstance(content, bytes) else content
             if callback.requires_runner_transport:
                 callbacks.append(callback)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("the callback %s cannot be read, and is not called", name)
+    return callbacks
+
+
+def named(names: Iterable[str]) -> list[Callback]:
+    """Callbacks by MODULE:NAME, on the node: an object, or a class that is called without arguments.
+
+    What cannot be imported or is no Callback is logged and left out.
+    """
+    callbacks = []
+    for name in names:
+        module, _, path = name.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+            callback = found() if isinstance(found, type) else found
+            if not isinstance(callback, Callback):
+                raise TypeError(f"a Callback was expected, not {type(callback).__name__}")
+            callbacks.append(callback)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            log.exception("the callback %s cannot be made, and is not called", name)
     return callbacks
 
 

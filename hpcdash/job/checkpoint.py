@@ -6,12 +6,13 @@ import errno
 import os
 from collections import namedtuple
 from contextlib import contextmanager
-from time import time
+from time import monotonic, time
 
 from hpcdash.job.on_disk import (
     file_sums,
     host_name,
     is_abandoned,
+    relink,
     remove,
     sync_file_system,
     sync_folder,
@@ -19,9 +20,10 @@ from hpcdash.job.on_disk import (
     wait_until_seen,
     write_whole,
 )
-from hpcdash.job.rank_variables import processes_in_all, rank_among_all
-from hpcdash.job.ranks import ALONE, can_agree, choice_of_rank_0
+from hpcdash.job.rank_variables import processes_in_all
+from hpcdash.job.ranks import ALONE, Rank, can_agree, choice_of_rank_0
 from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.save_times import remember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ __all__ = ["MARKER", "Checkpoint", "Checkpoints", "difference", "marker_of", "re
 
 # Written last, inside: what it lists must be there in full.
 MARKER = "WHOLE.json"
+CHECKPOINTS = "HPCDASH_CHECKPOINTS"
 _SAVING, _DELETING = ".saving-", ".deleting-"
 
 
@@ -50,6 +53,8 @@ class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
 class Checkpoints:
     """A folder of checkpoints, each a folder `step-00000100`, of which the newest `keep` stay (None: all).
 
+    Without a folder that of HPCDASH_CHECKPOINTS, as a job has it whose request says `checkpoints`.
+
         checkpoints = Checkpoints("/scratch/me/run1")
         newest = checkpoints.resume_from()
         if newest:
@@ -62,7 +67,8 @@ class Checkpoints:
     A run that is killed in the middle leaves the ones before untouched, and no torn one that `newest` would give. There
     must be room for one more than `keep`. One process saves; where each rank writes its part, give
     `barrier=torch.distributed.barrier` and have all ranks enter `saving`. `checksum=True` reads all that was written
-    once more, and again before it is resumed from, to tell a file of the right size with wrong bytes.
+    once more, and again before it is resumed from, to tell a file of the right size with wrong bytes. Links are kept as
+    links, and what they lead to outside is not looked at; a full path to a file inside becomes a relative one.
 
     The newest is the one that was saved last, whatever its step: a run that goes back to step 1000 with
     `next(found for found in checkpoints.all() if found.step == 1000)`, or to one that was kept with `keep_forever`,
@@ -72,13 +78,17 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
         *,
         keep: int | None = 2,
         barrier: Callable[[], object] | None = None,
         rank: int | None = None,
         checksum: bool = False,
     ) -> None:
+        if folder is None:
+            folder = os.environ.get(CHECKPOINTS, "")
+            if not folder:
+                raise ValueError(f"no folder for checkpoints: give one, or set {CHECKPOINTS}, as `checkpoints` does")
         if keep is not None and keep < 1:
             raise ValueError(f"keep={keep} would delete the newest checkpoint: 1 or more, or None for all")
         # Not before it is needed: it takes a third of the import.
@@ -87,14 +97,21 @@ class Checkpoints:
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
         self._keep = keep
         self._barrier = barrier
-        self._rank = rank_among_all() if rank is None else rank
+        self._own_rank = Rank(rank)
         self._has_checksum = checksum
         self._damaged: dict[Path, dict[str, Any]] = {}
         self._log = SaidOnce()
 
+    @property
+    def _rank(self) -> int:
+        return self._own_rank.now
+
     def newest(self) -> Checkpoint | None:
         """The whole checkpoint that was saved last; torn ones are passed over, and named in the log."""
-        return next(iter(self._whole()), None)
+        found = next(iter(self._whole()), None)
+        if found:
+            _remember_save(found.path)
+        return found
 
     def resume_from(self, all_reduce_max: AllReduceMax | None = None) -> Checkpoint | None:
         """The newest one, chosen by rank 0 for all: a rank of another node may not see yet what was saved last.
@@ -114,6 +131,7 @@ class Checkpoints:
             return chosen
         path = self.folder / _name(step, attempt)
         wait_until_seen(path / MARKER, self._rank)
+        _remember_save(path)
         return Checkpoint(step, path)
 
     def all(self) -> list[Checkpoint]:
@@ -141,6 +159,7 @@ class Checkpoints:
             beside.mkdir()
         self._meet()
         try:
+            began_at = monotonic()
             yield beside
             if self._rank == 0 and self._barrier is None:
                 sync_tree(beside)
@@ -148,20 +167,25 @@ class Checkpoints:
                 sync_file_system(beside)
             self._meet()
             if self._rank == 0:
-                self._finish(int(step), beside, keep_forever)
+                said = {"step": int(step), "kept": keep_forever, "save_seconds": round(monotonic() - began_at, 3)}
+                self._finish(said, beside)
         except BaseException:
             if self._rank == 0:
                 remove(beside)
             raise
         self._meet()
 
-    def _finish(self, step: int, beside: Path, keep_forever: bool) -> None:
+    def _finish(self, said: dict[str, Any], beside: Path) -> None:
+        if relink(beside):
+            sync_file_system(beside)
         # After all others, whatever the clocks of the hosts that saved them.
         now = max([time(), *(0.001 + saved_at(marker) for _, marker in self._newest_first()[:1])])
-        said = {"step": step, "saved_at": round(now, 3), "kept": keep_forever}
+        said["saved_at"] = round(now, 3)
         with write_whole(beside / MARKER) as path:
             path.write_text(marker_of(beside, has_checksum=self._has_checksum, **said), encoding="utf-8")
-        final = self._renamed(beside, step)
+            # A batch script goes by it, which does not read what is inside.
+            os.utime(path, (now, now))
+        final = self._renamed(beside, said["step"])
         sync_folder(self.folder)
         self._prune(final)
 
@@ -261,6 +285,10 @@ def _attempt(path: Path) -> int:
     return int(path.name.partition(".")[2] or 0)
 
 
+def _remember_save(path: Path) -> None:
+    remember((read_marker(path) or {}).get("save_seconds"))
+
+
 def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
     """The text of a marker for what is in a folder now; `said` is written into it besides."""
     import json
@@ -297,6 +325,9 @@ def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str
         return str(error)
     for name, sums in files.items():
         same = found.get(name)
+        if same and "link" in same and isinstance(sums, dict) and "link" not in sums:
+            # An earlier version judged a link by what it led to.
+            continue
         if same is None or not isinstance(sums, dict) or any(sums.get(key) != value for key, value in same.items()):
             return f"{name} differs from what was saved"
     return ""

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
     Value = TypeVar("Value")
 
-# What PyTorch's own launchers use where nobody says a port.
+# What PyTorch's own launchers use, for what is no job.
 DEFAULT_MASTER_PORT = 29500
+# Below those that Linux gives to whoever asks for any: 32768 and up.
+_FIRST_PORT, _PORTS, _PORTS_FROM_STEP_TO_STEP = 20000, 12000, 1009
 _LONGEST_NODEFILE_BYTES = 16 << 20
 
 
@@ -39,6 +41,9 @@ class JobContext:
     `hostnames` has each host once, in the scheduler's order; `output_dir` is JOB_DIR. In what srun or mpirun started,
     their variables go before RANK, LOCAL_RANK and WORLD_SIZE; in what torchrun, accelerate or deepspeed started these
     three do, together (`rank_variables.is_of_launcher` says how they are told apart).
+
+    `master_port` is MASTER_PORT, else one of 20000 to 31999 by the numbers of the job, its array task and its step:
+    the same in all ranks of a step, another in the jobs and steps beside it. In what is no job it is 29500.
 
         >>> from hpcdash.job import current_job_context
         >>> job = current_job_context()
@@ -86,7 +91,7 @@ class JobContext:
             master_addr=_first(
                 _text(given, "MASTER_ADDR"), hosts[0] if hosts else None, _text(given, "SLURM_LAUNCH_NODE_IPADDR")
             ),
-            master_port=first_whole_number(given, "MASTER_PORT", "SLURM_SRUN_COMM_PORT") or DEFAULT_MASTER_PORT,
+            master_port=first_whole_number(given, "MASTER_PORT") or _port(given),
             output_dir=_text(given, "JOB_DIR"),
             array_index=first_whole_number(given, "SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID"),
         )
@@ -141,12 +146,40 @@ def _hosts(given: Mapping[str, str]) -> tuple[str, ...]:
     return next((hosts for hosts in lists if hosts), ())
 
 
+def _port(given: Mapping[str, str]) -> int:
+    # `123.server` and `123[4].server` of PBS, whose array tasks have one number.
+    job = whole_number((_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID") or "").split(".")[0].split("[")[0])
+    if job is None:
+        return DEFAULT_MASTER_PORT
+    if not given.get("SLURM_JOB_ID"):
+        job += first_whole_number(given, "PBS_ARRAY_INDEX", "PBS_ARRAYID") or 0
+    # Open MPI's mpirun starts its processes on other nodes in a step, and those on the first one in none.
+    is_of_mpirun = "OMPI_COMM_WORLD_RANK" in given
+    step = None if is_of_mpirun else first_whole_number(given, "SLURM_STEP_ID", "SLURM_STEPID")
+    return _FIRST_PORT + (job + _PORTS_FROM_STEP_TO_STEP * (step or 0)) % _PORTS
+
+
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # `4(x2),3`: four on each of the first two nodes.
-    names = ("SLURM_NTASKS_PER_NODE", *MPI_LOCAL_SIZES, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    leading = (whole_number(given.get(name, "").split("(")[0].split(",")[0]) for name in names)
+    # Of a step before of a job: `srun -n3` of a job of two nodes with two tasks each has one on the second.
+    counted = [
+        first_whole_number(given, *MPI_LOCAL_SIZES),
+        _of_node(given, "SLURM_STEP_TASKS_PER_NODE"),
+        first_whole_number(given, "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE"),
+        _of_node(given, "SLURM_TASKS_PER_NODE"),
+    ]
     counts = {slots.count(host) for host in set(slots)}
-    return _first(*leading, counts.pop() if len(counts) == 1 else None)
+    return _first(*counted, counts.pop() if len(counts) == 1 else None)
+
+
+def _of_node(given: Mapping[str, str], name: str) -> int | None:
+    """This node's number of `4(x2),3`, four on each of the first two; the first where the node is not known."""
+    node = first_whole_number(given, "SLURM_NODEID") or 0
+    for part in given.get(name, "").split(","):
+        count, _, times = part.partition("(x")
+        node -= (whole_number(times.rstrip(")")) or 1) if times else 1
+        if node < 0:
+            return whole_number(count)
+    return None
 
 
 def _gpus(given: Mapping[str, str]) -> int | None:

@@ -80,8 +80,9 @@ def _of_the_launch(given: Mapping[str, str]) -> float | None:
 
 
 def _positive(text: str) -> float | None:
-    text = text.strip()
-    return float(text) if text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) else None
+    whole, _, part = text.strip().partition(".")
+    is_number = text.isascii() and whole.isdigit() and len(whole) < 16 and f"0{part}".isdigit()
+    return (float(f"{whole}.{part or 0}") or None) if is_number else None
 
 
 def _asked(given: Mapping[str, str]) -> float | None:

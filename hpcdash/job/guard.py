@@ -8,8 +8,8 @@ from time import monotonic
 from hpcdash.job.memory import MemoryGuard
 from hpcdash.job.metrics import METRICS, MetricsWriter
 from hpcdash.job.preemption import Preemption
-from hpcdash.job.rank_variables import processes_in_all, rank_among_all
-from hpcdash.job.ranks import highest_of_all, torch_is_distributed
+from hpcdash.job.rank_variables import processes_in_all
+from hpcdash.job.ranks import Rank, highest_of_all, torch_is_distributed
 from hpcdash.job.said_once import SaidOnce, say
 from hpcdash.job.switches import Switches
 
@@ -45,14 +45,15 @@ class TrainingGuard:
             if guard.should_stop():
                 break
 
-    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save) before, as measured in
-    this loop; host memory above 95 % and less than 2 GiB of free GPU memory. It saves before it stops, for the save
-    switch, every `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the program ends
-    here with exit status 0 (`exit_if_killed=False`: at the first step).
+    It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save) before and at least
+    10 s, as measured in this loop (the first save takes `save_seconds`, or what it took the run before this one, as
+    `Checkpoints` has noted); host memory above 95 % and less than 2 GiB of free GPU memory. It saves before it stops,
+    for the save switch, every `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the
+    program ends here with exit status 0 (`exit_if_killed=False`: at the first step).
 
     With several ranks each makes one and calls `step` at each step: what one says, all do. torch.distributed is used by
     itself where it runs; else give `all_reduce_max` (a rank's number in, the highest of all ranks out).
-    `check_every_steps` is for loops so fast that an all-reduce a step is felt.
+    `check_every_steps` is for loops so fast that an all-reduce a step is felt; the end is looked for as much earlier.
     Where rank 0 alone saves, have the others wait for it after the loop (`torch.distributed.barrier()`): launchers end
     what is left soon after the first rank has.
 
@@ -75,6 +76,7 @@ class TrainingGuard:
         metrics: str | os.PathLike[str] | MetricsWriter | None = None,
         walltime: float | str | None = None,
         exit_duration_in_mins: float | None = None,
+        save_seconds: float | None = None,
         ask_slurm: bool = False,
         signals: Sequence[str] = ("SIGUSR1", "SIGTERM"),
         memory: MemoryGuard | bool | None = True,
@@ -87,8 +89,8 @@ class TrainingGuard:
     ) -> None:
         if check_every_steps < 1 or (save_every_steps is not None and save_every_steps < 1):
             raise ValueError("check_every_steps and save_every_steps count from 1; None saves at no fixed step")
-        self.rank = rank_among_all() if rank is None else rank
-        self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=self.rank)
+        self._rank = Rank(rank)
+        self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=rank)
         if exit_if_killed:
             self._exit_if_killed()
         # Slurm is asked by one rank, not by thousands.
@@ -96,13 +98,15 @@ class TrainingGuard:
             signals=signals,
             walltime=walltime,
             exit_duration_in_mins=exit_duration_in_mins,
+            save_seconds=save_seconds,
             ask_slurm=ask_slurm and self.rank == 0,
         )
+        self.preemption.check_every_steps = check_every_steps
         self.memory = MemoryGuard() if memory is True else (memory or None)
         if metrics is None:
             metrics = os.environ.get(METRICS, "")
         if isinstance(metrics, (str, os.PathLike)):
-            metrics = MetricsWriter(metrics, rank=self.rank) if os.fspath(metrics) else None
+            metrics = MetricsWriter(metrics, rank=rank) if os.fspath(metrics) else None
         self.metrics: MetricsWriter | None = metrics
         self.save_reason = ""
         self.stop_reason = ""
@@ -116,6 +120,11 @@ class TrainingGuard:
         self._save_began_at: float | None = None
         self._last_save_at = monotonic()
         self._log = SaidOnce()
+
+    @property
+    def rank(self) -> int:
+        """Among all that train, 0 where there is one process: of `rank=`, torch.distributed or the environment."""
+        return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:
         """Says that a step is done: writes its metrics, times it, and has the ranks agree on what is next."""
@@ -144,12 +153,16 @@ class TrainingGuard:
         self._end_save()
         return self.stop_reason
 
-    def saved(self, seconds: float | None = None) -> None:
-        """Says that a save has ended, for loops in which it is not between two calls here."""
+    def saved(self, seconds: float | None = None) -> float | None:
+        """Says that a save has ended, for loops in which it is not between two calls here.
+
+        Answers the seconds that it took; None where no save had begun.
+        """
         if seconds is not None:
             self.preemption.saved(seconds)
             self._save_began_at = None
-        self._end_save()
+            return seconds
+        return self._end_save()
 
     def close(self) -> None:
         """Closes the metrics, and puts back the signal handlers that were there."""
@@ -210,7 +223,10 @@ class TrainingGuard:
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
-            said = "each decides alone when to stop; give TrainingGuard all_reduce_max= if they train together"
+            said = (
+                "each decides alone when to stop, and only rank 0 saves for the save switch and every so many minutes; "
+                "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains for itself"
+            )
             self._log.say("alone", f"{processes_in_all()} processes without torch.distributed: {said}")
         return True
 
@@ -221,9 +237,12 @@ class TrainingGuard:
             self.preemption.iterated(now - self._last_step_at)
         self._last_step_at = now
 
-    def _end_save(self) -> None:
-        if self._save_began_at is not None:
-            now = monotonic()
-            self.preemption.saved(now - self._save_began_at)
-            self._save_began_at = None
-            self._last_save_at = self._last_step_at = now
+    def _end_save(self) -> float | None:
+        if self._save_began_at is None:
+            return None
+        now = monotonic()
+        seconds = now - self._save_began_at
+        self.preemption.saved(seconds)
+        self._save_began_at = None
+        self._last_save_at = self._last_step_at = now
+        return seconds

@@ -16,6 +16,7 @@ from hpcdash.job.on_disk import sync_file_system, wait_until_seen, write_whole
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import ALONE, can_agree, choice_of_rank_0, highest_of_all
 from hpcdash.job.said_once import SaidOnce
+from hpcdash.job.save_times import remember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # The Trainer writes it last.
 _STATE = "trainer_state.json"
+_NAMED = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
@@ -62,13 +64,14 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             return None
         path = folder / f"checkpoint-{step}"
         wait_until_seen(path / _STATE, rank)
+        remember((read_marker(path) or {}).get("save_seconds"))
         return str(path)
 
     def _newest(self, folder: Path) -> int:
         """The step of the newest whole checkpoint, -1 for none."""
         found = []
         for name in os.listdir(folder) if folder.is_dir() else ():
-            named = re.fullmatch(r"checkpoint-([0-9]{1,18})", name)
+            named = _NAMED.fullmatch(name)
             if named:
                 marker = read_marker(folder / name)
                 wrong, at = _unmarked(folder / name) if marker is None else ("", saved_at(marker))
@@ -99,14 +102,22 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             self._log.say("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
         # All ranks have written their parts.
         highest_of_all(0, self.guard.all_reduce_max)
+        seconds = self.guard.saved()
         if self.guard.rank == 0 and path.is_dir():
             try:
+                # After all others, whatever the clocks of the hosts that saved them.
+                at = max([time(), *(0.001 + other for other in _saved_before(path))])
                 with write_whole(path / MARKER) as beside:
-                    text = marker_of(path, step=int(state.global_step), saved_at=round(time(), 3))
+                    said: dict[str, Any] = {
+                        "step": int(state.global_step),
+                        "saved_at": round(at, 3),
+                        "save_seconds": None if seconds is None else round(seconds, 3),
+                    }
+                    text = marker_of(path, **said)
                     beside.write_text(text, encoding="utf-8")
+                    os.utime(beside, (at, at))
             except OSError as error:
                 self._log.say("unmarked", f"{path} cannot be marked as whole: {error.strerror}")
-        self.guard.saved()
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -119,6 +130,13 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         """After the last step."""
         self.guard.close()
         return control
+
+
+def _saved_before(path: Path) -> list[float]:
+    """When the checkpoints beside one were saved, as `resume_from` takes it."""
+    beside = [path.with_name(name) for name in os.listdir(path.parent) if _NAMED.fullmatch(name) and name != path.name]
+    marked = [(other, read_marker(other)) for other in beside]
+    return [_unmarked(other)[1] if marker is None else saved_at(marker) for other, marker in marked]
 
 
 def _unmarked(path: Path) -> tuple[str, float]:

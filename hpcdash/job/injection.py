@@ -35,9 +35,16 @@ def bind_job_context(
     if as_given is not None:
         wanted = [parameter for parameter in wanted if parameter.name not in as_given.arguments]
     made = _with_context(signature, wanted, *given, context)
-    # A wrapper may take less than the function whose signature it shows.
-    fits = _bound(signature, *made) and _bound(inspect.signature(function, follow_wrapped=False), *made)
-    return made if fits else given
+    return made if _bound(signature, *made) and _takes(function, *made) else given
+
+
+def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a wrapper itself takes these: it may take less than the function whose signature it shows."""
+    try:
+        own = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # That of functools.lru_cache is C, and has none.
+        return True
+    return _bound(own, args, kwargs) is not None
 
 
 def _with_context(
@@ -126,12 +133,13 @@ def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
     try:
         meant = eval(text, dict(names))  # As typing does with the text of an annotation.
     except Exception:
-        # A name that only a type checker imports, or `X | Y` before Python 3.10: by its words.
+        # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its words.
         try:
             return _words_mean_context(ast.parse(text.strip(), mode="eval").body, names)
-        except SyntaxError:
+        except (SyntaxError, ValueError):  # ValueError: a NUL byte.
             return False
-    return meant != text and _means_context(meant, names)
+    # Text that means itself would be asked for ever; what is no text may compare as it likes.
+    return not (isinstance(meant, str) and meant == text) and _means_context(meant, names)
 
 
 def _words_mean_context(node: Any, names: Mapping[str, Any]) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import monotonic
 
 from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.on_disk import remove, sync_file_system, sync_folder
+from hpcdash.job.said_once import SaidOnce
 
 try:
     from lightning.pytorch import Callback
@@ -30,6 +32,10 @@ class GuardCallback(Callback):  # type: ignore[misc]
     Saves to `guard.ckpt` in `folder`, written beside and renamed, so that it is whole or the one before. Takes the
     arguments of TrainingGuard, or a ready made `guard`. Make it first thing in main: where the kill switch is there,
     the program ends then.
+
+    To stop, it saves and sets `trainer.should_stop`, with `min_epochs` and `min_steps` out of force, as Lightning goes
+    on until both are met otherwise. Where Lightning then validates once more, as it does in epochs that it validates
+    in, it does so after that save; it stops as much earlier before the end of the job as the last validation took.
     """
 
     def __init__(self, folder: str | os.PathLike[str], guard: TrainingGuard | None = None, **options: Any) -> None:
@@ -37,6 +43,9 @@ class GuardCallback(Callback):  # type: ignore[misc]
         self.folder = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
         self.guard = guard or TrainingGuard(**options)
         self._last_step = -1
+        self._minimums: list[tuple[Any, str, Any]] = []
+        self._validates_since = 0.0
+        self._log = SaidOnce()
 
     def resume_from(self) -> str | None:
         """The path to give as `ckpt_path`, None where nothing was saved yet."""
@@ -59,11 +68,35 @@ class GuardCallback(Callback):  # type: ignore[misc]
             self._save(trainer)
             self.guard.saved()
         if self.guard.should_stop():
-            trainer.should_stop = True
+            self._stop(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before each validation."""
+        self._validates_since = monotonic()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """After each validation; that of a few batches before the start says nothing."""
+        if not trainer.sanity_checking:
+            self.guard.preemption.also("validation", monotonic() - self._validates_since)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """After the last step."""
+        for loop, name, value in self._minimums:
+            setattr(loop, name, value)
+        self._minimums = []
         self.guard.close()
+
+    def _stop(self, trainer: Any) -> None:
+        trainer.should_stop = True
+        loop = trainer.fit_loop
+        for owner, name in ((loop, "min_epochs"), (getattr(loop, "epoch_loop", loop), "min_steps")):
+            value = getattr(owner, name, None)
+            if value:
+                try:
+                    setattr(owner, name, 0)
+                    self._minimums.append((owner, name, value))
+                except AttributeError:
+                    self._log.say(name, f"this version of Lightning goes on until {name}={value} is met")
 
     def _save(self, trainer: Any) -> None:
         beside, final = self.folder / f".saving-{_NAME}", self.folder / _NAME

@@ -88,7 +88,10 @@ class MemoryGuard:
 
             self._host_used = host_used_percent
         used = self._host_used()
-        if used is None or used <= self._host_percent:
+        if used is None:
+            self._log.say("host", "host memory cannot be measured on this system; the training goes on unguarded")
+            return ""
+        if used <= self._host_percent:
             return ""
         return f"{used:.1f} % of host memory is used, more than {self._host_percent:g} %"
 

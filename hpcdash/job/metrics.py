@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from time import time
+from time import monotonic, time
 
 from hpcdash.job.aside import Aside
-from hpcdash.job.rank_variables import rank_among_all
+from hpcdash.job.ranks import Rank
 from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 METRICS = "HPCDASH_METRICS"
 _MOST_WAITING_LINES = 10_000
+# A file that was deleted, or that another has taken the name of, would be written on unseen.
+_LOOK_SECONDS = 5.0
 # What a write may take before the training goes on without it: on a file system that is well it takes microseconds.
 _WAIT_SECONDS = 2.0
 
@@ -27,7 +29,8 @@ class MetricsWriter:
 
     Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a mount
     that is lost or hangs never stops the training: it is logged once, and the newest 10 000 lines wait until writing
-    works again. One that hangs is waited for 2 s, once.
+    works again. One that hangs is waited for 2 s, once. Where the file is deleted or renamed, a new one is begun within
+    5 s.
 
         metrics = MetricsWriter("metrics.jsonl")
         metrics.write(step, loss=loss, lr=rate)
@@ -40,17 +43,18 @@ class MetricsWriter:
         if not os.fspath(path):
             raise ValueError(f"no metrics file is named: give MetricsWriter a path, or set {METRICS}")
         self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-        self._is_writing = (rank_among_all() if rank is None else rank) == 0
+        self._rank = Rank(rank)
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
         self._rest = b""
         self._is_half = False
         self._file: int | None = None
+        self._looked_at = 0.0
         self._aside = Aside()
         self._log = SaidOnce()
 
     def write(self, step: int, /, **metrics: Any) -> None:
         """One line; metrics that are no numbers are left out, and named in the log once."""
-        if not self._is_writing:
+        if self._rank.now:
             return
         self._waiting.append(self._line(step, metrics))
         self.flush()
@@ -72,6 +76,7 @@ class MetricsWriter:
 
     def _write_out(self) -> bool:
         try:
+            self._let_go_of_what_is_gone()
             if self._file is None and (self._waiting or self._rest):
                 self._file = self._opened()
             while self._file is not None and (self._rest or self._waiting):
@@ -107,6 +112,7 @@ class MetricsWriter:
         folder = os.path.dirname(self.path)
         if not os.path.isdir(folder):
             os.makedirs(folder, exist_ok=True)
+        self._looked_at = monotonic()
         file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         size = os.fstat(file).st_size
         # A run that was killed may have left half a line.
@@ -114,12 +120,25 @@ class MetricsWriter:
             self._rest = b"\n" + self._rest.lstrip(b"\n")
         return file
 
+    def _let_go_of_what_is_gone(self) -> None:
+        if self._file is None or monotonic() - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = monotonic()
+        try:
+            is_there = os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            self._log.say("gone", f"{self.path} was deleted or renamed: what follows is written to a new one")
+            self._shut()
+
     def _shut(self) -> None:
         if self._file is not None:
             try:
                 os.close(self._file)
-            except OSError:
-                pass
+            except OSError as error:
+                # A network file system may say only now what became of the last writes.
+                self._log.say("unclosed", f"{self.path}: its last lines may be missing ({error.strerror})")
             self._file = None
 
 
@@ -131,7 +150,7 @@ def _number(value: Any) -> int | float | str | None:
         if isinstance(value, (bool, int)):
             return int(value)
         number = float(value) if not isinstance(value, (str, bytes)) else None
-    except Exception:
+    except Exception:  # A tensor raises what its library likes; the caller says that the metric is left out.
         return None
     if number is None or number - number == 0:
         return number

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import contextmanager
 from time import monotonic, sleep, time
+
+from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +21,9 @@ _BESIDE = ".saving@"
 _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
 # Network file systems show a new name on other nodes after up to a minute.
 _SEEN_SECONDS = 120.0
+# What a disk answers that did not keep what it was given.
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+_log = SaidOnce()
 
 
 @contextmanager
@@ -26,23 +33,35 @@ def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         with write_whole("model.pt") as beside:
             torch.save(model.state_dict(), beside)
 
-    Whoever reads `path`, at any moment and after any crash, finds the old file or the new one, whole.
+    Whoever reads `path`, at any moment and after any crash, finds the old file or the new one, whole. What it links to
+    is written, not the link, and a file that is there already keeps its mode.
     """
     from pathlib import Path
 
     final = Path(os.path.abspath(os.fspath(path)))
+    if final.is_symlink():
+        final = Path(os.path.realpath(final))
     beside = final.with_name(f".{final.name}{_BESIDE}{host_name()}@{os.getpid()}")
     for name in os.listdir(final.parent):
         if name.startswith(f".{final.name}{_BESIDE}") and is_abandoned(final.parent / name):
             remove(final.parent / name)
     try:
         yield beside
+        _copy_mode(final, beside)
         sync_file(beside)
         os.replace(beside, final)
     except BaseException:
         remove(beside)
         raise
     sync_folder(final.parent)
+
+
+def _copy_mode(of: Path, to: Path) -> None:
+    try:
+        os.chmod(to, os.stat(of).st_mode & 0o7777)
+    except OSError:
+        # There was no file, or its file system keeps no modes.
+        pass
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
@@ -55,12 +74,13 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Waits until a folder's names are on the disk, on file systems that can say so."""
+    """Waits until a folder's names are on the disk, on file systems that can say so; raises nothing."""
     try:
         sync_file(path)
-    except OSError:
+    except OSError as error:
         # Some network file systems refuse fsync of a folder: they keep names on the server at once.
-        pass
+        if error.errno in _LOST:
+            _log.say("unsynced", f"what was saved in {os.fspath(path)} may not be on the disk: {error.strerror}")
 
 
 def sync_tree(path: Path) -> None:
@@ -89,13 +109,39 @@ def sync_file_system(path: Path) -> None:
         os.close(folder)
 
 
-def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int]]]:
-    """The files in a folder by name, with their sizes in bytes, and their CRC-32 where asked for."""
-    for folder, _, names in os.walk(path):
-        for name in names:
+def relink(path: Path) -> bool:
+    """Has links to what is in a folder, by its full name, stay right when the folder gets another name.
+
+    Answers whether there were any.
+    """
+    is_changed = False
+    for base in {os.path.abspath(path), os.path.realpath(path)}:
+        for folder, below, names in os.walk(path):
+            for full in (os.path.join(folder, name) for name in (*below, *names)):
+                text = os.readlink(full) if os.path.islink(full) else ""
+                if text.startswith(os.path.join(base, "")):
+                    inside = os.path.join(path, os.path.relpath(text, base))
+                    os.unlink(full)
+                    os.symlink(os.path.relpath(inside, folder), full)
+                    is_changed = True
+    return is_changed
+
+
+def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
+    """The files in a folder by name, with their sizes in bytes, and their CRC-32 where asked for.
+
+    Of links what they say: where they lead is not looked at, nor whether anything is there.
+    """
+    for folder, below, names in os.walk(path):
+        for name in (*below, *names):
             full = os.path.join(folder, name)
-            sums = {"bytes": os.stat(full).st_size}
-            if has_checksum:
+            found = os.lstat(full)
+            sums: dict[str, int | str] = {"bytes": found.st_size}
+            if stat.S_ISLNK(found.st_mode):
+                sums = {"link": os.readlink(full)}
+            elif stat.S_ISDIR(found.st_mode):
+                continue
+            elif has_checksum:
                 sums["crc32"] = _crc32(full)
             yield os.path.relpath(full, path), sums
 
@@ -107,6 +153,7 @@ def is_abandoned(path: Path) -> bool:
         times = [os.lstat(path).st_mtime]
         times += [os.lstat(os.path.join(folder, name)).st_mtime for folder, _, names in os.walk(path) for name in names]
     except OSError:
+        # Another run was first, or it is in a folder that may not be looked into.
         return False
     # A process in another container has a number that is not seen here.
     is_gone = host == host_name() and os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{process}")
@@ -124,20 +171,27 @@ def wait_until_seen(path: Path, rank: int) -> None:
             # A listing has network file systems look again.
             os.listdir(path.parent.parent)
         except OSError:
+            # The folder itself may not be seen yet.
             pass
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or a folder, if that can be done."""
+    """Deletes a file or a folder; one that cannot be deleted is said once, and nothing is raised."""
     try:
         if path.is_dir() and not path.is_symlink():
             from shutil import rmtree
 
             rmtree(path, ignore_errors=True)
+            is_left = os.path.lexists(path)
         else:
             path.unlink()
+            is_left = False
+    except FileNotFoundError:
+        return
     except OSError:
-        pass
+        is_left = True
+    if is_left:
+        _log.say("undeleted", f"{path} cannot be deleted, and takes its room on the disk")
 
 
 def host_name() -> str:

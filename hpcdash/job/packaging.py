@@ -10,14 +10,17 @@ import shlex
 from dataclasses import dataclass
 from typing import Mapping, Sequence
 
+# What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
+FINISH = "hpcdash_finish"
 _PYTHON = ('"$PY_EXEC"', True)
 _INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 
 
 @dataclass(frozen=True)
 class RunnerCall:
-    """The runner's command line. Paths are those of the node; with `array_items_file` each task has its own output:
-    `results/out.pkl` becomes `results/out-7.pkl`."""
+    """The runner's command line. Paths are those of the node; with `array_items_file` or `task` each task of an array
+    has its own output: `results/out.pkl` becomes `results/out-7.pkl`. `task` is the variable that has its number, by
+    default that of the scheduler it finds itself in."""
 
     module: str
     function: str
@@ -32,6 +35,8 @@ class RunnerCall:
     sys_path: tuple[str, ...] = ()
     loglevel: str | None = None
     array_items_file: str | None = None
+    task: str = ""
+    callbacks: tuple[str, ...] = ()
 
     def words(self) -> tuple[tuple[str, bool], ...]:
         """The command as words, for a container's runtime to run as well: (text, whether it is bash source that the
@@ -44,21 +49,25 @@ class RunnerCall:
             if getattr(self, name) is not None:
                 options.append(_option(name, _quoted(getattr(self, name))))
         options += [_option("sys_path", _quoted(path)) for path in self.sys_path]
+        options += [_option("callback", _quoted(name)) for name in self.callbacks]
         if self.array_items_file:
-            options.append(_option("array_index", f'"{_INDEX}"'))
+            options.append(_option("array_index", self._index()))
         if self.output_file:
             options.append(_option("output_file", self._output()))
         return (_PYTHON, ("-m", False), ("hpcdash.job.runner", False), *options)
 
     def _output(self) -> str:
         path = self.output_file or ""
-        if not self.array_items_file:
+        if not (self.array_items_file or self.task):
             return _quoted(path)
         folder, slash, name = path.rpartition("/")
         stem, dot, ending = name.rpartition(".")
         if not stem:
             stem, dot, ending = name, "", ""
-        return _quoted(folder + slash + stem + "-") + f'"{_INDEX}"' + (_quoted(dot + ending) if dot else "")
+        return _quoted(folder + slash + stem + "-") + self._index() + (_quoted(dot + ending) if dot else "")
+
+    def _index(self) -> str:
+        return f'"${self.task}"' if self.task else f'"{_INDEX}"'
 
 
 @dataclass(frozen=True)
@@ -75,9 +84,12 @@ class Packaged:
         command = " ".join(
             [*map(_quoted, self.wrap), *(text if shell else _quoted(text) for text, shell in call.words())]
         )
-        finish = ["hpcdash_finish() {", *(f"  {line}" for line in self.after), "}", "trap hpcdash_finish EXIT"]
-        lines = [f"export JOB_DIR={_quoted(call.job_dir)}", *(finish if self.after else []), *self.before, command]
-        return "\n".join(lines) + "\n"
+        return "\n".join([f"export JOB_DIR={_quoted(call.job_dir)}", *self.lines(), command]) + "\n"
+
+    def lines(self) -> tuple[str, ...]:
+        """What stands before the runner's command, and sees to it that `after` is done when the script ends."""
+        finish = (f"{FINISH}() {{", *(f"  {line}" for line in self.after), "}", f"trap {FINISH} EXIT")
+        return (*(finish if self.after else ()), *self.before)
 
 
 def no_packaging(python: str = "python", python_path: Sequence[str] = (), wrap: Sequence[str] = ()) -> Packaged:
@@ -156,7 +168,7 @@ def wheel_packaging(
     wrap: Sequence[str] = (),
     pip_options: Sequence[str] = (),
     system_site_packages: bool = False,
-    isolated: bool = False,
+    isolated: bool | None = False,
     array_tasks: int = 1,
     keep: bool = False,
     stale_seconds: int = 180,
@@ -165,7 +177,8 @@ def wheel_packaging(
 
     `folder`, absolute and on a file system that all nodes share, is for the venv alone. Whoever of the job's array
     comes first builds, the others wait; a builder that showed no life for `stale_seconds` is replaced. When the last of
-    `array_tasks` has ended, the venv is removed, unless `keep`. For the batch script, not for each rank of srun.
+    `array_tasks` has ended, the venv is removed, unless `keep`. `isolated` None: pip fetches what the build needs where
+    the build fails without. For the batch script, not for each rank of srun.
     """
     if bool(wheel) == bool(source):
         raise ValueError("give either wheel, a .whl file, or source, the folder of a project")
@@ -174,9 +187,7 @@ def wheel_packaging(
     if array_tasks < 1 or stale_seconds < 1:
         raise ValueError("array_tasks and stale_seconds are numbers of 1 or more")
     venv_options = " --system-site-packages" if system_site_packages else ""
-    build = (
-        _build_command('"$PY_EXEC"', _quoted(source), '"$hpcdash_mine/wheel"', isolated) + " &&\n    " if source else ""
-    )
+    build = _build_in_venv(_quoted(source), isolated) + " &&\n    " if source else ""
     install = _INSTALL.format(
         venv_options=venv_options,
         build=build,
@@ -196,6 +207,15 @@ def wheel_packaging(
     )
 
 
+def _build_in_venv(source: str, isolated: bool | None) -> str:
+    commands = (_build_command('"$PY_EXEC"', source, '"$hpcdash_mine/wheel"', each) for each in (False, True))
+    first, fetching = (command.replace(" --wheel-dir", " \\\n        --wheel-dir", 1) for command in commands)
+    if isolated is not None:
+        return fetching if isolated else first
+    return f'{{ {first} || {{\n      echo "hpcdash: {_AGAIN}" >&2\n      {fetching}; }}; }}'
+
+
+_AGAIN = "it is built once more, with what its build needs fetched by pip"
 _WHERE = """\
 hpcdash_root={folder}
 hpcdash_me="$HOSTNAME.$$.$RANDOM"

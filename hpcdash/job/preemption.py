@@ -10,23 +10,35 @@ from collections import deque
 from time import monotonic, time
 
 from hpcdash.job.end_time import end_time
+from hpcdash.job.ranks import highest_of_all
 from hpcdash.job.said_once import say
+from hpcdash.job.save_times import remembered
+from hpcdash.job.spared import blocked, spare_no_longer, spare_workers_from, unblock_in_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from types import FrameType
     from typing import Any
+
+    from hpcdash.job.ranks import AllReduceMax
 
 # What a save is taken to last until one was measured; no more than a twentieth of the time there was at the start.
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
+# The least that is left for the end; no more than a twentieth either.
+_LEAST_GRACE_SECONDS = 10.0
+# With these workers are ended: they must get them.
+_ENDING = ("SIGTERM", "SIGINT")
 _RECENT_ITERATIONS = 50
 _RECENT_SAVES = 5
 
 
 class Preemption:
     """Says when to save and end: after SIGUSR1 or SIGTERM, or when the job's end is nearer than 2 × (iteration + save).
+
+    At the latest it says so 10 s before the end, or a twentieth of the time there was.
 
     The end is the earliest of HPCDASH_END_TIME (the script of a launch sets it), SLURM_JOB_END_TIME, `walltime`
     ("24:00:00" or seconds, from this process's start: PBS says it nowhere) and `exit_duration_in_mins` after the start.
@@ -41,8 +53,18 @@ class Preemption:
                 break
 
     Iterations are timed from one `should_stop` to the next, and the slowest of the last 50 counts; saves by
-    `saved(seconds)`. The handler only sets a flag, then calls the handler that was there. Signals reach the main thread
-    alone: made in another one, this raises RuntimeError unless `signals=()`. `close` puts the old handlers back.
+    `saved(seconds)`. Before the first, a save takes `save_seconds`, or as long as that of what `Checkpoints` resumed
+    from, or 60 s (at most a twentieth of the time there was). The handler only sets a flag, then calls the handler that
+    was there. Signals reach the main thread alone: made in another one, this raises RuntimeError unless `signals=()`.
+    `close` puts the old handlers back.
+
+    With several ranks one that has to stop stops all, by `all_reduce_max` (a rank's number in, the highest of all out)
+    or by torch.distributed where it runs: then all ranks must ask, at the same places.
+
+    `scancel --signal=USR1` and `#SBATCH --signal=USR1@90` go to all processes of a step, and end each that does not
+    handle them. Workers that multiprocessing starts after this is made (fork, spawn or forkserver) outlive them, and
+    hear of them only by a Preemption of their own. Other programs are left as they are, for some want the signal: what
+    is to outlive it, as the service of a logger, is started in `with preemption.sparing():`.
     """
 
     def __init__(
@@ -53,21 +75,27 @@ class Preemption:
         exit_duration_in_mins: float | None = None,
         ask_slurm: bool = False,
         save_seconds: float | None = None,
+        all_reduce_max: AllReduceMax | None = None,
         now: Callable[[], float] = time,
     ) -> None:
         self._now = now
         self.ends_at = end_time(walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm)
-        assumed = UNMEASURED_SAVE_SECONDS
-        if self.ends_at is not None:
-            assumed = min(assumed, max(0.0, self.ends_at - now()) / 20)
-        self._assumed_save = assumed if save_seconds is None else float(save_seconds)
+        # Of the iterations that are timed, how many there are from one look to the next.
+        self.check_every_steps = 1
+        twentieth = float("inf") if self.ends_at is None else max(0.0, self.ends_at - now()) / 20
+        self._assumed_save = min(UNMEASURED_SAVE_SECONDS, twentieth)
+        self._least_grace = 0.0 if self.ends_at is None else min(_LEAST_GRACE_SECONDS, twentieth)
+        self._save_seconds = None if save_seconds is None else float(save_seconds)
+        self._all_reduce_max = all_reduce_max
         self._iterations: deque[float] = deque(maxlen=_RECENT_ITERATIONS)
         self._saves: deque[float] = deque(maxlen=_RECENT_SAVES)
+        self._also: dict[str, float] = {}
         self._last_step_at: float | None = None
         self._reason = ""
         self._signal: int | None = None
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
+        self._spared: list[int] = []
         self._is_closed = False
         if signals:
             self._catch(signals)
@@ -75,10 +103,13 @@ class Preemption:
     def should_stop(self, step: int | None = None) -> str:
         """Why to save and end now, "" to go on. Once said it stays said; asked once an iteration."""
         self._time_iteration()
-        return self.reason(step)
+        worst = highest_of_all(int(bool(self.reason(step))), self._all_reduce_max)
+        if worst and not self._reason:
+            self._reason = "another rank was told that the job ends" + ("" if step is None else f" at step {step}")
+        return self._reason
 
     def reason(self, step: int | None = None) -> str:
-        """As `should_stop`, without timing an iteration."""
+        """As `should_stop`, of this rank alone and without timing an iteration."""
         if not self._reason:
             at = "" if step is None else f" at step {step}"
             if self._signal is not None:
@@ -87,7 +118,10 @@ class Preemption:
                 self._reason = f"received {signal.Signals(self._signal).name}{at}"
             elif self.ends_at is not None and self.seconds_left() <= self.grace_seconds():
                 left, grace = max(0.0, self.seconds_left()), self.grace_seconds()
-                self._reason = f"{left:.0f} s are left{at}, less than the {grace:.0f} s of 2 × (iteration + save)"
+                steps = "iteration" if self.check_every_steps == 1 else f"{self.check_every_steps} iterations"
+                parts = " + ".join((steps, "save", *self._also))
+                least = f"2 × ({parts})" if grace > self._least_grace else "the end itself"
+                self._reason = f"{left:.0f} s are left{at}, less than the {grace:.0f} s of {least}"
         return self._reason
 
     def seconds_left(self) -> float:
@@ -95,9 +129,22 @@ class Preemption:
         return float("inf") if self.ends_at is None else self.ends_at - self._now()
 
     def grace_seconds(self) -> float:
-        """How long before its end the training stops: 2 × (iteration + save), of the slowest measured lately."""
-        save = max(self._saves) if self._saves else self._assumed_save
-        return _GRACE_FACTOR * (max(self._iterations, default=0.0) + save)
+        """How long before its end the training stops: 2 × (iteration + save), of the slowest measured lately.
+
+        Of as many iterations as there are from one look to the next; and at least some seconds.
+        """
+        known = (max(self._saves, default=None), self._save_seconds, remembered(), self._assumed_save)
+        save = next(seconds for seconds in known if seconds is not None)
+        iterations = self.check_every_steps * max(self._iterations, default=0.0)
+        return max(self._least_grace, _GRACE_FACTOR * (iterations + save + sum(self._also.values())))
+
+    def sparing(self) -> AbstractContextManager[None]:
+        """What this thread starts in the block never gets the signals that warn; SIGTERM and SIGINT it does.
+
+        with guard.preemption.sparing():
+            wandb.init()
+        """
+        return blocked(self._spared)
 
     def iterated(self, seconds: float) -> None:
         """Says how long an iteration took."""
@@ -108,6 +155,10 @@ class Preemption:
         self._saves.append(float(seconds))
         self._last_step_at = monotonic()
 
+    def also(self, what: str, seconds: float) -> None:
+        """Says what the end takes besides the last save, as a last validation, and how long."""
+        self._also[what] = float(seconds)
+
     def close(self) -> None:
         """Puts back the handlers that were there; those that were put over these since are left alone.
 
@@ -116,6 +167,8 @@ class Preemption:
         import signal
 
         self._is_closed = True
+        spare_no_longer(self._spared)
+        self._spared = []
         for number in self._previous:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, self._before(number))
@@ -147,6 +200,9 @@ class Preemption:
             self._previous[number] = signal.SIG_DFL if previous is None else previous
             if previous is None:
                 say(f"{name} had a handler that is not Python's: it is not called any more")
+        self._spared = [int(signal.Signals[name]) for name in names if name not in _ENDING]
+        spare_workers_from(self._spared)
+        unblock_in_worker(self._spared)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         import signal

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 MPI_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
+MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 # How many processes Slurm started together: in a step its own number, in a batch script what was asked for.
 SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+_NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
 
 
 def is_of_launcher(given: Mapping[str, str]) -> bool:
@@ -26,9 +27,11 @@ def is_of_launcher(given: Mapping[str, str]) -> bool:
     Those who start processes by srun have Slurm's variables right in each. torchrun, accelerate and deepspeed, which
     are tasks of Slurm themselves, set the three for the processes that they start, in which Slurm's are the launcher's.
     So the three go first where they are all there, and torchrun says that it set them (TORCHELASTIC_RUN_ID), or
-    WORLD_SIZE is not the number that srun or mpirun started, or neither started this process.
+    WORLD_SIZE is not the number that srun or mpirun started, or neither started this process. Lightning, where it
+    starts processes itself, says NODE_RANK instead of RANK.
     """
-    if any(whole_number(given.get(name, "")) is None for name in _OF_A_LAUNCHER):
+    is_ranked = first_whole_number(given, "RANK", "NODE_RANK") is not None
+    if not is_ranked or any(whole_number(given.get(name, "")) is None for name in _OF_A_LAUNCHER):
         return False
     started = first_whole_number(given, *MPI_SIZES, *SLURM_SIZES)
     is_in_step = first_whole_number(given, *MPI_SIZES, "SLURM_STEP_ID", "SLURM_STEPID") is not None
@@ -37,13 +40,33 @@ def is_of_launcher(given: Mapping[str, str]) -> bool:
 
 def rank_of(given: Mapping[str, str]) -> int | None:
     """A process's rank among all, None where its environment says none."""
-    names = (*MPI_RANKS, "SLURM_PROCID", "RANK")
-    return first_whole_number(given, *(("RANK",) if is_of_launcher(given) else names))
+    if is_of_launcher(given):
+        return _launched_rank(given)
+    return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")
+
+
+def _launched_rank(given: Mapping[str, str]) -> int | None:
+    rank = whole_number(given.get("RANK", ""))
+    if rank is not None:
+        return rank
+    node, local = int(given["NODE_RANK"]), int(given["LOCAL_RANK"])
+    # How many processes are on a node Lightning does not say.
+    size, nodes = int(given["WORLD_SIZE"]), first_whole_number(given, *_NODES) or 0
+    if node and (not nodes or size % nodes):
+        return None
+    return node * (size // nodes) + local if node else local
 
 
 def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
-    """This process's rank among all that train, 0 where there are none."""
-    return rank_of(os.environ if environment is None else environment) or 0
+    """This process's rank among all that train, 0 where there are none.
+
+    Where only its node's rank is known, and its own there, a number that is at least not 0.
+    """
+    given = os.environ if environment is None else environment
+    rank = rank_of(given)
+    if rank is None and is_of_launcher(given):
+        rank = first_whole_number(given, "NODE_RANK")
+    return rank or 0
 
 
 def processes_in_all(environment: Mapping[str, str] | None = None) -> int:

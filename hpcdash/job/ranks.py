@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from hpcdash.job.rank_variables import rank_among_all
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,21 @@ def torch_is_distributed() -> bool:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False
     return bool(distributed.get_world_size() > 1)
+
+
+class Rank:
+    """This process's rank among all: as given, else as torch.distributed says once it runs, else its environment."""
+
+    def __init__(self, given: int | None) -> None:
+        self._is_given = given is not None
+        self._known = rank_among_all() if given is None else given
+
+    @property
+    def now(self) -> int:
+        if not self._is_given and torch_is_distributed():
+            # Kept for when its group is no more.
+            self._known = int(sys.modules["torch"].distributed.get_rank())
+        return self._known
 
 
 def highest_of_all(number: int, all_reduce_max: AllReduceMax | None) -> int:

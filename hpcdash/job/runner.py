@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any, Callable, NoReturn, Sequence
 
-from hpcdash.job.callbacks import Callback, received, tell
+from hpcdash.job.callbacks import Callback, named, received, tell
 from hpcdash.job.context import JobContext, current_job_context
 from hpcdash.job.injection import bind_job_context
 from hpcdash.job.on_disk import write_whole
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--args-file", help="a base64 pickle of the positional arguments, a tuple or list")
     add("--kwargs-file", help="a base64 pickle of the keyword arguments, a dict")
     add("--callbacks-file", help="what hpcdash.job.callbacks.shipped() made")
+    add("--callback", action="append", default=[], metavar="MODULE:NAME", help="is told too; may be given again")
     add("--job-dir", help="the job's folder, given to the function as JOB_DIR")
     add("--stdout-path", help="told to callbacks")
     add("--stderr-path", help="told to callbacks")
@@ -95,7 +96,7 @@ class _Run:
             result = _call(function, args, kwargs)
             if self.output_path:
                 write_pickle(self.output_path, result)
-        except BaseException as error:
+        except BaseException as error:  # Whatever it was, the exit status, the file and the callbacks tell it.
             failure, result = _failure(error), None
             # Of the two the one that programs read goes first: stderr may be on a disk that is full.
             try:
@@ -109,6 +110,11 @@ class _Run:
 
     def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         options = self.options
+        if self.output_path:
+            # What an attempt before this one left is not this one's.
+            for path in (self.output_path, self.output_path + ".error"):
+                if os.path.exists(path):
+                    os.unlink(path)
         index = _array_index(options.array_index)
         self.launch = Launch(
             options.module,
@@ -121,11 +127,7 @@ class _Run:
         )
         if options.callbacks_file:
             self.callbacks = received(options.callbacks_file)
-        if self.output_path:
-            # What an attempt before this one left is not this one's.
-            for path in (self.output_path, self.output_path + ".error"):
-                if os.path.exists(path):
-                    os.unlink(path)
+        self.callbacks += named(options.callback)
         args = tuple(_loaded(options.args_file, (list, tuple), ()))
         kwargs = dict(_loaded(options.kwargs_file, (dict,), {}))
         if options.array_items_file:
@@ -157,7 +159,16 @@ class _Run:
         ended_at = time.time()
         if began and self.context is not None:
             end = RunEnd(self.launch, self.context, status, self.began_at, ended_at, result, result_path, failure)
-            tell(self.callbacks, "on_run_end", end)
+            try:
+                tell(self.callbacks, "on_run_end", end)
+            finally:
+                self._tell_completed(status, ended_at, began, result_path, failure)
+        else:
+            self._tell_completed(status, ended_at, began, result_path, failure)
+
+    def _tell_completed(
+        self, status: RunStatus, ended_at: float, began: bool, result_path: str | None, failure: Failure | None
+    ) -> None:
         completed = Completed(
             self.launch,
             EmittedBy.RUNNER,
@@ -178,7 +189,7 @@ class _Run:
         try:
             with write_whole(self.output_path + ".error") as beside:
                 beside.write_text(json.dumps(told), encoding="utf-8")
-        except Exception:
+        except Exception:  # No memory may be left as well as no disk: the callbacks are still told.
             log.exception("the failure could not be written beside the result")
 
 
@@ -248,11 +259,11 @@ def _failure(error: BaseException) -> Failure:
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
-    except Exception as another:
+    except BaseException as another:  # As its own classes may have broken attributes that a traceback shows.
         lines = [f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"]
     try:
         message = str(error)
-    except Exception:  # An error's own __str__ may fail.
+    except BaseException:  # An error's own __str__ may fail, and were it with SystemExit(0).
         message = ""
     return Failure(type(error).__name__, message, "".join(lines))
 
@@ -261,8 +272,8 @@ def _write_to_stderr(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except Exception:
-        # There is nowhere left to say it: the disk of stderr is full, or it is closed.
+    except BaseException:
+        # There is nowhere left to say it: its disk is full, it is closed, or the function put something else there.
         pass
 
 
@@ -275,15 +286,18 @@ def _log_to_stderr(level: str) -> None:
     log.propagate = False
 
 
-def _let_go_of_stderr() -> None:
+def _let_go_of_streams() -> None:
     """Python ends with 120 where what was said cannot be written at the end, whatever the function's own status is."""
-    try:
-        sys.stderr.flush()
-    except Exception:
-        sys.stderr = None
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except BaseException as error:  # As above: it may be anything by now, None too.
+            if getattr(sys, name) is not None and name == "stdout":
+                _write_to_stderr(f"hpcdash: what the function printed last is lost: {type(error).__name__}\n")
+            setattr(sys, name, None)
 
 
 if __name__ == "__main__":
     status = main()
-    _let_go_of_stderr()
+    _let_go_of_streams()
     sys.exit(status)

@@ -11,8 +11,7 @@ import stat
 from time import monotonic
 
 from hpcdash.job.aside import Aside
-from hpcdash.job.rank_variables import rank_among_all
-from hpcdash.job.ranks import highest_of_all
+from hpcdash.job.ranks import Rank, highest_of_all
 from hpcdash.job.said_once import SaidOnce
 
 TYPE_CHECKING = False
@@ -63,7 +62,7 @@ class Switches:
             raise ValueError(f"kill switch and save switch are one file, {self.kill}: give each a path of its own")
         self._every_seconds = every_seconds
         self._all_reduce_max = all_reduce_max
-        self._rank = rank_among_all() if rank is None else rank
+        self._rank = Rank(rank)
         self._is_killed = False
         self._next_look = {self.kill: 0.0, self.save: 0.0}
         self._aside = {self.kill: Aside(), self.save: Aside()}
@@ -82,12 +81,12 @@ class Switches:
     def kill_wanted(self) -> bool:
         """Whether the training should save and end; once true it stays so."""
         if not self._is_killed:
-            self._is_killed = bool(highest_of_all(int(self._rank == 0 and self.sees_kill()), self._all_reduce_max))
+            self._is_killed = bool(highest_of_all(int(self._rank.now == 0 and self.sees_kill()), self._all_reduce_max))
         return self._is_killed
 
     def save_wanted(self) -> bool:
         """Whether the training should save and go on: true once for each time the file is made."""
-        return bool(highest_of_all(int(self._rank == 0 and self.takes_save()), self._all_reduce_max))
+        return bool(highest_of_all(int(self._rank.now == 0 and self.takes_save()), self._all_reduce_max))
 
     def sees_kill(self) -> bool:
         """Whether this rank sees the kill switch, if it is time to look."""

@@ -10,6 +10,7 @@ import zipfile
 # The earliest time a zip can say: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 # First on PYTHONPATH it would hide an hpcdash that is installed, which a job may run as well.
+# A folder whose file is missing or cannot be read is none that hpcdash is installed in.
 # Not by pkgutil.extend_path: that costs each import here 8 ms, a third of all.
 _PACKAGE = b"""\
 import os as _os, sys as _sys
@@ -28,20 +29,10 @@ for _folder in __path__[1:]:
 def job_zip() -> bytes:
     """A zip of `hpcdash/job/`, and of an `hpcdash/__init__.py` that hides no hpcdash which is installed beside it.
 
-    The same files give the same bytes.
-    Raises FileNotFoundError where this package has no files of its own, as when it was itself read from a zip.
+    The same files give the same bytes, were they read from such a zip.
+    Raises FileNotFoundError where this package has no files of its own.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
-    if not os.path.isdir(here):
-        raise FileNotFoundError(f"{here} is no folder: this is read from a zip already; copy that one")
-    sources = {"hpcdash/__init__.py": _PACKAGE}
-    for folder, folders, names in os.walk(here):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        for name in names:
-            if name.endswith(".py"):
-                path = os.path.join(folder, name)
-                with open(path, "rb") as file:
-                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = file.read()
+    sources = {"hpcdash/__init__.py": _PACKAGE, **_own_files()}
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
         for inside in sorted(sources):
@@ -50,6 +41,29 @@ def job_zip() -> bytes:
             entry.external_attr = 0o100644 << 16
             made.writestr(entry, sources[inside])
     return out.getvalue()
+
+
+def _own_files() -> dict[str, bytes]:
+    """This package's files by their names in the zip."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sources = {}
+    for folder, folders, names in os.walk(here):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    sources["hpcdash/job/" + os.path.relpath(path, here).replace(os.sep, "/")] = file.read()
+    archive = getattr(globals().get("__loader__"), "archive", "")
+    if archive:
+        inside = os.path.relpath(here, os.path.abspath(archive)).replace(os.sep, "/") + "/"
+        with zipfile.ZipFile(archive) as read:
+            for name in read.namelist():
+                if name.startswith(inside) and name.endswith(".py"):
+                    sources["hpcdash/job/" + name[len(inside) :]] = read.read(name)
+    if not sources:
+        raise FileNotFoundError(f"the files of hpcdash.job are not in {here}")
+    return sources
 
 
 def main(arguments: list[str]) -> int:

@@ -1,10 +1,15 @@
-"""A disk that is small, where this person may mount one."""
+"""A disk that is small, where this person may mount one; and no test knows how long the saves of another took."""
 
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_save_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdash.job.save_times._known", None)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from pathlib import Path
@@ -88,9 +89,11 @@ def test_one_that_cannot_be_read_on_the_node_takes_no_other_with_it(
     tmp_path: Path, told_log: pytest.LogCaptureFixture
 ) -> None:
     entries: Any = unpacked(shipped([Recorder(RunsOn.RUNNER)]))
-    file = packed([("Foreign", b"\x80\x04cnot_on_this_node\nFoo\n."), *entries])
+    leaving = b"\x80\x04csys\nexit\nK\x03\x85R."
+    file = packed([("Foreign", b"\x80\x04cnot_on_this_node\nFoo\n."), ("Leaving", leaving), *entries])
     assert names(file, tmp_path) == ["Recorderrunner"]
     assert "Foreign cannot be read" in told_log.text
+    assert "Leaving cannot be read" in told_log.text
 
 
 @pytest.mark.parametrize("content", [b"", b"no base64!", packed(7), packed([])[:-5]])
@@ -110,6 +113,23 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_told(told_log: pytest.
     assert after.told == ["done"]
     assert "Broken failed in on_completed" in told_log.text
     assert "no connection" in told_log.text
+
+
+def test_what_is_no_error_of_a_callback_does_not_end_the_job_either(told_log: pytest.LogCaptureFixture) -> None:
+    class Raises(Callback):
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        def on_completed(self, event: Any) -> None:
+            raise self.error
+
+    after = Recorder()
+    tell([Raises(asyncio.CancelledError()), Raises(GeneratorExit()), after], "on_completed", "done")
+    assert (after.told, told_log.text.count("Raises failed in on_completed")) == (["done"], 2)
+    # A person's own goes on, once the others were told.
+    with pytest.raises(KeyboardInterrupt):
+        tell([Raises(KeyboardInterrupt()), after], "on_completed", "again")
+    assert after.told == ["done", "again"]
 
 
 def test_the_client_tells_its_own_once_that_the_scheduler_reported_the_end() -> None:

@@ -198,6 +198,16 @@ def test_annotations_that_are_not_postponed_mean_the_same(annotation: Any) -> No
     assert called(train, 1) == (1, CONTEXT)
 
 
+def test_what_an_annotation_says_may_not_be_comparable() -> None:
+    class Array:
+        def __ne__(self, other: object) -> Any:
+            raise ValueError("the truth value of an array is ambiguous")
+
+    names: dict[str, Any] = {"array": Array()}
+    exec("def train(x: 'array', job=None): return x, job", names)
+    assert called(names["train"], 1) == (1, CONTEXT)
+
+
 def test_a_name_that_only_a_type_checker_imports_is_taken_by_its_word() -> None:
     names: dict[str, Any] = {}
     exec("def train(x, c: 'Optional[JobContext]' = None, d: 'api.JobContext | None' = None): return x, c, d", names)
@@ -252,6 +262,15 @@ def test_a_decorator_that_takes_less_than_it_shows_is_called_as_it_can_be() -> N
         return train(x)
 
     assert called(narrow, 1) == (1, None)
+
+
+def test_through_a_cache_whose_own_signature_nobody_knows() -> None:
+    @functools.lru_cache
+    def load(job: JobContext, x: int, y: int = 1) -> tuple[Any, ...]:
+        return job, x, y
+
+    assert called(load, 2) == (CONTEXT, 2, 1)
+    assert called(load, 2) is called(load, 2)
 
 
 def test_through_a_partial() -> None:

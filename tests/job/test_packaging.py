@@ -130,6 +130,7 @@ def packagings() -> dict[str, Packaged]:
         "source": wheel_packaging(
             "/jobs/env", source="/src", array_tasks=9, pip_options=("--no-index",), system_site_packages=True
         ),
+        "fetching": wheel_packaging("/jobs/env", source="/my src", isolated=None),
         "kept": wheel_packaging("/jobs/env", wheel="/x.whl", keep=True, python_path=("/job.zip",)),
         "container": container_packaging("reg#net:1", name="n", mounts={"/a": "/b:ro"}, workdir="/b"),
     }
@@ -281,6 +282,17 @@ def test_a_project_is_built_beforehand(site: Site) -> None:
     assert site.run("\n".join(wheel_build_lines("/no/project", "/tmp", sys.executable)), **OFFLINE)[0] == 1
 
 
+def test_what_a_build_needs_is_fetched_only_where_it_fails_without(site: Site) -> None:
+    site.use_quick_venvs()
+    site.python = str(site.program("no-back-end", PYTHON.format(before=f"{BUILDS}\n{QUICK}")))
+    text = packaged_wheel(site, wheel="", source="/src", isolated=None)
+    status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0", ROOT=ROOT)
+    assert (status, "built once more" in err) == (1, True)
+    builds = [line for line in site.asked if " pip wheel " in line]
+    assert ["--no-build-isolation" in line for line in builds] == [True, False]
+
+
+BUILDS = 'case "$*" in *--no-build-isolation*) exit 1 ;; esac'
 OFFLINE = {"PIP_NO_INDEX": "1"}
 
 

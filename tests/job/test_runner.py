@@ -41,6 +41,17 @@ def told(x, job=None):
 def fails(x):
     raise ValueError(f"no such loss: {x}")
 
+class Hidden(Exception):
+    def __str__(self):
+        sys.exit(0)
+
+def hides():
+    raise Hidden
+
+def says(text):
+    print(text)
+    return len(text)
+
 def leaves(status):
     sys.exit(status)
 
@@ -83,6 +94,11 @@ class Notes(Callback):
     def on_completed(self, event):
         failure = event.failure and f"{event.failure.type}: {event.failure.message}"
         noted(f"completed {event.status} {event.emitted_by} {event.launch.pre_submission_id} {failure}")
+
+class Interrupted(Notes):
+    def on_run_end(self, event):
+        super().on_run_end(event)
+        raise KeyboardInterrupt
 
 class Breaks(Notes):
     def on_run_begin(self, event):
@@ -161,7 +177,14 @@ class Job:
         return str(self.folder / "callbacks")
 
     def run(
-        self, function: str, *options: str, args: object = None, kwargs: object = None, stderr: int = PIPE, **env: str
+        self,
+        function: str,
+        *options: str,
+        args: object = None,
+        kwargs: object = None,
+        stdout: int = PIPE,
+        stderr: int = PIPE,
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         given = [] if args is None else ["--args-file", self.file("args", args)]
         given += [] if kwargs is None else ["--kwargs-file", self.file("kwargs", kwargs)]
@@ -171,16 +194,19 @@ class Job:
             *given,
             f"--output-file={self.out}",
             *options,
+            stdout=stdout,
             stderr=stderr,
             **env,
         )
 
-    def run_words(self, *words: str, stderr: int = PIPE, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_words(
+        self, *words: str, stdout: int = PIPE, stderr: int = PIPE, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hpcdash.job.runner", *words],
             cwd=self.folder,
             env={**self.environment, **env},
-            stdout=PIPE,
+            stdout=stdout,
             stderr=stderr,
             text=True,
             timeout=60,
@@ -264,6 +290,29 @@ def test_where_stderr_is_full_the_failure_is_written_and_told_all_the_same(job: 
         os.close(full)
 
 
+def test_where_stdout_is_full_or_closed_the_result_says_how_it_went(job: Job) -> None:
+    read, closed = os.pipe()
+    os.close(read)
+    for stdout in (os.open("/dev/full", os.O_WRONLY), closed):
+        done = job.run("says", args=("step 1",), stdout=stdout)
+        os.close(stdout)
+        assert (done.returncode, job.result) == (0, 6), done.stderr
+        assert "hpcdash: what the function printed last is lost: " in done.stderr
+
+
+def test_an_error_that_leaves_by_sys_exit_when_it_is_shown_is_an_error(job: Job) -> None:
+    done = job.run("hides", f"--callbacks-file={job.callbacks('Notes')}")
+    assert done.returncode == 1
+    assert job.notes[-1] == "completed failure runner None Hidden: "
+    assert json.loads(Path(f"{job.out}.error").read_text())["type"] == "Hidden"
+
+
+def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_others_are_told(job: Job) -> None:
+    done = job.run("add", f"--callbacks-file={job.callbacks('Interrupted', 'Notes')}", args=(2,))
+    assert (done.returncode != 0, job.result) == (True, 3)
+    assert [line.split()[0] for line in job.notes[-4:]] == ["end", "end", "completed", "completed"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -318,6 +367,19 @@ def test_callbacks_that_cannot_be_read_change_nothing(job: Job) -> None:
     done = job.run("add", "--callbacks-file=missing", args=(2,))
     assert (done.returncode, job.result) == (0, 3)
     assert "no callback is called, for missing cannot be read" in done.stderr
+
+
+def test_a_callback_may_be_named_and_one_that_is_none_changes_nothing(job: Job) -> None:
+    words = (
+        "--callback=told_callbacks:Notes",
+        "--callback=told_callbacks:os.path",
+        "--callback=told_callbacks:Missing",
+        "--callback=no.such:Notes",
+    )
+    done = job.run("add", *words, args=(2,))
+    assert (done.returncode, job.result) == (0, 3)
+    assert [line.split()[0] for line in job.notes] == ["imported", "begin", "secret", "called", "end", "completed"]
+    assert done.stderr.count("cannot be made, and is not called") == 3
 
 
 # -- what it is given
@@ -376,10 +438,14 @@ def test_an_array_task_finds_its_index_in_the_environment(job: Job, variable: st
         ([], "needs --array-index"),
     ],
 )
-def test_an_array_task_without_an_item_fails(job: Job, options: list[str], said: str) -> None:
+def test_an_array_task_without_an_item_fails_and_leaves_no_earlier_result(
+    job: Job, options: list[str], said: str
+) -> None:
+    job.out.write_text("of an attempt before")
     done = job.run("seen", f"--array-items-file={job.file('items', [1, 2])}", *options)
     assert done.returncode == 1
     assert said in done.stderr
+    assert not job.out.exists()
 
 
 def test_the_functions_own_logging_is_its_own(job: Job) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints that are killed in the middle, on disks that fill up, by several ranks: whole or not there."""
 
+import errno
 import json
 import os
 import random
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.job.checkpoint import MARKER, Checkpoint, Checkpoints, write_whole
+from hpcdash.job.said_once import SaidOnce
 
 SAVES_WITHOUT_END = """
 import sys
@@ -269,6 +271,22 @@ def test_what_was_not_deleted_to_its_end_stands_in_no_later_one_s_way(
     assert (os.listdir(tmp_path), caplog.text) == (["step-00000002"], "")
 
 
+def test_what_cannot_be_deleted_or_made_sure_of_is_said_once_and_fails_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(path: object) -> None:
+        if os.path.isdir(str(path)):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("hpcdash.job.on_disk._log", SaidOnce())
+    monkeypatch.setattr("shutil.rmtree", lambda *given, **named: None)
+    monkeypatch.setattr("hpcdash.job.on_disk.sync_file", broken)
+    save(Checkpoints(tmp_path, keep=1, rank=0), 1, 2, 3)
+    assert steps_of(Checkpoints(tmp_path, rank=0).all()) == [3]
+    assert caplog.text.count("cannot be deleted, and takes its room on the disk") == 1
+    assert caplog.text.count("may not be on the disk: Input/output error") == 1
+
+
 def test_all_ranks_resume_from_what_rank_0_chose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(Checkpoints(tmp_path, keep=None, rank=0), 100, 200, 200)
     given: list[int] = []
@@ -357,6 +375,39 @@ def test_a_rank_that_would_save_beside_rank_0_is_told_so(tmp_path: Path) -> None
         pytest.fail("saved")
 
 
+@pytest.mark.parametrize("has_checksum", [False, True])
+def test_links_are_kept_as_links_and_lead_to_the_same_files(tmp_path: Path, has_checksum: bool) -> None:
+    (tmp_path / "base").write_text("base model")
+    checkpoints = Checkpoints(tmp_path / "run", checksum=has_checksum, rank=0)
+    with checkpoints.saving(1) as folder:
+        (folder / "shards").mkdir()
+        (folder / "shards" / "last").write_text("weights after 1")
+        (folder / "shards" / "newest").symlink_to(folder / "shards" / "last")
+        (folder / "all").symlink_to(folder / "shards")
+        (folder / "best").symlink_to("shards/last")
+        (folder / "base").symlink_to(tmp_path / "base")
+        (folder / "gone").symlink_to(tmp_path / "gone")
+    (tmp_path / "base").write_text("a base model that has grown")
+    newest = checkpoints.newest()
+    assert newest is not None
+    read = [(newest.path / name).read_text() for name in ("shards/newest", "all/newest", "best")]
+    assert read == ["weights after 1"] * 3
+    assert os.readlink(newest.path / "base") == str(tmp_path / "base")
+    (newest.path / "best").unlink()
+    (newest.path / "best").symlink_to("shards")
+    assert checkpoints.newest() is None
+
+
+def test_a_link_that_an_earlier_version_judged_by_what_it_leads_to_is_whole(tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path, rank=0), 1)
+    path = tmp_path / "step-00000001"
+    (path / "best").symlink_to("model")
+    marker = json.loads((path / MARKER).read_text())
+    marker["files"]["best"] = marker["files"]["model"]
+    (path / MARKER).write_text(json.dumps(marker))
+    assert steps_of(Checkpoints(tmp_path, rank=0).all()) == [1]
+
+
 def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
@@ -385,6 +436,14 @@ def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     assert sorted(json.loads((newest.path / MARKER).read_text())["files"]) == ["part0", "part1"]
 
 
+def test_without_a_folder_it_is_that_of_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCDASH_CHECKPOINTS", raising=False)
+    with pytest.raises(ValueError, match="set HPCDASH_CHECKPOINTS"):
+        Checkpoints()
+    monkeypatch.setenv("HPCDASH_CHECKPOINTS", str(tmp_path))
+    assert (Checkpoints().folder, Checkpoints("x").folder) == (tmp_path, Path.cwd() / "x")
+
+
 def test_one_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     with write_whole(path) as beside:
@@ -402,3 +461,15 @@ def test_one_file_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
         beside.write_text("new")
         assert path.read_text() == "old"
     assert (path.read_text(), os.listdir(tmp_path)) == ("new", ["model.pt"])
+
+
+def test_a_file_that_is_written_anew_keeps_its_mode_and_the_link_to_it(tmp_path: Path) -> None:
+    path, link = tmp_path / "run7" / "model.pt", tmp_path / "model.pt"
+    path.parent.mkdir()
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to("run7/model.pt")
+    with write_whole(link) as beside:
+        beside.write_text("new")
+    assert (os.readlink(link), path.read_text(), path.stat().st_mode & 0o777) == ("run7/model.pt", "new", 0o640)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["model.pt", "run7"]

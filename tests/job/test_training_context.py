@@ -43,7 +43,7 @@ def test_a_task_of_slurm_knows_where_it_stands() -> None:
         gpus_per_node=4,
         hostnames=("gpu08", "gpu09"),
         master_addr="gpu08",
-        master_port=41234,
+        master_port=24711,
         output_dir="/scratch/ada/4711",
         array_index=3,
     )
@@ -72,7 +72,7 @@ def test_each_fallback_is_taken_where_the_first_source_is_missing() -> None:
         SLURM_LAUNCH_NODE_IPADDR="10.1.1.1",
     )
     assert (context.job_id, context.world_size, context.num_nodes, context.gpus_per_node) == ("1", 4, 3, 2)
-    assert (context.local_world_size, context.master_addr, context.master_port) == (4, "10.1.1.1", 29500)
+    assert (context.local_world_size, context.master_addr, context.master_port) == (4, "10.1.1.1", 20001)
     assert of(SLURM_NODELIST="a[1-2]", SLURM_JOB_NODELIST="b1").hostnames == ("a1", "a2")
     assert of(SLURM_JOB_NODELIST="b[1-3]").num_nodes == 3
 
@@ -88,6 +88,41 @@ def test_a_number_that_is_none_is_not_known(bad: str) -> None:
         MASTER_PORT=bad,
     )
     assert context == JobContext(master_port=29500)
+
+
+def test_ranks_meet_at_a_port_of_their_own_job_and_step_below_those_that_anybody_is_given() -> None:
+    def port(**variables: str) -> int | None:
+        return of(**variables).master_port
+
+    step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"}
+    beside = [
+        port(**step, SLURM_PROCID="1"),
+        port(SLURM_JOB_ID="4712", SLURM_STEP_ID="0"),
+        port(SLURM_JOB_ID="4711", SLURM_STEP_ID="1"),
+        port(SLURM_JOB_ID="4711", SLURM_STEP_ID="2"),
+        *(port(PBS_JOBID="4800[].pbs", PBS_ARRAY_INDEX=str(index), PBS_TASKNUM="3") for index in (1, 2)),
+    ]
+    assert len(set(beside)) == 6
+    assert {port(SLURM_JOB_ID=str(job), SLURM_STEP_ID="7") for job in range(12000)} == set(range(20000, 32000))
+    assert port(**step, SLURM_SRUN_COMM_PORT="41234") == beside[0]
+    # Of two tasks that pbs_tmrsh started, and of what mpirun started in its step on another node.
+    assert port(PBS_JOBID="12.pbs", PBS_TASKNUM="1") == port(PBS_JOBID="12.pbs", PBS_TASKNUM="2")
+    mpi = {"SLURM_JOB_ID": "4711", "OMPI_COMM_WORLD_RANK": "3"}
+    assert port(**mpi) == port(**mpi, SLURM_STEP_ID="4")
+    assert (port(**step, MASTER_PORT="1234"), port(PBS_JOBID="x")) == (1234, 29500)
+
+
+@pytest.mark.parametrize(
+    ("node", "tasks", "on_this_node"),
+    [("0", "2,1", 2), ("1", "2,1", 1), ("1", "2(x1),1", 1), ("2", "4(x3),2,1(x2)", 4), ("4", "4(x3),2,1(x2)", 1)],
+)
+def test_a_node_with_fewer_tasks_than_the_first_says_its_own(node: str, tasks: str, on_this_node: int) -> None:
+    assert of(SLURM_NODEID=node, SLURM_STEP_TASKS_PER_NODE=tasks).local_world_size == on_this_node
+    # What the job was asked for is not what a step of fewer tasks has.
+    asked = {"SLURM_NTASKS_PER_NODE": "8", "SLURM_TASKS_PER_NODE": "8(x6)"}
+    assert of(**asked, SLURM_NODEID=node, SLURM_STEP_TASKS_PER_NODE=tasks).local_world_size == on_this_node
+    assert of(SLURM_TASKS_PER_NODE=tasks).local_world_size == int(tasks[0])
+    assert of(SLURM_NODEID="9", SLURM_TASKS_PER_NODE=tasks).local_world_size is None
 
 
 @pytest.mark.parametrize(
@@ -158,6 +193,10 @@ def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
         ({**IN_A_STEP_OF_TWO, **three(0, 0, 2)}, (1, 0, 2, 1)),
         # srun, in a script with a RANK of its own, as of an adapter.
         ({**IN_A_STEP_OF_TWO, "RANK": "16"}, (1, 0, 2, 1)),
+        # Lightning, which starts processes itself and says no RANK: on one node, on two of PBS, in a batch script.
+        ({"NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, (2, 2, 4, None)),
+        ({"NODE_RANK": "1", "NUM_NODES": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, (6, 2, 8, None)),
+        ({**IN_A_BATCH_SCRIPT, "NODE_RANK": "0", "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, (2, 2, 8, None)),
         # torchrun without a scheduler.
         (three(3, 1, 4), (3, 1, 4, None)),
     ],
@@ -169,6 +208,11 @@ def test_of_launchers_below_others_the_last_one_says_the_rank(
     assert (context.rank, context.local_rank, context.world_size, context.local_world_size) == stands
     assert (rank_among_all(environment), processes_in_all(environment)) == (context.rank, context.world_size)
     assert context.torch_distributed_env()["RANK"] == str(context.rank)
+
+
+def test_a_rank_of_another_node_is_not_taken_for_the_first_where_its_number_cannot_be_known() -> None:
+    on_second_node = {"NODE_RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}
+    assert (of(**on_second_node).rank, rank_among_all(on_second_node) > 0) == (None, True)
 
 
 def test_the_context_is_read_once_and_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:

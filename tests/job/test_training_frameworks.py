@@ -110,6 +110,22 @@ def test_a_torn_checkpoint_of_the_trainer_is_passed_over(
     callback.on_train_end(None, None, None)
 
 
+def test_a_clock_that_goes_back_makes_no_later_checkpoint_an_older_one(
+    frameworks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcdash.job.huggingface import GuardCallback
+
+    clock = iter((2_000_000_000.0, 1_900_000_000.0))
+    monkeypatch.setattr("hpcdash.job.huggingface.time", lambda: next(clock))
+    callback: Any = GuardCallback(guard_of(tmp_path))
+    for step in (10, 20):
+        path = tmp_path / "run" / f"checkpoint-{step}"
+        path.mkdir(parents=True)
+        (path / "trainer_state.json").write_text("{}")
+        callback.on_save(SimpleNamespace(output_dir=tmp_path / "run"), SimpleNamespace(global_step=step), None)
+    assert callback.resume_from(tmp_path / "run") == f"{tmp_path}/run/checkpoint-20"
+
+
 def test_rank_0_of_the_trainer_chooses_for_all(frameworks: None, tmp_path: Path) -> None:
     from hpcdash.job.huggingface import GuardCallback
 
@@ -135,9 +151,18 @@ class Trainer:
     def __init__(self, *, is_sharded: bool) -> None:
         self.global_step = 0
         self.should_stop = False
+        self.sanity_checking = False
+        self.fit_loop = SimpleNamespace(min_epochs=3, epoch_loop=SimpleNamespace(min_steps=50))
         self.callback_metrics: dict[str, float] = {}
         self.is_sharded = is_sharded
         self.strategy = SimpleNamespace(barrier=lambda: None)
+
+    @property
+    def is_stopping(self) -> bool:
+        """As Lightning's loops ask, in the first epoch."""
+        min_steps = self.fit_loop.epoch_loop.min_steps
+        has_steps = not min_steps or self.global_step >= min_steps
+        return self.should_stop and not self.fit_loop.min_epochs and has_steps
 
     def save_checkpoint(self, path: str) -> None:
         file = Path(path)
@@ -167,11 +192,28 @@ def test_the_trainer_of_lightning_saves_and_stops_when_told(frameworks: None, tm
         if where:
             file = Path(where) / "shard0" if is_sharded else Path(where)
             saved.append(file.read_text())
-        if trainer.should_stop:
+        if trainer.is_stopping:
             break
     callback.on_train_end(trainer, None)
+    assert (trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps) == (3, 50)
     assert list(dict.fromkeys(saved)) == ["step 4", "step 5", "step 11"]
     assert trainer.global_step == 11
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["guard.ckpt"]
     written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in written] == [2, 4, 6, 8, 10]
+
+
+def test_time_is_left_for_the_validation_that_lightning_ends_with(
+    frameworks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcdash.job.lightning import GuardCallback
+
+    clock = iter((0.0, 10.0, 40.0))
+    monkeypatch.setattr("hpcdash.job.lightning.monotonic", lambda: next(clock))
+    callback: Any = GuardCallback(tmp_path, guard_of(tmp_path))
+    trainer = Trainer(is_sharded=False)
+    preemption = callback.guard.preemption
+    for trainer.sanity_checking, grace_seconds in ((True, 2 * 60), (False, 2 * (60 + 30))):
+        callback.on_validation_start(trainer, None)
+        callback.on_validation_end(trainer, None)
+        assert preemption.grace_seconds() == grace_seconds

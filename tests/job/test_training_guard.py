@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from hpcdash.job import TrainingGuard
+from hpcdash.job import Checkpoints, MetricsWriter, Preemption, Switches, TrainingGuard
 from hpcdash.job.memory import MemoryGuard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +147,26 @@ def test_with_checks_every_tenth_step_ranks_talk_at_those_alone() -> None:
     assert len(said) == 10
 
 
+def test_the_end_is_seen_as_many_iterations_earlier_as_are_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("hpcdash.job.guard.monotonic", lambda: clock[0])
+    ends_at = Preemption(signals=(), walltime=100_000, now=lambda: clock[0])
+    ends_at.ends_at = 2000.0
+    guard = TrainingGuard(kill="", save="", memory=None, preemption=ends_at, check_every_steps=10)
+    for step in range(1, 100):
+        clock[0] += 12
+        guard.step(step)
+        if guard.should_save():
+            guard.saved(20)
+        if guard.should_stop():
+            break
+    # At 60 there are 280 s left: enough for two iterations and saves, but not for those up to the next look.
+    assert (step, guard.stop_reason) == (
+        60,
+        "280 s are left at step 60, less than the 360 s of 2 × (10 iterations + save)",
+    )
+
+
 def test_several_processes_that_cannot_talk_are_warned_once_and_each_sees_the_kill_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,6 +178,7 @@ def test_several_processes_that_cannot_talk_are_warned_once_and_each_sees_the_ki
         guard.step(1)
         assert guard.should_stop() == f"the kill switch {kill} is there"
     assert caplog.text.count("4 processes without torch.distributed") == 1
+    assert caplog.text.count("only rank 0 saves for the save switch and every so many minutes") == 1
 
 
 @pytest.fixture
@@ -181,6 +202,7 @@ def torch_of_two_ranks() -> Iterator[list[int]]:
         is_available=lambda: True,
         is_initialized=lambda: True,
         get_world_size=lambda: 2,
+        get_rank=lambda: 1,
         get_backend=lambda: "nccl",
         ReduceOp=type("ReduceOp", (), {"MAX": "max"}),
         all_reduce=all_reduce,
@@ -204,6 +226,40 @@ def test_torch_distributed_is_used_where_it_runs(torch_of_two_ranks: list[int], 
     with pytest.raises(SystemExit) as ended:
         TrainingGuard(kill=str(tmp_path / "KILL"), save="", rank=1)
     assert ended.value.code == 0
+
+
+def test_the_rank_is_that_of_torch_from_when_it_runs_and_as_given_where_it_is(
+    torch_of_two_ranks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = sys.modules["torch"].distributed
+    save = tmp_path / "SAVE"
+    with monkeypatch.context() as before:
+        before.setattr(distributed, "is_initialized", lambda: False)
+        guard = TrainingGuard(kill="", save=str(save), look_every_seconds=0, metrics=tmp_path / "m", signals=())
+        switches, writer = Switches(save=str(save), every_seconds=0), MetricsWriter(tmp_path / "n")
+        checkpoints = Checkpoints(tmp_path)
+        assert guard.rank == 0
+    save.touch()
+    guard.step(1, loss=1.0)
+    writer.write(1, loss=1.0)
+    assert (guard.rank, guard.should_save(), switches.save_wanted()) == (1, False, False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["SAVE"]
+    with pytest.raises(RuntimeError, match="rank 1 would save beside rank 0"), checkpoints.saving(1):
+        pass
+    assert TrainingGuard(kill="", save="", rank=0, signals=()).rank == 0
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 1)
+    assert TrainingGuard(kill="", save="", signals=()).rank == 0
+
+
+def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> None:
+    preemption = Preemption(signals=())
+    assert preemption.should_stop(1) == ""
+    torch_of_two_ranks[0] = 1
+    assert preemption.should_stop(2) == "another rank was told that the job ends at step 2"
+    said: list[int] = []
+    own = Preemption(signals=(), exit_duration_in_mins=0, all_reduce_max=lambda number: said.append(number) or number)
+    assert own.should_stop(3).startswith("0 s are left at step 3")
+    assert said == [1]
 
 
 def run_example(folder: Path, **environment: str) -> "subprocess.Popen[str]":

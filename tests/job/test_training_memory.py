@@ -175,6 +175,12 @@ def test_a_measurement_that_fails_is_said_once_and_stops_nothing(caplog: pytest.
     assert caplog.text.count("the driver is gone") == 1
 
 
+def test_a_host_that_cannot_be_measured_is_said_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    guard = MemoryGuard(95.0, None, every_seconds=0, host_used=lambda: None)
+    assert [guard.should_stop() for _ in range(3)] == ["", "", ""]
+    assert caplog.text.count("host memory cannot be measured") == 1
+
+
 def test_the_worst_rank_decides_for_all() -> None:
     said: list[int] = []
 

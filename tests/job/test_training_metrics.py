@@ -1,6 +1,7 @@
 """Metrics as lines that the chart's own reader reads, on disks that fill up too."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -110,6 +111,42 @@ def test_a_mount_that_is_gone_stops_nothing(tmp_path: Path, caplog: pytest.LogCa
         writer.write(step, loss=1.0)
     writer.close()
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_file_that_is_deleted_or_renamed_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("hpcdash.job.metrics.monotonic", lambda: clock[0])
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path, rank=0)
+    writer.write(1, loss=1.0)
+    path.unlink()
+    writer.write(2, loss=1.0)
+    clock[0] += 5
+    writer.write(3, loss=1.0)
+    path.rename(tmp_path / "old.jsonl")
+    path.touch()
+    clock[0] += 5
+    writer.write(4, loss=1.0)
+    writer.close()
+    assert [line["step"] for line in lines_of(path)] == [4]
+    assert [line["step"] for line in lines_of(tmp_path / "old.jsonl")] == [3]
+    assert caplog.text.count("was deleted or renamed") == 1
+
+
+def test_what_a_close_says_of_lost_lines_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close(file: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    writer = MetricsWriter(tmp_path / "m", rank=0)
+    writer.write(1, loss=1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", close)
+        writer.close()
+    assert f"{tmp_path / 'm'}: its last lines may be missing (Disk quota exceeded)" in caplog.text
 
 
 def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(

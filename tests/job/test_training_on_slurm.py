@@ -1,4 +1,4 @@
-"""A training in jobs of a real Slurm: its end, a signal to the whole step, and an array that burns through."""
+"""A training in jobs of a real Slurm: where its ranks meet, its end, a signal to the step, an array burning through."""
 
 from __future__ import annotations
 
@@ -14,25 +14,51 @@ from tests.support.slurm.daemons import wait_until
 
 USER = "alice"
 CODE = """
-import multiprocessing, os, sys, time
-from hpcdash.job import TrainingGuard
+import multiprocessing, os, socket, subprocess, sys, time
+from hpcdash.job import TrainingGuard, torch_distributed_env
 
-guard = TrainingGuard(ask_slurm="ask" in sys.argv, look_every_seconds=0)
-stale = int(os.environ.get("SLURM_JOB_END_TIME", "0"))
-worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,), daemon=True)
-worker.start()
-print("end", int(guard.preemption.ends_at or 0), stale, flush=True)
-open("ready." + os.environ["SLURM_PROCID"], "w").close()
-for step in range(100000):
-    time.sleep(0.01)
-    guard.step(step)
-    if guard.should_save() and guard.stop_reason:
-        print("saved", guard.stop_reason.split(" at ")[0], worker.is_alive(), flush=True)
-    if guard.should_stop():
-        break
-worker.terminate()
-worker.join()
-print("ended", worker.exitcode, flush=True)
+def work(up):
+    up.put(1)
+    time.sleep(100)
+
+def workers(guard):
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        up = context.SimpleQueue()
+        worker = context.Process(target=work, args=(up,), daemon=True)
+        worker.start()
+        up.get()
+        yield worker
+    with guard.preemption.sparing():
+        yield subprocess.Popen(["sleep", "100"])
+
+def main():
+    guard = TrainingGuard(ask_slurm="ask" in sys.argv, look_every_seconds=0)
+    port = int(torch_distributed_env()["MASTER_PORT"])
+    with socket.socket() as meeting:
+        if guard.rank == 0:
+            meeting.bind(("", port))
+    stale = int(os.environ.get("SLURM_JOB_END_TIME", "0"))
+    *started, other = workers(guard)
+    print("end", int(guard.preemption.ends_at or 0), stale, flush=True)
+    print("port", port, flush=True)
+    open("ready." + os.environ["SLURM_PROCID"], "w").close()
+    for step in range(100000):
+        time.sleep(0.01)
+        guard.step(step)
+        if guard.should_save() and guard.stop_reason:
+            alive = [worker.is_alive() for worker in started] + [other.poll() is None]
+            print("saved", guard.stop_reason.split(" at ")[0], *alive, flush=True)
+        if guard.should_stop():
+            break
+    for worker in started:
+        worker.terminate()
+        worker.join()
+    other.terminate()
+    print("ended", *(worker.exitcode for worker in started), other.wait(), flush=True)
+
+if __name__ == "__main__":
+    main()
 """
 
 
@@ -60,7 +86,7 @@ def submit(lab: SlurmLab, folder: Path, line: str, *options: str) -> str:
     return lab.submit(USER, "-t10", f"-D{folder}", f"-o{folder}/log", "--open-mode=append", *options, script=script)
 
 
-def test_a_signal_to_the_step_has_all_ranks_save_and_spares_the_workers_of_their_loaders(
+def test_a_signal_to_the_step_has_all_ranks_save_and_spares_what_they_started_however_they_did(
     slurm_lab: SlurmLab, folder: Path
 ) -> None:
     job = submit(slurm_lab, folder, "srun {python} train.py ask", "-N2", "-n2")
@@ -71,8 +97,10 @@ def test_a_signal_to_the_step_has_all_ranks_save_and_spares_the_workers_of_their
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", "CANCELLED", seconds=60)
     log = (folder / "log").read_text()
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log
-    assert log.count("saved received SIGUSR1 True\n") == 2, log
-    assert log.count("ended -15\n") == 2
+    assert log.count("saved received SIGUSR1 True True True True\n") == 2, log
+    assert log.count("ended -15 -15 -15 -15\n") == 2
+    # All ranks meet at a port that is free where rank 0 is: srun itself listens at its own.
+    assert log.count(f"port {20000 + int(job) % 12000}\n") == 2
     # Rank 0 alone asks, once; Slurm 22.05 says no end in the environment.
     ends = [[int(word) for word in line.split()[1:]] for line in log.splitlines() if line.startswith("end ")]
     told = slurm_lab.admin("scontrol", "show", "job", job).stdout.decode()

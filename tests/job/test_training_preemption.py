@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.job import Checkpoints, TrainingGuard
 from hpcdash.job.end_time import end_time, process_start, walltime_seconds
 from hpcdash.job.preemption import Preemption
+from tests.job.oldest_python import oldest_python
 
 LOOP = """
 import os, signal, sys, time
@@ -76,6 +78,78 @@ print("worker", worker.exitcode, flush=True)
     training.send_signal(signal.SIGTERM)
     out, _ = training.communicate(timeout=30)
     assert out == f"worker {-signal.SIGTERM}\nsaved: received SIGTERM\n"
+
+
+WORKERS = """
+import multiprocessing, os, signal, subprocess, threading, time
+from hpcdash.job import Preemption
+
+def work(up):
+    up.put("up")
+    time.sleep(60)
+
+def train(up):
+    preemption = Preemption()
+    up.put("up")
+    while not preemption.should_stop():
+        time.sleep(0.01)
+    up.put(preemption.should_stop())
+
+def main():
+    os.setpgrp()
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    signal.signal(signal.SIGUSR1, lambda number, frame: print("mine", flush=True))
+    preemption = Preemption()
+    started = []
+    for method in ("fork", "spawn", "forkserver"):
+        for target in (work, train):
+            context = multiprocessing.get_context(method)
+            up = context.SimpleQueue()
+            started.append((context.Process(target=target, args=(up,), daemon=True), up))
+            started[-1][0].start()
+    with preemption.sparing():
+        spared = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "60"])
+    for _, up in started:
+        up.get()
+    os.killpg(0, signal.SIGUSR1)
+    # Those that make one of their own hear of it; the others, which were told at the same time, are there still.
+    print([up.get() for _, up in started[1::2]], other.wait(), flush=True)
+    print([worker.is_alive() for worker, _ in started[::2]], spared.poll(), preemption.should_stop(1), flush=True)
+    for worker, _ in started[::2]:
+        worker.terminate()
+        worker.join()
+    spared.terminate()
+    print([worker.exitcode for worker, _ in started[::2]], spared.wait(), flush=True)
+    preemption.close()
+    print(signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, "3.8"])
+def test_a_warning_to_the_whole_step_spares_workers_however_they_were_started(tmp_path: Path, python: str) -> None:
+    (tmp_path / "train.py").write_text(WORKERS)
+    ended = subprocess.run(
+        [oldest_python() if python == "3.8" else python, str(tmp_path / "train.py")],
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = [line for line in ended.stdout.splitlines() if line != "mine"]
+    assert said == [
+        f"{['received SIGUSR1'] * 3} {-signal.SIGUSR1}",
+        "[True, True, True] None received SIGUSR1 at step 1",
+        f"{[-signal.SIGTERM] * 3} {-signal.SIGTERM}",
+        "False",
+    ], ended.stderr
+    # Its own handler is called in it, and in what was forked from it.
+    assert ended.stdout.count("mine") == 3
+    assert ended.stderr == ""
 
 
 def test_off_the_main_thread_it_refuses_in_plain_words() -> None:
@@ -158,6 +232,39 @@ def test_it_stops_when_twice_an_iteration_and_a_save_are_left(monkeypatch: pytes
     assert preemption.reason(5) == "400 s are left at step 5, less than the 400 s of 2 × (iteration + save)"
 
 
+def test_some_seconds_are_left_for_the_end_however_fast_all_is() -> None:
+    preemption = Preemption(signals=(), walltime=10_000, save_seconds=0)
+    preemption.iterated(0.01)
+    assert preemption.grace_seconds() == 10
+    assert preemption.ends_at is not None
+    preemption.ends_at += 9 - preemption.seconds_left()
+    assert preemption.reason(3) == "9 s are left at step 3, less than the 10 s of the end itself"
+    # Of a test that runs for a minute it is not too much.
+    short = Preemption(signals=(), exit_duration_in_mins=(time.time() - process_start() + 60) / 60, save_seconds=0)
+    assert short.grace_seconds() == pytest.approx(3, abs=0.1)
+    short.also("validation", 20)
+    assert short.grace_seconds() == 40
+
+
+def test_a_run_that_resumed_knows_how_long_the_save_before_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((100.0, 125.0))
+    with monkeypatch.context() as patched:
+        patched.setattr("hpcdash.job.checkpoint.monotonic", lambda: next(clock))
+        with Checkpoints(tmp_path, rank=0).saving(7) as folder:
+            (folder / "model").write_text("weights")
+    preemption = Preemption(signals=())
+    assert preemption.grace_seconds() == 2 * 60
+    Checkpoints(tmp_path, rank=0).resume_from()
+    assert preemption.grace_seconds() == 2 * 25
+    assert Preemption(signals=(), save_seconds=40).grace_seconds() == 2 * 40
+    preemption.saved(30)
+    assert preemption.grace_seconds() == 2 * 30
+    guard = TrainingGuard(kill="", save="", memory=None, signals=(), save_seconds=50)
+    assert guard.preemption.grace_seconds() == 2 * 50
+
+
 def test_a_slow_first_iteration_is_forgotten_in_time() -> None:
     preemption = Preemption(signals=(), save_seconds=0)
     preemption.iterated(300)
@@ -199,6 +306,7 @@ def test_the_earliest_end_counts_and_minutes_are_from_the_start_of_the_program()
     assert end_time(environment={}) is None
     assert end_time(environment={"SLURM_JOB_END_TIME": "2000000000"}) == 2_000_000_000
     assert end_time(environment={"SLURM_JOB_END_TIME": "soon"}) is None
+    assert end_time(environment={"HPCDASH_END_TIME": "1700000000.5"}) == 1_700_000_000.5
     of_the_launch = {"HPCDASH_END_TIME": "1900000000", "HPCDASH_END_TIME_OF": "7", "SLURM_JOB_END_TIME": "2000000000"}
     assert end_time(environment=of_the_launch) == 1_900_000_000
     assert end_time(environment={**of_the_launch, "SLURM_JOB_ID": "7"}) == 1_900_000_000

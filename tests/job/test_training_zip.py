@@ -1,16 +1,19 @@
 """The package as a zip that runs where nothing is installed, on the oldest Python it is for."""
 
 import ast
+import io
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import hpcdash.job
 from hpcdash.job.zip import job_zip, main
+from tests.job.oldest_python import oldest_python
 
 PACKAGE = Path(hpcdash.job.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -49,16 +52,6 @@ assert [found.step for found in checkpoints.all()] == [11, 9], checkpoints.all()
 assert current_job_context().rank is None
 print(took * 1000)
 """
-
-
-def oldest_python() -> str:
-    """A Python of the oldest version, from PATH or pyenv. Skips where there is none."""
-    found = [shutil.which("python3.8"), *map(str, Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))]
-    for python in filter(None, found):
-        said = subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
-        if said.stdout.startswith("Python 3.8."):
-            return python
-    pytest.skip("there is no Python 3.8 here")
 
 
 def run_everything(python: str, folder: Path) -> float:
@@ -135,3 +128,33 @@ def test_an_hpcdash_that_is_installed_as_well_is_not_hidden(tmp_path: Path) -> N
         check=False,
     )
     assert ended.stdout == f"{tmp_path}/job.zip/hpcdash/job/__init__.py {hpcdash.__version__}\n", ended.stderr
+
+
+def test_the_command_in_a_job_takes_its_own_files_and_not_those_of_an_older_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(job_zip())) as new, zipfile.ZipFile(tmp_path / "job.zip", "w") as old:
+        old.writestr("hpcdash/__init__.py", new.read("hpcdash/__init__.py"))
+        old.writestr("hpcdash/job/__init__.py", "")
+    (tmp_path / "request.toml").write_text('name = "again"\ncommand = "true"\n')
+    ended = subprocess.run(
+        [sys.executable, "-m", "hpcdash", "render", "request.toml", "--for", "slurm"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{tmp_path}/job.zip:{PACKAGE.parents[1]}", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "#SBATCH --job-name=again" in ended.stdout
+
+
+def test_the_zip_is_made_anew_of_one_that_it_was_read_from(tmp_path: Path) -> None:
+    (tmp_path / "job.zip").write_bytes(job_zip())
+    ended = subprocess.run(
+        [sys.executable, "-m", "hpcdash.job.zip", "again.zip"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": "job.zip"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (tmp_path / "again.zip").read_bytes() == job_zip(), ended.stderr
