@@ -12,6 +12,7 @@ from hpcdash.cli.site import chosen_site, scheduler_for
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name, has_library
+from hpcdash.launch.call import call_names
 from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
 from hpcdash.launch.request_defaults import with_queue_defaults
@@ -38,6 +39,8 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         if has_library(wanted, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")
+        if wanted.call is not None and (names := call_names(wanted.call)):
+            asides.append(f"its arguments are in {' and '.join(names)} of that folder, which hpcdash submit puts there")
     elif made_for is Scheduler.SLURM:
         asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
     if source.script is not None:

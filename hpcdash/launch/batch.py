@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
+from hpcdash.launch.call import call_command, call_package
 from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.job_library import END_TIME_NAMES, library_line
@@ -20,6 +21,7 @@ from hpcdash.launch.launchers import Start, lone_launcher, start_of
 from hpcdash.launch.names import job_name
 from hpcdash.launch.refusals import raise_for
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
+from hpcdash.launch.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
 from hpcdash.launch.slots import slot_words, slots_of
 
 # What a command in a container writes to stderr before anything of its own.
@@ -80,6 +82,7 @@ class Body:
     """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started.
 
     `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
+    `package` is bash that makes the venv of a call and sets PY_EXEC for the nodes; '' where there is none.
     """
 
     definitions: str
@@ -88,6 +91,7 @@ class Body:
     environment: Mapping[str, str]
     notes: tuple[str, ...]
     library: str = ""
+    package: str = ""
 
 
 def batch_script(scheduler: Scheduler, request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
@@ -114,6 +118,22 @@ def has_library(request: Request, place: Place) -> bool:
     return request.job_library and bool(place.folder)
 
 
+def names_said(request: Request) -> tuple[str, ...]:
+    """The variables that the script itself finds the values of, for the command."""
+    return (*(END_TIME_NAMES if request.job_library else ()), *(RESUME_NAMES if request.checkpoints else ()))
+
+
+def resume_part(request: Request, task: str) -> str:
+    """Bash that finds the checkpoint to go on from; a hint where a training says not where it saves; '' for others.
+
+    `task` is the variable that holds an array's task.
+    """
+    if request.checkpoints:
+        return resume_lines(request.checkpoints, task)
+    is_training = request.requeue or request.signal or request.kill_switch or request.save_switch
+    return HINT if is_training else ""
+
+
 def folder_name(request: Request, uid: str) -> str:
     """What a launch's own folder is called."""
     name = name_of(request, uid)[0]
@@ -124,9 +144,12 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
     """What is started on each node: the launcher's words, in the container where there is one."""
     slots = slots_of(request)
     is_slurm = scheduler_variables[0] == "SLURM_*"
+    command = command_of(request, place)
+    if call := request.call:
+        command = call_command(request, call, place.folder, place.uid, is_slurm=is_slurm, node_count=slots.nodes)
     start = start_of(
         request.launcher,
-        command_of(request, place),
+        command,
         None if is_slurm and is_spread(request, slot_type) else slots.per_node,
         ranks=max(1, slots.slots),
         signal=request.signal,
@@ -134,6 +157,8 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
+        start = replace(start, notes=(*start.notes, warning))
+    if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))
     if secrets := _secrets(request.environment):
         seen = "the script" if is_slurm else "the script, and in the job's node's list of processes"
@@ -150,8 +175,8 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         if has_library(request, place):
             # The batch script's own environment, which Slurm passes on, goes nowhere with PBS.
             library = library_line(place.folder, "" if is_slurm else given.pop("PYTHONPATH", ""))
-        return Body(command, plain, start, given, start.notes, library)
-    inherited = (*_OF_THE_NODE, *(END_TIME_NAMES if request.job_library else ()))
+        return Body(command, plain, start, given, start.notes, library, call_package(request, place.folder))
+    inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
     made = container_command(
         container,
@@ -224,6 +249,18 @@ def command_of(request: Request, place: Place) -> str:
     return f"{interpreter} {quoted}".lstrip()
 
 
+def _one_folder(request: Request) -> str:
+    """A warning where tasks that run at once go on from each other's checkpoints."""
+    if not request.checkpoints:
+        return ""
+    has_own = is_a_folder_a_task(request.checkpoints)
+    if has_own and request.array is None:
+        raise UsageError("checkpoints: %a is the array's task, and there is no array", "Write array, or leave %a out.")
+    if has_own or request.array is None or request.array.throttle == 1:
+        return ""
+    return "checkpoints: tasks that run at once save into one folder: write %a in it for the task, or an array of %1"
+
+
 def _switches(request: Request) -> dict[str, str]:
     if request.kill_switch and request.kill_switch == request.save_switch:
         raise UsageError(
@@ -238,10 +275,13 @@ def _switches(request: Request) -> dict[str, str]:
 
 def _folders(request: Request, place: Place) -> tuple[str, ...]:
     """What a container has to see besides what its runtime shows it."""
-    switches = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
-    bound = {bind.partition(":")[0] for bind in (request.container.binds if request.container else ())}
+    others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
+    others.append(fixed_part(request.checkpoints))
+    others += request.call.sys_path if request.call else ()
+    # Of SOURCE:TARGET neither: what is there is a person's own.
+    bound = {path for bind in (request.container.binds if request.container else ()) for path in bind.split(":")[:2]}
     wanted = dict.fromkeys(
-        path for path in (request.work_dir, place.folder, *switches) if path.startswith("/") and path not in bound
+        path for path in (request.work_dir, place.folder, *others) if path.startswith("/") and path not in bound
     )
     if request.container and request.container.runtime is Runtime.ENROOT and re.search(r"\s", request.work_dir):
         raise UsageError(

@@ -32,7 +32,7 @@ _TIMER = """\
   wait "$!" && kill -s {name} "$$"
 ) 2>/dev/null &
 timer=$!
-trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null' EXIT
+trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null{finish}' EXIT
 """
 
 
@@ -60,10 +60,11 @@ def slurm_signal_trap(signal: EarlySignal) -> str:
     )
 
 
-def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
+def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str = "") -> str:
     """Bash whose timer sends the signal `limit_seconds - seconds_before` after the script's start, to all nodes.
 
-    The timer ends with the script. Raises UsageError where there is no limit, or one that is over before.
+    The timer ends with the script, which then calls `finish` too, a function of its own. Raises UsageError where there
+    is no limit, or one that is over before.
     """
     name = signal_name(signal)
     if name == "TERM":
@@ -76,7 +77,9 @@ def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
             f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before the start",
             "Write less seconds, or more time.",
         )
-    return _TRAP.format(name=name, seconds=signal.seconds_before, to="") + _TIMER.format(name=name, delay=delay)
+    return _TRAP.format(name=name, seconds=signal.seconds_before, to="") + _TIMER.format(
+        name=name, delay=delay, finish=f"; {finish}" if finish else ""
+    )
 
 
 def signal_name(signal: EarlySignal) -> str:

@@ -120,7 +120,7 @@ wait_nodes() {{
       done
       if [ "$status" -ne 0 ]; then
         echo "a command on a host ended with $status: all are ended" >&2
-        end_nodes "$status"
+        end_nodes "$status" 30
       fi
     done
     running=(${{left[@]+"${{left[@]}}"}})
@@ -128,17 +128,19 @@ wait_nodes() {{
   done
 }}
 
-# Asks all commands to end, and ends after 5 s those that did not.
+# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
 end_nodes() {{
   trap '' TERM
   signal_nodes TERM
-  local pid left
-  for _ in 1 2 3 4 5; do
+  local pid left seconds=0
+  while :; do
     left=
     for pid in "${{running[@]}}"; do
       kill -0 "$pid" 2>/dev/null && left=1
     done
     [ -n "$left" ] || exit "$1"
+    [ "$seconds" != "${{2:-}}" ] || break
+    seconds=$((seconds + 1))
     sleep 1
   done
   signal_nodes KILL

@@ -11,9 +11,10 @@ from typing import Any
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.config.read import parse_document
 from hpcdash.domain.units import format_clock
-from hpcdash.launch.form_fields import FIELDS, HERE, OF_THE_FORM, YES, FieldKind
+from hpcdash.launch.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
 from hpcdash.launch.request import Request, Site
 from hpcdash.launch.request_file import RequestProblems, read_request
+from hpcdash.launch.request_text import toml_value
 
 # As many as a chain may have.
 MOST_LINKS = 100
@@ -137,11 +138,17 @@ def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
 
 def toml_text(document: Mapping[str, Any]) -> str:
     """A document as TOML: its own keys first, tables after them."""
-    plain = [f"{key_text(key)} = {_value(value)}" for key, value in document.items() if not isinstance(value, Mapping)]
+    plain = [
+        f"{key_text(key)} = {toml_value(value)}" for key, value in document.items() if not isinstance(value, Mapping)
+    ]
     tables = []
     for key, value in document.items():
         if isinstance(value, Mapping):
-            tables += ["", f"[{key_text(key)}]", *(f"{key_text(name)} = {_value(one)}" for name, one in value.items())]
+            tables += [
+                "",
+                f"[{key_text(key)}]",
+                *(f"{key_text(name)} = {toml_value(one)}" for name, one in value.items()),
+            ]
     return "\n".join([*plain, *tables]) + "\n"
 
 
@@ -278,6 +285,7 @@ _READ: Mapping[FieldKind, Callable[[str], Any]] = {
     FieldKind.LINES: lambda text: text.rstrip("\n"),
     FieldKind.COUNT: _count,
     FieldKind.FLAG: lambda text: text.strip() == YES,
+    FieldKind.UNLESS_NO: lambda text: {YES: True, NO: False}.get(text.strip(), text.strip()),
     FieldKind.WORDS: _words,
     FieldKind.OPTIONS: _options,
     FieldKind.PAIRS: _pairs,
@@ -291,6 +299,8 @@ def _written(key: str, value: object) -> str | None:
         return None
     if one.kind is FieldKind.FLAG:
         return (YES if value else "") if isinstance(value, bool) else None
+    if one.kind is FieldKind.UNLESS_NO:
+        return (YES if value else NO) if isinstance(value, bool) else None
     if one.kind is FieldKind.PAIRS:
         if not isinstance(value, Mapping) or any("\n" in str(text) for text in value.values()):
             return None
@@ -310,15 +320,3 @@ def _written(key: str, value: object) -> str | None:
 def _is_plain(item: str) -> bool:
     """A word that shlex gives back as it is, though its quote() would put quotes around it."""
     return re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]-]+", item) is not None
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key_text(key)} = {_value(one)}" for key, one in value.items()) + "}"
-    return str(value)

@@ -15,6 +15,8 @@ class FieldKind(StrEnum):
     LINES = "lines"
     COUNT = "count"
     FLAG = "flag"
+    # As usual where it is empty: yes.
+    UNLESS_NO = "unless no"
     # Words with blanks between them, an option or a bind each.
     WORDS = "words"
     OPTIONS = "options"
@@ -33,6 +35,7 @@ BOTH_WAYS = frozenset(Way)
 REQUEST_ONLY = frozenset({Way.REQUEST})
 SCRIPT_ONLY = frozenset({Way.SCRIPT})
 HERE, THERE = "here", "cluster"
+YES, NO = "yes", "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,12 @@ _ENDS = FormGroup(
             "kill_switch", "kill switch", "a file: when it appears, the training stops", example="/scratch/me/KILL"
         ),
         FormField("save_switch", "save switch", "a file: when it appears, a checkpoint is saved"),
+        FormField(
+            "checkpoints",
+            "checkpoints",
+            "the folder it saves into: each start is told the newest whole one, as $HPCDASH_RESUME_FROM",
+            example="/scratch/me/run/checkpoints",
+        ),
         FormField("saves_every", "saves every", "how often it saves by itself: what that costs is told", example="3h"),
         FormField("save_takes", "a save takes", "how long it stands still for one", example="40s"),
     ),
@@ -180,6 +189,13 @@ _MORE = FormGroup(
     "more",
     (
         FormField("launcher", "launcher", "what starts the command's processes", choices=tuple(Launcher)),
+        FormField(
+            "job_library",
+            "job library",
+            "hpcdash.job, which the command can import; empty: yes",
+            FieldKind.UNLESS_NO,
+            choices=(YES, NO),
+        ),
         FormField("exclude_nodes", "not on", "nodes that it must not get", FieldKind.WORDS, "n[01-03] n17"),
         FormField("extra_args", "more options", "of sbatch or qsub, as typed", FieldKind.OPTIONS, ways=BOTH_WAYS),
     ),
@@ -188,4 +204,3 @@ GROUPS = (_RUNS, _GETS, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}
 # Fields that no request has.
 OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain", "saves_every", "save_takes"})
-YES = "yes"

@@ -7,11 +7,21 @@ import shlex
 
 from hpcdash.domain import qsub
 from hpcdash.domain.qsub_arrays import range_of_tasks
-from hpcdash.launch.batch import BatchScript, Place, asked_words, body_of, name_of, said_twice, script_text
+from hpcdash.launch.batch import (
+    BatchScript,
+    Place,
+    asked_words,
+    body_of,
+    name_of,
+    names_said,
+    resume_part,
+    said_twice,
+    script_text,
+)
 from hpcdash.launch.directive_words import pbs_word
 from hpcdash.launch.early_signal import pbs_signal_timer, signal_name
 from hpcdash.launch.fanout import START, pbs_fanout
-from hpcdash.launch.job_library import END_TIME_NAMES, pbs_end_time
+from hpcdash.launch.job_library import pbs_end_time
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
 from hpcdash.launch.pbs_reserved import pbs_extra_options
@@ -54,21 +64,35 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         body.definitions,
         body.library,
         pbs_end_time(_limit_seconds(request, resources.options)) if request.job_library else "",
+        resume_part(request, "PBS_ARRAY_INDEX"),
+        body.package,
         pbs_fanout(
             body.words,
             body.environment,
-            passed_on=(*(["PYTHONPATH"] if body.library else []), *(END_TIME_NAMES if request.job_library else [])),
+            passed_on=(
+                *(["PYTHONPATH"] if body.library else []),
+                *(["PY_EXEC"] if body.package else []),
+                *names_said(request),
+            ),
             slots_a_chunk=slots_of(request).per_node,
             lines_a_chunk=_lines_a_chunk(resources.options),
         ),
         pbs_preamble(request.launcher),
-        pbs_signal_timer(request.signal, _limit_seconds(request, resources.options)) if request.signal else "",
+        _timer(request, _limit_seconds(request, resources.options), has_package=bool(body.package)),
         pbs_probe(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
     said = (*warnings, *resources.warnings, *_unasked(request), *body.notes)
     asked = asked_words(request, slot_type, is_slurm=False)
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+
+
+def _timer(request: Request, limit_seconds: int | None, *, has_package: bool) -> str:
+    if request.signal is None:
+        return ""
+    from hpcdash.job.packaging import FINISH
+
+    return pbs_signal_timer(request.signal, limit_seconds, finish=FINISH if has_package else "")
 
 
 def _files(request: Request, place: Place) -> list[str]:

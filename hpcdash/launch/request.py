@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from hpcdash.domain.array_tasks import ArrayTasks
 
@@ -51,6 +52,37 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """The function that a job calls, by its names there; its arguments are values of TOML.
+
+    Of `items` each task of the array has its own: a table is keyword arguments, all else one argument; () for none.
+    `sys_path` are folders there, `callbacks` are named as a person writes the function. `wheel` (a file) or `source` (a
+    project's folder) is put into a venv of the job's own.
+    """
+
+    module: str
+    function: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    items: tuple[Any, ...] = ()
+    python: str = "python3"
+    sys_path: tuple[str, ...] = ()
+    wheel: str = ""
+    source: str = ""
+    callbacks: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As a person writes it."""
+        return f"{self.module}:{self.function}"
+
+    @property
+    def package(self) -> str:
+        """What the venv is for, a path there; '' where there is no venv."""
+        return self.wheel or self.source
+
+
+@dataclass(frozen=True, slots=True)
 class EarlySignal:
     """`USR1@600` to all processes, `B:USR1@600` to the batch shell alone, so long before the time limit."""
 
@@ -84,10 +116,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to launch. '' and None: not said. Exactly one of `command` and `script` (a path) is.
+    """What to launch. '' and None: not said. Exactly one of `command`, `script` (a path) and `call` is.
 
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
+    `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
     counts where it says what is usual too.
@@ -114,6 +147,7 @@ class Request:
     requeue: bool = False
     kill_switch: str = ""
     save_switch: str = ""
+    checkpoints: str = ""
     job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
@@ -123,5 +157,6 @@ class Request:
     labels: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     container: Container | None = None
+    call: Call | None = None
     site: Site = field(default_factory=Site)
     said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)

@@ -201,11 +201,18 @@ def _run_as(value: object) -> str:
     return text
 
 
-def _folder_there(value: object) -> str:
+def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
         raise Unfit(f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada")
     return folder
+
+
+def _checkpoints(value: object) -> str:
+    text = folder_there(value)
+    if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
+        raise Unfit(f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself")
+    return text
 
 
 def _slot_type(value: object) -> SlotType:
@@ -241,7 +248,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "qos": line_of_text,
     "time": limit_seconds,
     "memory": memory_bytes,
-    "work_dir": _folder_there,
+    "work_dir": folder_there,
     "array": _array,
     "after": _after,
     "hold": flag,
@@ -249,6 +256,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "requeue": flag,
     "kill_switch": line_of_text,
     "save_switch": line_of_text,
+    "checkpoints": _checkpoints,
     "job_library": flag,
     "exclude_nodes": partial(text_list, read=_nodes),
     "extra_args": text_list,

@@ -11,7 +11,9 @@ from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, did_you_mean, dotted, printable, quoted, shown
 from hpcdash.config.read import parse_document
 from hpcdash.config.values import Reader, Unfit
-from hpcdash.launch.request import SITE_SAID, Container, Request, Runtime, Site
+from hpcdash.launch.call import array_problem
+from hpcdash.launch.call_fields import CALL_FIELDS, array_of_items, call_of, call_problems
+from hpcdash.launch.request import SITE_SAID, Call, Container, Request, Runtime, Site
 from hpcdash.launch.request_fields import (
     CONTAINER_FIELDS,
     INNER_TABLES,
@@ -25,6 +27,7 @@ from hpcdash.launch.request_fields import (
 )
 
 NEXT_STEP = "Mend the file; nothing was submitted."
+_INNER_TABLES = {**INNER_TABLES, "call": CALL_FIELDS}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -66,12 +69,20 @@ class _Checking:
 
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
-        given = as_fields(self.fields(self.document, (), REQUEST_FIELDS, tables=TABLES))
+        given = as_fields(self.fields(self.document, (), REQUEST_FIELDS, tables=(*TABLES, "call")))
         of_site = self.site(user)
-        if "command" in self.document and "script" in self.document:
-            self.problems.append((("script",), "the command is given too: give one of command and script"))
-        elif "command" not in self.document and "script" not in self.document:
-            self.problems.append((("command",), "missing: give what to run, a command or a script"))
+        said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
+        runs = [key for key in ("command", "script", "call") if key in self.document]
+        if len(runs) > 1:
+            one, other = ("the command", "command") if runs[0] == "command" else ("the script", "script")
+            self.problems.append(((runs[1],), f"{one} is given too: give one of {other} and {runs[1]}"))
+        elif not runs:
+            self.problems.append((("command",), "missing: give what to run, a command, a script or a [call]"))
+        call = self.call()
+        if call is not None and call.items:
+            given.setdefault("array", array_of_items(call))
+            if problem := array_problem(call, given["array"]):
+                self.problems.append((("array",), problem))
         signal, limit = given.get("signal"), given.get("limit_seconds")
         if signal is not None and limit is not None and signal.seconds_before >= limit:
             self.problems.append(
@@ -80,8 +91,9 @@ class _Checking:
         return Request(
             environment=self.environment(),
             container=self.container(),
+            call=call,
             site=replace(site, **of_site),
-            said=frozenset((*given, *(SITE_SAID + key for key in of_site))),
+            said=said,
             **given,
         )
 
@@ -130,6 +142,17 @@ class _Checking:
                 self.problems.append((path, "no name of a variable: letters, digits and '_', no digit first"))
         return self.fields(table, ("environment",), dict.fromkeys(table, variable))
 
+    def call(self) -> Call | None:
+        if "call" not in self.document:
+            return None
+        before = len(self.problems)
+        table = self.table("call")
+        found = self.fields(table, ("call",), CALL_FIELDS)
+        self.problems += [(("call", key), words) for key, words in call_problems(table)]
+        if "PY_EXEC" in self.table("environment"):
+            self.problems.append((("environment", "PY_EXEC"), "[call] sets it: write python there"))
+        return None if len(self.problems) > before else call_of(found)
+
     def container(self) -> Container | None:
         if "container" not in self.document:
             return None
@@ -158,7 +181,7 @@ _AT_THE_TOP = "it stands at the top of the file, before the first [table]"
 def _unknown_key(key: str, path: KeyPath, known: Collection[str]) -> str:
     if path and key in REQUEST_FIELDS:
         return f"unknown key; {_AT_THE_TOP}"
-    if home := next((name for name, readers in INNER_TABLES.items() if not path and key in readers), ""):
+    if home := next((name for name, readers in _INNER_TABLES.items() if not path and key in readers), ""):
         return f"unknown key; it belongs in [{home}]"
     if not path and key in _OTHER_WORDS:
         return f"unknown key; did you mean {quoted(_OTHER_WORDS[key])}?"

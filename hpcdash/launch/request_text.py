@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.domain.units import KIB, format_clock
-from hpcdash.launch.request import SITE_SAID, Container, EarlySignal, Request, Runtime, Site
+from hpcdash.launch.request import SITE_SAID, Call, Container, EarlySignal, Request, Runtime, Site
 from hpcdash.launch.request_fields import FIELD_OF_KEY
 
 _ORDER = (
     *("name", "kind", "command", "script", "slots", "slots_per_node", "slot_type", "gpu_type", "queue", "account"),
     *("qos", "time", "memory", "work_dir", "array", "after", "hold", "signal", "requeue", "kill_switch", "save_switch"),
-    *("job_library", "exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
+    *("checkpoints", "job_library", "exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
 )
-_USUAL = Request()
+_USUAL, _USUAL_CALL = Request(), Call("", "")
 
 
 def request_text(request: Request, *, site: Site | None = None) -> str:
@@ -26,16 +26,43 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
     lines = []
     for key in _ORDER:
         field = FIELD_OF_KEY.get(key, key)
+        if field == "array" and request.call and request.call.items and field not in request.said:
+            # The items make it.
+            continue
         value = getattr(request, field)
         if value != getattr(_USUAL, field) or (field in request.said and value not in (None, "", ())):
             lines.append(f"{key} = {_value(key, value)}")
     if request.environment:
         lines += ["", "[environment]", *(f"{key_text(name)} = {_text(v)}" for name, v in request.environment.items())]
+    if request.call is not None:
+        lines += ["", "[call]", *_call(request.call)]
     if request.container is not None:
         lines += ["", "[container]", *_container(request.container)]
     if said := list(_site(request, site or Site())):
         lines += ["", "[site]", *said]
     return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """A value that was read from TOML, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key_text(key)} = {toml_value(one)}" for key, one in value.items()) + "}"
+    # Python refuses to print an integer of more than 4300 digits, which TOML may have written so.
+    return hex(value) if isinstance(value, int) and value >= 1 << 64 else str(value)
+
+
+def _call(call: Call) -> Iterable[str]:
+    yield f"function = {_text(call.name)}"
+    for field in fields(Call)[2:]:
+        value = getattr(call, field.name)
+        if value and value != getattr(_USUAL_CALL, field.name):
+            yield f"{field.name} = {toml_value(value)}"
 
 
 def _container(container: Container) -> Iterable[str]:

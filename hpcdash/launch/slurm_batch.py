@@ -11,6 +11,7 @@ from hpcdash.launch.batch import (
     body_of,
     is_spread,
     name_of,
+    resume_part,
     said_twice,
     script_text,
 )
@@ -88,7 +89,9 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
         body.definitions,
         body.library,
         slurm_end_time(request.limit_seconds) if request.job_library else "",
+        resume_part(request, "SLURM_ARRAY_TASK_ID"),
         slurm_preamble(request.launcher, nodes),
+        body.package,
     ]
     early_name = signal_name(request.signal) if request.signal else ""
     if probe := slurm_probe(request.site.node_probe, early_name):

@@ -14,6 +14,7 @@ from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
 from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
+from hpcdash.launch.call import call_files
 from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
 from hpcdash.stores.actions import Plan
@@ -35,6 +36,8 @@ def planned_launch(
     own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
     if has_library(request, place):
         own[LIBRARY_NAME] = _library()
+    if request.call is not None:
+        own |= call_files(request.call)
     staged = staged_files(place.folder, own, wanted.files, run_as=run_as, at=store.clock.now())
     submission = Submission(
         script=content,

@@ -16,7 +16,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.states import ENDED
-from hpcdash.errors import HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
 from hpcdash.launch.request import Request
 from hpcdash.stores.cluster import Changed, ClusterStore
 from hpcdash.stores.snapshots import Kind
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
 RECORDS_NAME = "launches.jsonl"
 LOGIN_NAME = "login"
-# The folder that is set, '' for the one below the home.
+# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look for.
 _ROOT = (
     "sh",
     "-c",
     f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
-    f'test ! -f "$root/{LOGIN_NAME}" || echo {LOGIN_NAME}',
+    f'test ! -f "$root/{LOGIN_NAME}" || echo {LOGIN_NAME}; '
+    '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
     "sh",
 )
 _ROOT_LIMIT_SECONDS = 15.0
@@ -81,6 +82,8 @@ class Launches:
         self.settings = settings or LaunchSettings()
         self.state_folder = state_folder
         self._roots: dict[str, _Root] = {}
+        # What was said of kill switches as the folder was asked for.
+        self._switches: dict[str, Finding] = {}
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
         self._queues: LaunchQueues | None = None
@@ -92,20 +95,39 @@ class Launches:
         """
         return await self._root(self.settings.site.storage_root)
 
-    async def _root(self, storage_root: str) -> str:
-        """The folder that is set, '' for the one below the home; and whether a registry's login is in it."""
+    async def _root(self, storage_root: str, switch: str = "") -> str:
+        """The folder that is set, '' for the one below the home; and whether a registry's login is in it.
+
+        Where it has to be asked for, so is whether a kill switch is there.
+        """
         await self.queues.learn()
         async with self._asking:
             found = self._roots.get(storage_root)
             if found is None:
-                found = await self.store.ask(Query((*_ROOT, storage_root), _read_root, _ROOT_LIMIT_SECONDS))
-                self._roots[storage_root] = found
+                found = self._roots[storage_root] = await self._ask_for_root(storage_root, switch)
         if found.user_number == 0 and not storage_root:
             raise UsageError(
                 "storage_root is not set: root's own home is not every node's",
                 'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes see.',
             )
         return found.folder
+
+    async def _ask_for_root(self, storage_root: str, switch: str) -> _Root:
+        from hpcdash.launch.findings import Finding
+        from hpcdash.launch.wanted_paths import dropped_finding
+
+        try:
+            found = await self.store.ask(_root_query(storage_root, *filter(None, [switch])))
+        except CommandTimedOut:
+            if not switch:
+                raise
+            # Its disk may be another than that of the launches.
+            found = await self.store.ask(_root_query(storage_root))
+            words = f"whether the kill switch {switch} is dropped is not known: its disk does not answer"
+            self._switches[switch] = Finding("warning", "", words)
+        if found.is_switch_dropped:
+            self._switches[switch] = dropped_finding(switch)
+        return found
 
     def render(self, request: Request, *, uid: str, root: str = "", staged: bool = False) -> BatchScript:
         """The script of a request, with what the site and its queue say; asks nothing. Raises UsageError."""
@@ -127,7 +149,9 @@ class Launches:
                 "storage_root is not set: run_as needs a folder that the other account may enter",
                 "Set storage_root in [launch] to the folder that the sudo rules name (hpcdash sudoers).",
             )
-        root = await self._root(asked.site.storage_root or self.settings.site.storage_root)
+        from hpcdash.launch.wanted_paths import kill_switch_of
+
+        root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
         request, aside = self._in_its_queue(await self._after_in_full(asked))
         name = asked.script.rpartition("/")[2]
         place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in wanted.files)
@@ -138,16 +162,21 @@ class Launches:
         return planned_launch(self.store, wanted, request, place, script)
 
     async def findings(self, planned: PlannedLaunch) -> tuple[Finding, ...]:
-        """What does not fit the queues as far as they are known, and what is odd about the script; asks nothing."""
+        """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
+        there as the folder of launches was asked for; asks nothing."""
         from hpcdash.launch.lint import lint_request
+        from hpcdash.launch.wanted_paths import kill_switch_of
 
-        return lint_request(planned.request, await self.queues.offers(), planned.script)
+        switch = self._switches.get(kill_switch_of(planned.request))
+        found = lint_request(planned.request, await self.queues.offers(), planned.script)
+        return (*found, *(() if switch is None else (switch,)))
 
     async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
         """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
+        from hpcdash.launch.call import result_words
         from hpcdash.launch.slurm_refusals import script_refusal_hint
         from hpcdash.stores.launch_cleanup import discarded
         from hpcdash.stores.launch_plan import record_of
@@ -158,7 +187,8 @@ class Launches:
             left = await discarded(self.store, planned.staged)
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
-        said = "" if outcome.done else f"its files are in {folder}"
+        result = result_words(planned.request, folder)
+        said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
         try:
             await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
         except OSError as error:
@@ -278,16 +308,22 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """A folder of launches there, whose number asked, and whether a registry's login is in it."""
+    """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
+    was asked for whether it is there."""
 
     user_number: int
     folder: str
     has_login: bool
+    is_switch_dropped: bool = False
+
+
+def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
+    return Query((*_ROOT, storage_root, *switch), _read_root, _ROOT_LIMIT_SECONDS)
 
 
 def _read_root(answer: Answer) -> _Root:
     number, _, rest = answer.stdout.decode("utf-8", "replace").partition("\n")
-    folder, _, login = rest.partition("\n")
+    folder, _, told = rest.partition("\n")
     if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
         raise SchedulerRefused(
             "the home there is not known, which holds launches",
@@ -296,4 +332,5 @@ def _read_root(answer: Answer) -> _Root:
             status=answer.status,
             words=excerpt(answer.stderr),
         )
-    return _Root(int(number), folder, login.strip() == LOGIN_NAME)
+    words = told.split()
+    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words)

@@ -86,6 +86,13 @@ def test_without_a_folder_for_launches_a_relative_script_is_run_from_where_it_is
     assert "that has to be there on the cluster" in done.stderr
 
 
+def test_a_call_says_where_its_arguments_are_and_needs_to_know_the_folder(program: Program, request_file: Path) -> None:
+    request_file.write_text('[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n')
+    words = ("render", str(request_file), "--for", "slurm")
+    assert "its arguments are in call-args.b64 and call-kwargs.b64" in program(*words, "--storage-root", "/j").stderr
+    assert "R.toml:1: call: the launch's folder is not known" in program(*words).refused(2)
+
+
 def test_a_request_may_come_from_stdin(program: Program) -> None:
     words = program.argv("render", "-", "--for", "slurm")
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.base import Outcome
+from hpcdash.backends.actions import Outcome
 from hpcdash.cli.submit_request import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.units import format_memory
@@ -21,6 +22,7 @@ from hpcdash.stores.launches import WantedLaunch
 from hpcdash.stores.recents import Recents
 from hpcdash.stores.resubmission import Again
 from tests.e2e.program import Program, home_with
+from tests.job.tiny_wheel import tiny_wheel
 from tests.support.pbs import StandIns
 
 REQUEST = """# remember me
@@ -184,6 +186,24 @@ def test_its_script_is_staged_from_beside_it_and_run_from_there(program: Program
     assert ended(program, job)["state"] == "completed"
     (folder,) = launches(program)
     assert program("log", job).text == f"{folder}/files/run it\n"
+
+
+def test_a_function_of_a_wheel_is_called_in_a_venv_of_its_own_and_its_result_is_where_it_was_said(
+    program: Program,
+) -> None:
+    code = "import sys\ndef where(tag, n, *, job):\n    return tag, n, job.output_dir, sys.prefix\n"
+    wheel = tiny_wheel(program.home, code)
+    call = f'[call]\nfunction = "tiny:where"\nargs = ["a"]\nkwargs = {{ n = 2 }}\nwheel = "{wheel}"\n'
+    file = program.home / "call.toml"
+    file.write_text(f"{REQUEST}{call}")
+    done = program("submit", str(file))
+    (folder,) = launches(program)
+    assert f"the result of tiny:where will be in {folder}/result.pkl, or the traceback in" in done.stderr
+    assert ended(program, "1")["state"] == "completed", (folder / "1.err").read_text()
+    *result, prefix = pickle.loads((folder / "result.pkl").read_bytes())
+    assert result == ["a", 2, str(folder)]
+    assert Path(prefix).parent == folder / "env"
+    assert not (folder / "env").exists()
 
 
 def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -71,6 +72,35 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(over_ssh: Pr
     assert folder.owner() == "alice"
     wait_until("its folder to go", lambda: is_tidied(over_ssh, folder), 30)
     assert list(root.iterdir()) == []
+
+
+def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Program, root: Path) -> None:
+    (root / "sweep.py").write_text(
+        "def run(base, seed, *, job):\n"
+        "    if seed == 13:\n"
+        "        raise ValueError(f'seed {seed}')\n"
+        "    return base + seed, job.array_index, job.output_dir\n"
+    )
+    file = request(over_ssh, root)
+    Path(file).write_text(
+        'slots = 1\nslot_type = "cpu"\ntime = "2m"\n[call]\nfunction = "sweep:run"\nkwargs = { base = 0.5 }\n'
+        f'items = [{{ seed = 1 }}, {{ seed = 13 }}]\nsys_path = ["{root}"]\n'
+    )
+    done = over_ssh("submit", file)
+    job = done.text.strip()
+
+    def states() -> set[str]:
+        jobs = [over_ssh("show", f"{job}_{task}", "--format", "json").json["job"] for task in (0, 1)]
+        return {found["state"] for found in jobs}
+
+    wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"}, 30)
+    (folder,) = root.glob("hpcdash_*")
+    assert f"the result of sweep:run will be in {folder}/result-N.pkl of task N" in done.stderr
+    assert pickle.loads((folder / "result-0.pkl").read_bytes()) == (1.5, 0, str(folder))
+    told = json.loads((folder / "result-1.pkl.error").read_text())
+    assert (told["type"], told["message"]) == ("ValueError", "seed 13")
+    assert "sweep.py" in told["traceback"]
+    assert sorted(path.name for path in folder.glob("result*")) == ["result-0.pkl", "result-1.pkl.error"]
 
 
 @pytest.mark.parametrize("name", ["", 'name = "chained"\n'])

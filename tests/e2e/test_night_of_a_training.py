@@ -27,8 +27,9 @@ TRAIN = f"""
 import os, time
 from hpcdash.job import Checkpoints, TrainingGuard
 guard = TrainingGuard(save_every_steps={EVERY_STEPS}, metrics="metrics.jsonl", look_every_seconds=0.2)
-checkpoints = Checkpoints("checkpoints")
+checkpoints = Checkpoints()
 newest = checkpoints.newest()
+assert os.environ["HPCDASH_RESUME_FROM"] == (str(newest.path) if newest else "")
 first = newest.step + 1 if newest else 1
 left = int(os.environ["HPCDASH_END_TIME"]) - time.time()
 print(f"from step {{first}}, {{left:.0f}} s are left, {{__import__('hpcdash.job').job.__file__}}", flush=True)
@@ -96,7 +97,8 @@ class Night:
         file = self.program.home / "night.toml"
         file.write_text(
             f'name = "night"\nscript = "train.py"\nslots = 0\narray = "1-5%1"\nrequeue = true\n'
-            f'work_dir = "{self.run}"\nkill_switch = "{self.run}/KILL"\nsave_switch = "{self.run}/SAVE"\n{self.fields}'
+            f'work_dir = "{self.run}"\nkill_switch = "{self.run}/KILL"\nsave_switch = "{self.run}/SAVE"\n'
+            f'checkpoints = "checkpoints"\n{self.fields}'
         )
         (self.program.home / "train.py").write_text(TRAIN)
         answer = json.loads((await self.call("submit", str(file), "--format", "json")).stdout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.launch.batch import Place
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 
 FOLDER = Path(__file__).parent / "golden"
 PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")
@@ -26,6 +26,7 @@ REQUESTS = {
         environment={"NOTE": "it's a $HOME", "DATA": "/data"},
         kill_switch="/home/ann/KILL",
         save_switch="/home/ann/SAVE",
+        checkpoints="/home/ann/my runs/llm",
     ),
     "array": Request(
         name="sweep",
@@ -55,6 +56,20 @@ REQUESTS = {
         signal=EarlySignal("USR1", 600, batch_only=True),
         environment={"DATA": "/data"},
         site=Site(node_probe='nvidia-smi -L > /dev/null &&\n  test -d "$DATA"\n'),
+    ),
+    "call": Request(
+        call=Call(
+            "lab.train",
+            "Trainer.fit",
+            kwargs={"lr": 0.001},
+            items=({"seed": 1}, {"seed": 2}),
+            sys_path=("/home/ann/my code",),
+            wheel="/home/ann/dist/lab-1.0-py3-none-any.whl",
+        ),
+        array=parse_tasks("0-1%1"),
+        slots=2,
+        slots_per_node=1,
+        limit_seconds=3600,
     ),
 }
 

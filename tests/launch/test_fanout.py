@@ -80,6 +80,10 @@ def of_the_job(job_id: str) -> list[str]:
     return found
 
 
+# A second of the script's own is one fiftieth.
+_FAST = "sleep() { command sleep 0.02; }\n"
+
+
 def recorded(folder: Path) -> list[list[str]]:
     return [json.loads(line) for line in (folder / "record").read_text().splitlines()]
 
@@ -117,7 +121,15 @@ def test_one_host_that_fails_ends_the_others_and_the_job_with_its_status(job: Ru
 
 def test_a_command_that_does_not_end_when_asked_is_ended(job: Run) -> None:
     one_fails = '[ "$HOST" = n2 ] && exit 3; trap "" TERM; sleep 300'
-    assert job(pbs_fanout(["bash", "-c", one_fails], {}) + START).returncode == 3
+    assert job(_FAST + pbs_fanout(["bash", "-c", one_fails], {}) + START).returncode == 3
+
+
+def test_a_command_that_saves_as_its_job_ends_is_left_to_the_scheduler(job: Run) -> None:
+    saves = "trap 'sleep 1; echo saved; exit' TERM; echo begun >&2; while :; do sleep 0.02; done"
+    # As many looks as there are seconds after which a host that failed has the others killed.
+    ends = '(command sleep 0.4; kill "$$") &\n'
+    ended = job(_FAST + pbs_fanout(["bash", "-c", saves], {}) + ends + START)
+    assert (ended.returncode, ended.stdout) == (143, "saved\n" * 3), ended.stderr
 
 
 def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(job: Run, tmp_path: Path) -> None:

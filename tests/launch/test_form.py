@@ -33,6 +33,8 @@ ALL = {
     "requeue": "yes",
     "kill_switch": "/scratch/KILL",
     "save_switch": "/scratch/SAVE",
+    "checkpoints": "/scratch/run",
+    "job_library": "no",
     "launcher": "torchrun",
     "exclude_nodes": "n[01-03] n17",
     "extra_args": '--nice=3 --comment="a b" -A other',
@@ -53,6 +55,7 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert request.extra_args == ("--nice=3", '--comment="a b"', "-A other")
     assert request.exclude_nodes == ("n[01-03]", "n17")
     assert (request.launcher, request.requeue) == (Launcher.TORCHRUN, True)
+    assert (request.checkpoints, request.job_library) == ("/scratch/run", False)
 
 
 def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
@@ -97,7 +100,7 @@ def test_what_is_wrong_is_told_of_its_field(name: str, text: str, words: str) ->
 
 
 def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
-    assert read_form(Draft()).problems == {"command": "missing: give what to run, a command or a script"}
+    assert read_form(Draft()).problems == {"command": "missing: give what to run, a command, a script or a [call]"}
 
 
 def test_each_odd_name_of_a_variable_is_told() -> None:

@@ -20,7 +20,7 @@ from hpcdash.domain import qsub
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.launch.batch import CONTAINER_UP, BatchScript, Place, Scheduler, batch_script
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 
 # Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning (W:).
@@ -45,6 +45,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "signal": (EarlySignal("USR1", 600), "\n  sleep 6600 &\n"),
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
+    "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
@@ -55,9 +56,11 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "labels": (("b", "a"), "P=a_b"),
     "environment": ({"V": "a 'b'"}, "\n      'V=a '\"'\"'b'\"'\"'' \\\n"),
     "container": (Container(Runtime.PODMAN, "i:1"), "\npodman run "),
+    "call": (Call("m", "f"), "\npython3 -m hpcdash.job.runner --module=m --function=f "),
     "site": (Site(name_prefix="lab"), "N=lab_exp-1a2b"),
 }
 BESIDE: dict[str, dict[str, Any]] = {
+    "call": {"command": ""},
     "script": {"command": ""},
     "signal": {"limit_seconds": 7200},
     "workspace": {"site": Site(job_project_source="workspace")},
@@ -201,13 +204,15 @@ workers = [subprocess.Popen(command, env={{**os.environ, "LOCAL_RANK": str(rank)
 sys.exit(max(abs(worker.wait()) for worker in workers))
 """
 _TRAIN = """
-import os, signal, time
+import os, signal, sys, time
 flags = []
 signal.signal(signal.SIGUSR1, lambda *_: flags.append(1))
 until = time.monotonic() + 15
 while not flags and time.monotonic() < until:
     time.sleep(0.02)
-print(os.environ["HOST"], os.environ["LOCAL_RANK"], "warned" if flags else "never warned", flush=True)
+# One write: lines of several workers do not mix.
+sys.stdout.write("{HOST} {LOCAL_RANK} ".format(**os.environ) + ("warned\\n" if flags else "never warned\\n"))
+sys.stdout.flush()
 """
 _RUNTIME = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done

@@ -212,6 +212,8 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("environment = 3", 2, "environment", "expected a table"),
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
+        ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" stands for nothing'),
+        ('checkpoints = "~/c"', 2, "checkpoints", "write the whole path"),
         ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
         ('[environment]\n"1A" = "x"', 3, "environment.1A", "no name of a variable"),
         ('[environment]\n"A B" = "x"', 3, 'environment."A B"', "no name of a variable"),
@@ -239,7 +241,7 @@ def test_what_is_wrong_is_told_with_its_line_and_key(lines: str, line: int, key:
 
 
 def test_a_file_with_nothing_to_run_is_told_so_without_a_line() -> None:
-    with pytest.raises(RequestProblems, match="a command or a script") as caught:
+    with pytest.raises(RequestProblems, match=r"a command, a script or a \[call\]") as caught:
         read_request("slots = 1")
     assert [(problem.line, problem.key) for problem in caught.value.problems] == [(None, "command")]
 

@@ -8,15 +8,30 @@ import subprocess
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.launch.batch import Place, Scheduler, batch_script
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime
+from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 
 SIGNALS = {None: "", EarlySignal("USR1", 600): "signal", EarlySignal("USR1", 600, batch_only=True): "batch-signal"}
 SHAPES = {(1, None): "one", (8, 4): "nodes", (8, None): "spread"}
 PLACE = Place("1a2b", "/home/ann/launches/x-1a2b", login="/home/ann/.login")
+CALLS: dict[str, dict[str, Any]] = {
+    "wheel": {
+        "call": Call("lab.train", "main", items=(1, 2), sys_path=("/home/ann/it's",), wheel="/home/ann/my dist/x.whl"),
+        "array": parse_tasks("0-1%1"),
+        "slots": 8,
+        "slots_per_node": 4,
+    },
+    "source": {"call": Call("lab.train", "main", source="/home/ann/my code"), "slots": 8, "slots_per_node": 4},
+    "container": {
+        "call": Call("lab.train", "main", kwargs={"lr": 1}, python="/opt/my env/bin/python"),
+        "container": Container(Runtime.APPTAINER, "lab/net:1"),
+    },
+}
 _TEXTS = re.compile(r"^IFS= read -r -d '' \w+ << '(\w+)'\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
@@ -38,6 +53,8 @@ def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
         )
         name = "-".join(filter(None, (runtime, launcher, SIGNALS[signal], SHAPES[shape])))
         yield name, batch_script(scheduler, request, PLACE).text
+    for name, fields in CALLS.items():
+        yield f"call-{name}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
 
 
 @pytest.fixture(params=Scheduler)

@@ -14,7 +14,7 @@ from hpcdash.domain import sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.launch.batch import BatchScript, Place, Scheduler, batch_script
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 
 USR1 = EarlySignal("USR1", 600)
@@ -40,6 +40,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "signal": (USR1, "--signal=USR1@600"),
     "requeue": (True, "--requeue"),
     "kill_switch": ("/k k", "\nexport HPCDASH_KILL_SWITCH='/k k'\n"),
+    "checkpoints": ("/c c/100%%", "\nexport HPCDASH_CHECKPOINTS='/c c/100'% HPCDASH_RESUME_FROM\n"),
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
@@ -50,11 +51,13 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "labels": (("b", "a"), "--wckey=a,b"),
     "environment": ({"V": "a 'b'\nc"}, "\nexport V='a '\"'\"'b'\"'\"'\nc'\n"),
     "container": (Container(Runtime.PODMAN, "i:1"), "\npodman run "),
+    "call": (Call("m", "f"), "\npython3 -m hpcdash.job.runner --module=m --function=f "),
     "site": (Site(name_prefix="lab"), "--job-name=lab_exp-1a2b"),
 }
 # What the request's file said besides; it is not of the job.
 NOT_SHOWN = {"said"}
 BESIDE: dict[str, dict[str, Any]] = {
+    "call": {"command": ""},
     "script": {"command": ""},
     "workspace": {"site": Site(job_project_source="workspace")},
     "labels": {"site": Site(job_project_source="label")},

@@ -122,10 +122,12 @@ def _take(view: SubmitView, text: str) -> None:
 def _command_of(text: str) -> str:
     """What a request runs, on one line; '' where it cannot be read."""
     try:
-        texts = draft_of(text).texts
+        draft = draft_of(text)
     except HpcdashError:
         return ""
-    return " ".join((texts.get("command") or texts.get("script") or "").split())
+    call = draft.rest.get("call")
+    function = call.get("function") if isinstance(call, dict) else ""
+    return " ".join((draft.texts.get("command") or draft.texts.get("script") or str(function or "")).split())
 
 
 def _said(draft: Draft) -> str:

@@ -28,6 +28,9 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 # When this job's time is over, for hpcdash.job: PBS says it nowhere.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
+# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
+# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
 hosts=() slots=() all_slots=0
 while read -r count host; do
@@ -87,7 +90,7 @@ wait_nodes() {
       done
       if [ "$status" -ne 0 ]; then
         echo "a command on a host ended with $status: all are ended" >&2
-        end_nodes "$status"
+        end_nodes "$status" 30
       fi
     done
     running=(${left[@]+"${left[@]}"})
@@ -95,17 +98,19 @@ wait_nodes() {
   done
 }
 
-# Asks all commands to end, and ends after 5 s those that did not.
+# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
 end_nodes() {
   trap '' TERM
   signal_nodes TERM
-  local pid left
-  for _ in 1 2 3 4 5; do
+  local pid left seconds=0
+  while :; do
     left=
     for pid in "${running[@]}"; do
       kill -0 "$pid" 2>/dev/null && left=1
     done
     [ -n "$left" ] || exit "$1"
+    [ "$seconds" != "${2:-}" ] || break
+    seconds=$((seconds + 1))
     sleep 1
   done
   signal_nodes KILL

@@ -32,6 +32,20 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 # When this job's time is over, for hpcdash.job: PBS says it nowhere.
 export HPCDASH_END_TIME=$(($(date +%s) + 72000)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
+# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
+# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
+HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \
+  \( -path './*/WHOLE.json' -o -path './*/trainer_state.json' -o -path './*/.metadata' -o -path ./guard.ckpt \) \
+  -printf '%T@ %P\n' | sort -rn | head -n 1) || {
+  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
+  exit 1
+}
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
+echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
+
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
 hosts=() slots=() all_slots=0
 while read -r count host; do
@@ -59,6 +73,8 @@ start_nodes() {
       "PYTHONPATH=$PYTHONPATH" \
       "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
       "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
+      "HPCDASH_CHECKPOINTS=$HPCDASH_CHECKPOINTS" \
+      "HPCDASH_RESUME_FROM=$HPCDASH_RESUME_FROM" \
       bash -c "$command" &
     running+=("$!")
   done
@@ -95,7 +111,7 @@ wait_nodes() {
       done
       if [ "$status" -ne 0 ]; then
         echo "a command on a host ended with $status: all are ended" >&2
-        end_nodes "$status"
+        end_nodes "$status" 30
       fi
     done
     running=(${left[@]+"${left[@]}"})
@@ -103,17 +119,19 @@ wait_nodes() {
   done
 }
 
-# Asks all commands to end, and ends after 5 s those that did not.
+# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
 end_nodes() {
   trap '' TERM
   signal_nodes TERM
-  local pid left
-  for _ in 1 2 3 4 5; do
+  local pid left seconds=0
+  while :; do
     left=
     for pid in "${running[@]}"; do
       kill -0 "$pid" 2>/dev/null && left=1
     done
     [ -n "$left" ] || exit "$1"
+    [ "$seconds" != "${2:-}" ] || break
+    seconds=$((seconds + 1))
     sleep 1
   done
   signal_nodes KILL

@@ -33,6 +33,9 @@ case $HPCDASH_END_TIME in
 esac
 export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
+# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
+# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+
 # What fails on one node ends all.
 export SLURM_KILL_BAD_EXIT=1
 export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"

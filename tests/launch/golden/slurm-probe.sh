@@ -36,6 +36,9 @@ case $HPCDASH_END_TIME in
 esac
 export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
+# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
+# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+
 if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
   echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
   exit 1

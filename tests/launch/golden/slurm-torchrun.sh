@@ -46,6 +46,20 @@ case $HPCDASH_END_TIME in
 esac
 export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
+# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
+# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
+HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \
+  \( -path './*/WHOLE.json' -o -path './*/trainer_state.json' -o -path './*/.metadata' -o -path ./guard.ckpt \) \
+  -printf '%T@ %P\n' | sort -rn | head -n 1) || {
+  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
+  exit 1
+}
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
+echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
+
 if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
   echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
   exit 1

@@ -1,0 +1,145 @@
+"""A function that a job calls: bash that starts its runner, and the files it reads. Knows no scheduler's options."""
+
+from __future__ import annotations
+
+import shlex
+
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.errors import UsageError
+from hpcdash.launch.request import Call, Launcher, Request, Runtime
+
+ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
+RESULT_NAME = "result.pkl"
+# In the launch's folder, for the venv alone.
+_VENV_FOLDER = "env"
+_SAID = """\
+# Calls {function}.
+# What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
+"""
+_PACKAGE = """\
+# {path} in a venv of this job's own, made once, before anything starts on the nodes.
+unset PY_EXEC
+{lines}
+"""
+_TASK = {True: "SLURM_ARRAY_TASK_ID", False: "PBS_ARRAY_INDEX"}
+# PBS tells a process no rank, and each host would write the same file.
+_HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
+
+
+def call_files(call: Call) -> dict[str, bytes]:
+    """What the launch's folder is to hold for it, by name."""
+    from hpcdash.job.pickles import packed
+
+    values = {ARGS_NAME: list(call.args), KWARGS_NAME: dict(call.kwargs), ITEMS_NAME: list(call.items)}
+    return {name: packed(values[name]) for name in call_names(call)}
+
+
+def call_names(call: Call) -> tuple[str, ...]:
+    """The names of those files."""
+    there = {ARGS_NAME: call.args, KWARGS_NAME: call.kwargs, ITEMS_NAME: call.items}
+    return tuple(name for name, value in there.items() if value)
+
+
+def call_command(request: Request, call: Call, folder: str, uid: str, *, is_slurm: bool, node_count: int) -> str:
+    """Bash that calls it on a node, in a container too. Raises UsageError for what does not go together, by its field.
+
+    `folder` is the launch's, with the files of `call_files()` in it; `uid` tells the launch from others.
+    """
+    from hpcdash.job.packaging import RunnerCall
+
+    _refuse(request, call, folder)
+    runner = RunnerCall(
+        call.module,
+        call.function,
+        folder,
+        args_file=f"{folder}/{ARGS_NAME}" if call.args else None,
+        kwargs_file=f"{folder}/{KWARGS_NAME}" if call.kwargs else None,
+        array_items_file=f"{folder}/{ITEMS_NAME}" if call.items else None,
+        pre_submission_id=uid,
+        output_file=f"{folder}/{RESULT_NAME}",
+        task=_TASK[is_slurm] if request.array is not None else "",
+        callbacks=call.callbacks,
+        sys_path=(*call.sys_path, *_work_dir_in_container(request)),
+    )
+    _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
+    python = '"$PY_EXEC"' if call.package else shlex.quote(call.python)
+    is_shared = not is_slurm and node_count > 1
+    if is_shared:
+        options = [option + _OF_HOST if option.startswith("--output-file=") else option for option in options]
+    command = " \\\n  ".join(
+        [" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, is_slurm=is_slurm)]
+    )
+    return _SAID.format(function=call.name) + (_HOST if is_shared else "") + command
+
+
+def call_package(request: Request, folder: str) -> str:
+    """Bash for the batch script that makes the call's venv, exports PY_EXEC, and removes it at the end; '' for none."""
+    call = request.call
+    if call is None or not call.package:
+        return ""
+    from hpcdash.job.packaging import wheel_packaging
+
+    made = wheel_packaging(
+        f"{folder}/{_VENV_FOLDER}",
+        wheel=call.wheel,
+        source=call.source,
+        python=call.python,
+        isolated=None,
+        array_tasks=request.array.count if request.array else 1,
+    )
+    return _PACKAGE.format(path=call.package, lines="\n".join(made.lines()))
+
+
+def result_words(request: Request, folder: str) -> str:
+    """Where a person finds what the function returned; '' where none is called."""
+    if request.call is None:
+        return ""
+    stem, _, ending = RESULT_NAME.rpartition(".")
+    name = f"{stem}-N.{ending}" if request.array else RESULT_NAME
+    of_task = " of task N" if request.array else ""
+    return f"the result of {request.call.name} will be in {folder}/{name}{of_task}, or the traceback in {name}.error"
+
+
+def array_problem(call: Call, array: ArrayTasks) -> str:
+    """What is wrong with an array for the call's items; '' where each task has one."""
+    count = len(call.items)
+    if not count or max(tasks[-1] for tasks in array.ranges) < count:
+        return ""
+    last = f"0-{count - 1}" if count > 1 else "0"
+    return f"{array} is not within {last}: call.items has {count}, which tasks count from 0"
+
+
+def _refuse(request: Request, call: Call, folder: str) -> None:
+    if request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE):
+        raise UsageError(
+            f"launcher: {request.launcher} starts a script, and [call] a function",
+            'Write launcher = "srun" for a process a slot, or a command that starts a script.',
+        )
+    if not request.job_library:
+        raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
+    if call.package and request.container is not None and request.container.runtime is not Runtime.NONE:
+        raise UsageError(
+            "call: the venv of wheel and source is made by the node's Python, not the container's",
+            "Install the package in the image, or give its folder as sys_path.",
+        )
+    if request.array is not None and (problem := array_problem(call, request.array)):
+        raise UsageError(f"array: {problem}", "Leave array out for a task for each item.")
+    if not folder:
+        raise UsageError(
+            "call: the launch's folder is not known, where its arguments and its result are to be",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+        )
+
+
+def _work_dir_in_container(request: Request) -> tuple[str, ...]:
+    """Where the function's module is looked for too: a container need not start in the folder of the job."""
+    return (request.work_dir,) if request.container is not None and request.work_dir.startswith("/") else ()
+
+
+def _logs(request: Request, folder: str, *, is_slurm: bool) -> list[str]:
+    """The options that name the job's logs, as its script's directives do."""
+    if is_slurm:
+        name = f"${{SLURM_ARRAY_JOB_ID}}_${_TASK[True]}" if request.array else "$SLURM_JOB_ID"
+    else:
+        name = f"job.${_TASK[False]}" if request.array else "job"
+    return [f'--{stream}-path="{folder}/{name}.{end}"' for stream, end in (("stdout", "out"), ("stderr", "err"))]

@@ -1,0 +1,68 @@
+"""Bash that tells a command, at each start of its job, from which checkpoint to go on. Knows no request.
+
+The folder is made and tried before the command starts: that it cannot be written is not found out at the first save.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from hpcdash.job.checkpoint import CHECKPOINTS, MARKER
+
+RESUME_FROM = "HPCDASH_RESUME_FROM"
+RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
+_FILLED_IN = re.compile(r"(%[a%])")
+# A whole checkpoint has it, written after all else: hpcdash.job, Hugging Face's Trainer, torch.distributed.checkpoint.
+_LAST_WRITTEN = (MARKER, "trainer_state.json", ".metadata")
+# hpcdash.job.lightning gives its file this name once it is whole.
+_RENAMED = "guard.ckpt"
+
+HINT = f"""\
+# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
+# the request it is told which checkpoint to go on from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
+"""
+_RESUME = """\
+# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
+# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+export HPCDASH_CHECKPOINTS=@FOLDER@ HPCDASH_RESUME_FROM
+HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \\
+  \\( @NAMES@ \\) \\
+  -printf '%T@ %P\\n' | sort -rn | head -n 1) || {
+  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
+  exit 1
+}
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
+echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
+"""
+
+
+def resume_lines(checkpoints: str, task: str) -> str:
+    """Bash for the batch script, in the folder the job works in: HPCDASH_CHECKPOINTS, whole, and HPCDASH_RESUME_FROM.
+
+    `checkpoints` is a folder's path, in which %a is the array's task (`task`, a variable's name) and %% a per cent
+    sign. The job ends with 1 where the folder cannot be written.
+    """
+    path = "".join(_part(part, task) for part in _FILLED_IN.split(checkpoints) if part)
+    folder = path if checkpoints.startswith("/") else f'"$PWD"/{path}'
+    names = [f"-path './*/{name}'" for name in _LAST_WRITTEN]
+    return _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", " -o ".join([*names, f"-path ./{_RENAMED}"]))
+
+
+def fixed_part(checkpoints: str) -> str:
+    """The folder that all tasks' checkpoints are below; '' where the path names none."""
+    before, task, _ = checkpoints.replace("%%", "\0").partition("%a")
+    return (before.rpartition("/")[0] if task else before).replace("\0", "%")
+
+
+def is_a_folder_a_task(checkpoints: str) -> bool:
+    """Whether each task of an array has a folder of its own."""
+    return "%a" in _FILLED_IN.split(checkpoints)
+
+
+def _part(part: str, task: str) -> str:
+    if part == "%a":
+        return f'"${task}"'
+    return shlex.quote("%" if part == "%%" else part)

@@ -1,0 +1,204 @@
+#!/bin/bash
+# 2 nodes × 1 GPU = 2; the command once on each node
+#PBS -N hpcdash_exp-1a2b
+#PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.out
+#PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
+#PBS -J 0-1%1
+#PBS -r n
+#PBS -W umask=0022
+#PBS -l select=2:ngpus=1
+#PBS -l walltime=01:00:00
+
+# shellcheck disable=SC2016,SC2317
+
+cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
+
+# What runs on each node:
+IFS= read -r -d '' command << 'END_OF_COMMAND'
+# TERM is for the programs: this shell ends after them.
+trap exit TERM
+# Calls lab.train:Trainer.fit.
+# What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
+host=${NODE_RANK#0}
+"$PY_EXEC" -m hpcdash.job.runner --module=lab.train --function=Trainer.fit \
+  --kwargs-file=/home/ann/launches/hpcdash_exp-1a2b/call-kwargs.b64 \
+  --job-dir=/home/ann/launches/hpcdash_exp-1a2b \
+  --pre-submission-id=1a2b \
+  --array-items-file=/home/ann/launches/hpcdash_exp-1a2b/call-items.b64 \
+  --sys-path='/home/ann/my code' \
+  --array-index="$PBS_ARRAY_INDEX" \
+  --output-file=/home/ann/launches/hpcdash_exp-1a2b/result-"$PBS_ARRAY_INDEX".pkl"${host:+.$host}" \
+  --stdout-path="/home/ann/launches/hpcdash_exp-1a2b/job.$PBS_ARRAY_INDEX.out" \
+  --stderr-path="/home/ann/launches/hpcdash_exp-1a2b/job.$PBS_ARRAY_INDEX.err"
+END_OF_COMMAND
+
+# The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
+export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
+
+# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
+
+# /home/ann/dist/lab-1.0-py3-none-any.whl in a venv of this job's own, made once, before anything starts on the nodes.
+unset PY_EXEC
+hpcdash_finish() {
+  set +e
+  [ -n "${hpcdash_root:-}" ] || return 0
+  if [ -n "$hpcdash_beat" ]; then hpcdash_unlock; fi
+  if [ "$(readlink -- "$hpcdash_venv")" != "$hpcdash_mine" ]; then rm -rf -- "$hpcdash_mine"; fi
+  : > "$hpcdash_done"
+  set -- "$hpcdash_root"/done.*
+  [ "$#" -ge 2 ] || return 0
+  rm -f -- "$hpcdash_venv"
+  rm -rf -- "$hpcdash_root"/venv.* "$hpcdash_lock"
+  rm -f -- "$hpcdash_root"/done.*
+  rmdir -- "$hpcdash_root" 2>/dev/null
+}
+trap hpcdash_finish EXIT
+PY_EXEC="${PY_EXEC:-}"; [ -n "$PY_EXEC" ] || PY_EXEC=python3; export PY_EXEC
+hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
+hpcdash_me="$HOSTNAME.$$.$RANDOM"
+hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
+hpcdash_venv="$hpcdash_root/venv"
+hpcdash_lock="$hpcdash_root/lock"
+hpcdash_beat=
+hpcdash_done="$hpcdash_root/done.${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
+mkdir -p -- "$hpcdash_root" || exit 1
+rm -f -- "$hpcdash_done"
+hpcdash_install() {
+  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
+    PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+       -- /home/ann/dist/lab-1.0-py3-none-any.whl
+}
+hpcdash_unlock() {
+  [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :
+  hpcdash_beat=
+  if rm -- "$hpcdash_lock/$hpcdash_me" 2>/dev/null; then rmdir -- "$hpcdash_lock" 2>/dev/null || :; fi
+}
+hpcdash_last=
+hpcdash_still=0
+hpcdash_refused=0
+until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
+  if mkdir -- "$hpcdash_lock" 2>/dev/null; then
+    : > "$hpcdash_lock/$hpcdash_me"
+    (while sleep 5 && kill -0 "$$"; do touch -c -- "$hpcdash_lock"; done) > /dev/null 2>&1 < /dev/null &
+    hpcdash_beat=$!
+    if [ ! -e "$hpcdash_venv/pyvenv.cfg" ]; then
+      rm -f -- "$hpcdash_venv"
+      if ! hpcdash_install; then
+        echo "hpcdash: the environment of the job could not be made in $hpcdash_mine on $HOSTNAME" >&2
+        exit 1
+      fi
+      ln -sT -- "$hpcdash_mine" "$hpcdash_venv" 2>/dev/null || rm -rf -- "$hpcdash_mine"
+    fi
+    hpcdash_unlock
+  elif hpcdash_now=$(stat -c '%i %y' -- "$hpcdash_lock" 2>/dev/null); then
+    hpcdash_refused=0
+    if [ "$hpcdash_now" != "$hpcdash_last" ]; then
+      hpcdash_last=$hpcdash_now
+      hpcdash_still=0
+    elif [ "$((hpcdash_still += 1))" -ge 180 ]; then
+      echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is taken away" >&2
+      rm -rf -- "$hpcdash_lock"
+      hpcdash_still=0
+    fi
+    sleep 1
+  elif [ "$((hpcdash_refused += 1))" -gt 5 ]; then
+    echo "hpcdash: $hpcdash_lock cannot be made: is $hpcdash_root writable, and the quota not used up?" >&2
+    exit 1
+  fi
+done
+PY_EXEC="$(readlink -- "$hpcdash_venv")/bin/python"
+export PY_EXEC
+
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+hosts=() slots=() all_slots=0
+while read -r count host; do
+  hosts+=("$host")
+  slots+=("$((count * 1))")
+  all_slots=$((all_slots + count * 1))
+done < <(sort "$PBS_NODEFILE" | uniq -c)
+
+# One command on each host. Nothing of this environment goes along: each variable is written out.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*}
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 20000))
+  for rank in "${!hosts[@]}"; do
+    pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
+      "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
+      "PBS_JOBID=$PBS_JOBID" ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"} \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      "PYTHONPATH=$PYTHONPATH" \
+      "PY_EXEC=$PY_EXEC" \
+      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
+      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
+      bash -c "$command" &
+    running+=("$!")
+  done
+}
+
+# Every process of the command on every host, found by the variable that it was started with.
+signal_nodes() {
+  local host senders=()
+  for host in "${hosts[@]}"; do
+    pbs_tmrsh "$host" bash -c '
+      grep -lszFx "HPCDASH_COMMAND_OF=$1" /proc/[0-9]*/environ | cut -d/ -f3 |
+        while read -r pid; do kill -s "$0" "$pid" 2>/dev/null; done' "$1" "$PBS_JOBID@$host" &
+    senders+=("$!")
+  done
+  wait "${senders[@]}"
+}
+
+# A look each second: `wait -n` is not in every bash, and misses those that ended before it.
+wait_nodes() {
+  local pid left
+  status=0
+  while [ "${#running[@]}" -gt 0 ]; do
+    left=()
+    for pid in "${running[@]}"; do
+      if kill -0 "$pid" 2>/dev/null; then
+        left+=("$pid")
+        continue
+      fi
+      while :; do
+        interrupted=
+        status=0
+        wait "$pid" || status=$?
+        [ -n "$interrupted" ] || break
+      done
+      if [ "$status" -ne 0 ]; then
+        echo "a command on a host ended with $status: all are ended" >&2
+        end_nodes "$status" 30
+      fi
+    done
+    running=(${left[@]+"${left[@]}"})
+    [ "${#running[@]}" -eq 0 ] || sleep 1
+  done
+}
+
+# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
+end_nodes() {
+  trap '' TERM
+  signal_nodes TERM
+  local pid left seconds=0
+  while :; do
+    left=
+    for pid in "${running[@]}"; do
+      kill -0 "$pid" 2>/dev/null && left=1
+    done
+    [ -n "$left" ] || exit "$1"
+    [ "$seconds" != "${2:-}" ] || break
+    seconds=$((seconds + 1))
+    sleep 1
+  done
+  signal_nodes KILL
+  exit "$1"
+}
+trap 'end_nodes 143' TERM
+
+interrupted=
+start_nodes
+wait_nodes
+exit "$status"
