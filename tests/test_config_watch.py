@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
 import pytest
 
 from hpcdash.config import ConfigProblems, default_config_text, settings_from_text
-from hpcdash.errors import ConfigError
 from hpcdash.watch.configured import WatchSettings
 from hpcdash.watch.findings import Severity
-from hpcdash.watch.secrets import notifiers_of
+from hpcdash.watch.secrets import notifiers_of, unready
 from hpcdash.watch.settings import QuietHours
 
 FILE = Path("/home/ada/config.toml")
@@ -150,11 +150,13 @@ def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
 ) -> None:
     monkeypatch.setenv("PW", SECRET)
     found = watch(f'[[watch.mail]]\nrecipients = ["a@b.org"]\nsender = "c@d.org"\n{line}')
-    with pytest.raises(ConfigError) as raised:
-        notifiers_of(found.notices, "config.toml")
-    assert words in str(raised.value)
-    assert raised.value.key.startswith("watch.mail[0]")
-    assert SECRET not in str(raised.value)
+    found = replace(found, notices=(*found.notices, *watch('[[watch.command]]\nargv = ["/bin/true"]').notices))
+    notifiers, _ = notifiers_of(found.notices, "config.toml")
+    (one,) = unready(notifiers)
+    assert (notifiers[0], notifiers[1].name) == (one, "command /bin/true")
+    assert words in str(one.error)
+    assert one.error.key.startswith("watch.mail[0]")
+    assert SECRET not in str(one.error)
 
 
 def test_the_example_opened_is_good_and_states_the_defaults() -> None:

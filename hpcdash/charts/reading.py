@@ -108,7 +108,8 @@ class RunReader:
         elif finding.kind in ("nan", "inf"):
             y = nan
         words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
-        return Mark(x, y if isfinite(y) else nan, plain if self._is_ascii else sign, style, words, finding.kind)
+        sign = plain if self._is_ascii else sign
+        return Mark(x, y if isfinite(y) else nan, sign, style, words, finding.kind, lasts=finding.step_to is None)
 
     def _meaning(self, run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
         name = main_metric(run.names)

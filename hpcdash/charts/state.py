@@ -77,7 +77,7 @@ class ChartState:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot. `kind` is that of
-    the finding."""
+    the finding, which `lasts` while it has no end."""
 
     x: float
     y: float
@@ -85,6 +85,7 @@ class Mark:
     style: str
     words: str
     kind: str = ""
+    lasts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

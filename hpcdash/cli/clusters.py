@@ -15,8 +15,8 @@ from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
-from hpcdash.domain.text import visible
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.domain.text import counted, visible
+from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 
@@ -141,12 +141,24 @@ async def _look_at(cluster: ClusterSettings) -> tuple[str, str]:
 
 
 def run_config_check(common: CommonOptions) -> None:
-    """Read the configuration; errors name file, line and key."""
+    """Read the configuration and the secrets of those who are told; errors name file, line and key."""
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     remapped(settings.keys, str(settings.file or ""))
     if settings.file is None:
         path, _ = config_path(common.config)
         print(f"there is no {path}; everything is by default (`hpcdash config example` shows what it may hold)")
-    else:
-        count = len(settings.clusters)
-        print(f"{settings.file}: good, {count} cluster{'' if count == 1 else 's'}")
+        return
+    from hpcdash.watch.secrets import notifiers_of, unready
+
+    clusters = counted(len(settings.clusters), "cluster")
+    notifiers, warnings = notifiers_of(settings.watch.notices, str(settings.file))
+    for words in warnings:
+        print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    mute = unready(notifiers)
+    if not mute:
+        print(f"{settings.file}: good, {clusters}")
+        return
+    print(f"{settings.file}: {clusters}, but of those who are told {len(mute)} cannot be")
+    for one in mute:
+        print(f"hpcdash: {visible(f'{one.error.message}. {one.error.next_step}')}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)

@@ -11,6 +11,7 @@ from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.build import queue_folder, queue_program, state_root
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.watch import nobody_told
 from hpcdash.config import config_path, load_settings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
@@ -19,6 +20,8 @@ from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.launch.cron import CronJob, cron_script, label_of, watch_script
 from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
 from hpcdash.ui.session import ClusterSession
+from hpcdash.watch.configured import WatchSettings
+from hpcdash.watch.secrets import variables_of
 
 WATCH_SCRIPT = "hpcdash-watch"
 
@@ -104,6 +107,9 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
         return await remove(store, session.actions, job, stand)
     said: tuple[str, ...] = ()
     text = await _watch_text(common, session) if asked.watches else ""
+    if text and session.store.transport.name == "local":
+        for words in _untold(load_settings(common.config).watch):
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
     if stand is None or not stand.rows:
         print(f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}", file=sys.stderr)
     if text:
@@ -156,6 +162,17 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
         if os.environ.get(name):
             variables[name] = os.environ[name]
     return watch_script((*words, "watch", "--once"), variables)
+
+
+def _untold(watch: WatchSettings) -> list[str]:
+    """Whom the watchdogs of the job may not be able to tell, in words."""
+    if words := nobody_told(watch, rings=False):
+        return [words]
+    return [
+        f"{key}: {variable} must be in the environment the job starts with, which a login shell's may not be; "
+        f"{key.removesuffix('_env')}_file is read anywhere"
+        for key, variable in variables_of(watch.notices)
+    ]
 
 
 def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tuple[str, ...]:

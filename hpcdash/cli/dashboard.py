@@ -15,7 +15,7 @@ import platformdirs
 from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool, state_root, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.outside import run_outside
-from hpcdash.config import Settings, load_settings
+from hpcdash.config import Settings, config_path, load_settings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
 from hpcdash.stores.snapshots import Kind
@@ -32,7 +32,9 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root() / "watch")
+        watched(
+            build_session(cluster, pool, zone=zone), settings.watch, state_root() / "watch", _WatchFile(common.config)
+        )
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
@@ -42,12 +44,45 @@ def run_dashboard(common: CommonOptions) -> None:
     run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
 
 
-def watched(session: ClusterSession, watch: WatchSettings, folder: Path) -> ClusterSession:
-    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody but this screen."""
+class _WatchFile:
+    """[watch] of the configuration, read again whenever its file is another one; called, it gives None till then."""
+
+    def __init__(self, named: Path | None) -> None:
+        self.path, _ = config_path(named)
+        self._named = named
+        self._stamp = self._stamped()
+
+    def __call__(self) -> WatchSettings | None:
+        """Raises HpcdashError where it cannot be read: once."""
+        stamp = self._stamped()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        return load_settings(self._named).watch
+
+    def _stamped(self) -> tuple[int, ...]:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def watched(
+    session: ClusterSession, watch: WatchSettings, folder: Path, file: _WatchFile | None = None
+) -> ClusterSession:
+    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody but this screen.
+
+    What is written into `file` counts at once.
+    """
     from hpcdash.stores.watch_board import WatchBoard
     from hpcdash.stores.watch_state import WatchFiles
 
-    return replace(session, watching=WatchBoard(session.store, watch, WatchFiles(folder, session.name)))
+    files = WatchFiles(folder, session.name)
+    if file is None:
+        return replace(session, watching=WatchBoard(session.store, watch, files))
+    board = WatchBoard(session.store, watch, files, config_file=str(file.path), reread=file)
+    return replace(session, watching=board)
 
 
 def _tour_marker() -> Path:

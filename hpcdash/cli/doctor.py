@@ -20,7 +20,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
-from hpcdash.config import load_settings
+from hpcdash.config import Settings, load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
@@ -73,6 +73,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         Check("configuration", True, str(settings.file) if settings.file else "none; everything is by default"),
         _terminal_check(),
         _cache_check(),
+        *_alerts_checks(settings),
     ]
 
     async def look() -> bool:
@@ -125,6 +126,17 @@ def _cache_check() -> Check:
         step = "Free space there, or set HPCDASH_CACHE to another folder. It works without, but starts empty."
         return Check("cache", False, f"{folder}: {error.strerror}", step)
     return Check("cache", True, str(folder))
+
+
+def _alerts_checks(settings: Settings) -> list[Check]:
+    """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch] names no one."""
+    from hpcdash.watch.secrets import notifiers_of, unready
+
+    notifiers, _ = notifiers_of(settings.watch.notices, str(settings.file or ""))
+    mute = unready(notifiers)
+    if not mute:
+        return [Check("alerts", True, f"told by {', '.join(one.name for one in notifiers)}")] if notifiers else []
+    return [Check("alerts", False, one.error.message, one.error.next_step) for one in mute]
 
 
 def _failed(name: str, error: HpcdashError) -> Check:

@@ -17,7 +17,7 @@ from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, HpcdashError, UsageError
 from hpcdash.stores.watch_round import RoundReport, watch_round
 from hpcdash.stores.watch_state import WatchFiles
 from hpcdash.ui.session import ClusterSession
@@ -28,7 +28,7 @@ from hpcdash.watch.notifiers.base import Notifier
 from hpcdash.watch.notifiers.delivery import deliver
 from hpcdash.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.watch.pulse import pulse_line
-from hpcdash.watch.secrets import notifiers_of
+from hpcdash.watch.secrets import notifiers_of, unready
 
 _SHORTEST_ROUND_SECONDS = 1
 
@@ -39,8 +39,8 @@ def watch_folder() -> Path:
 
 
 def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
-    """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 1 where a
-    round could not be done, or not be kept for the next."""
+    """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 2 where one
+    of those who are told cannot be, else with 1 where a round could not be done, or not be kept for the next."""
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:
@@ -51,6 +51,12 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
     notifiers, warnings = notifiers_of(watch.notices, str(settings.file or ""))
     for words in warnings:
         _complain(words)
+    for one in unready(notifiers):
+        _complain(
+            f"{one.error.message}. {one.error.next_step} Until then {one.name} is told nothing, the rest goes on."
+        )
+    if watch.is_configured and not trial and (words := nobody_told(watch, rings=not once and sys.stdout.isatty())):
+        _complain(words)
     if watch.terminal is not None and sys.stdout.isatty() and not once:
         notifiers.append(TerminalNotifier(watch.terminal))
     if trial:
@@ -59,8 +65,21 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
     pool = connection_pool(TerminalPrompter())
     sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
     rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
-    if status := asyncio.run(rounds.run(once=once)):
+    status = asyncio.run(rounds.run(once=once))
+    if status := max(status, EXIT_USAGE if unready(notifiers) else 0):
         sys.exit(status)
+
+
+def nobody_told(watch: WatchSettings, *, rings: bool) -> str:
+    """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that [watch.terminal] rings.
+
+    A channel that cannot be used is none of nobody's.
+    """
+    if watch.notices or (watch.terminal is not None and rings):
+        return ""
+    ways = "[[watch.mail]], [[watch.webhook]], [[watch.command]] or [[watch.apprise]]"
+    who = "[watch.terminal] rings in the foreground and in the dashboard alone" if watch.terminal is not None else ""
+    return f"nobody is told what is wrong{f': {who}' if who else ''}. Name someone: {ways}; hpcdash config example"
 
 
 def _every(text: str) -> float:

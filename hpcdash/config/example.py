@@ -108,7 +108,7 @@ _EXAMPLE = """\
 # From one round to the next, and the file of this machine that PULSE lines are appended to (stdout when left out).
 #every_seconds = "10m"
 #pulse_file = "~/main_log.txt"
-# A cluster that did not answer for so many rounds is an alert.
+# A cluster that did not answer, or a log or disk that could not be looked at, for so many rounds is an alert.
 #unreachable_rounds = 3
 # One's own jobs that will never start.
 #never_starts = true

@@ -71,7 +71,7 @@ class Asking:
             title = self._cluster.backend.title
             raise CommandTimedOut(
                 f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
-                f"{title}'s server may hang or be busy; jobs run on without it. It is asked again.",
+                f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on without it.",
                 argv=query.command,
                 words=error.words,
             ) from error

@@ -6,6 +6,7 @@ Knows no screen, tells nobody and asks nothing unless it is told to look.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,25 @@ if TYPE_CHECKING:
 class WatchBoard:
     """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for what is snoozed."""
 
-    def __init__(self, store: ClusterStore, settings: WatchSettings, files: WatchFiles) -> None:
+    def __init__(
+        self,
+        store: ClusterStore,
+        settings: WatchSettings,
+        files: WatchFiles,
+        *,
+        config_file: str = "",
+        reread: Callable[[], WatchSettings | None] = lambda: None,
+    ) -> None:
+        """`config_file` is where [watch] is, or would be, written. `reread` gives it once it has changed, else None;
+        raises HpcdashError where it cannot be read; `unread` then says so."""
         self.settings = settings
         self.alerts = Alerts()
         self.problems: tuple[str, ...] = ()
+        self.config_file = config_file
+        self._reread = reread
+        self.unread = ""
+        # Whether there are rules that were never looked at.
+        self.wants_look = False
         self._store = store
         self._files = files
         self._watching: Watching | None = None
@@ -55,6 +71,21 @@ class WatchBoard:
         until = max(named)
         return until if until > self._store.clock.now() else None
 
+    async def read_again(self) -> None:
+        """Take in what is to be watched where that was written anew; where it cannot be read all stays as it was."""
+        async with self._step:
+            try:
+                settings = await asyncio.to_thread(self._reread)
+            except HpcdashError as error:
+                words = " ".join(error.message.split())
+                self.unread = f"what is watched is as it was: the configuration cannot be read: {words}"
+                return
+            if settings is None:
+                return
+            self.unread, self.settings, self.wants_look = "", settings, True
+            if self._watching is not None:
+                self._watching.take_settings(settings)
+
     async def judge(self) -> tuple[AlertEvent, ...]:
         """What is new by what is known now; asks nothing."""
         async with self._step:
@@ -63,6 +94,7 @@ class WatchBoard:
     async def look(self) -> tuple[AlertEvent, ...]:
         """What is new by all that the rules need: asks the cluster."""
         async with self._step:
+            self.wants_look = False
             return self._stepped(await self._watchdogs().look())
 
     def toggle_snooze(self, key: str) -> float | None:
@@ -94,7 +126,7 @@ class WatchBoard:
         return self._watching
 
     def _stepped(self, look: Look) -> tuple[AlertEvent, ...]:
-        self.problems = tuple(look.problems)
+        self.problems = (*((self.unread,) if self.unread else ()), *look.problems)
         ending_of = self._watchdogs().ending_of
         # Who looks at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())

@@ -17,7 +17,18 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.watch_judge import UNREACHABLE, Judge
 from hpcdash.watch.alerts import Ending
 from hpcdash.watch.findings import Finding, job_words, shown
-from hpcdash.watch.rules import deadlines, failures, hanging, losses, nodes, running, storage, successors, waiting
+from hpcdash.watch.rules import (
+    deadlines,
+    failures,
+    hanging,
+    losses,
+    nodes,
+    running,
+    storage,
+    successors,
+    unseen,
+    waiting,
+)
 from hpcdash.watch.rules.rows import rows_where
 from hpcdash.watch.settings import RunningWatch
 
@@ -49,6 +60,7 @@ class Endings(Judge):
             deadlines.GRACE: self._of_saves,
             waiting.RULE: self._of_waiting,
             successors.RULE: self._of_train,
+            unseen.RULE: self._of_place,
         }
         if finding.rule in endings:
             return endings[finding.rule](finding, jobs) if jobs is not None else Ending()
@@ -151,6 +163,13 @@ class Endings(Judge):
             return UNWATCHED
         what = "inodes" if finding.aspect == storage.INODES else "room"
         return Ending(f"{shown(finding.subject)}: there {'are' if what == 'inodes' else 'is'} enough {what} again")
+
+    def _of_place(self, finding: Finding, jobs: pa.Table) -> Ending:
+        place, watched = finding.subject, self._watched_places(jobs)
+        if place == self.store.title:
+            return Ending("logs and disks can be looked at again") if watched else UNWATCHED
+        is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
+        return Ending(f"{shown(place)} can be looked at again") if is_watched else UNWATCHED
 
     def _of_nodes(self, finding: Finding) -> Ending:
         rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)

@@ -29,7 +29,18 @@ from hpcdash.watch.configured import (
 )
 from hpcdash.watch.findings import ANY_ASPECT, Finding, finding_key
 from hpcdash.watch.pulse import pulse_words
-from hpcdash.watch.rules import deadlines, failures, hanging, losses, nodes, running, storage, successors, waiting
+from hpcdash.watch.rules import (
+    deadlines,
+    failures,
+    hanging,
+    losses,
+    nodes,
+    running,
+    storage,
+    successors,
+    unseen,
+    waiting,
+)
 from hpcdash.watch.rules.rows import rows_where
 from hpcdash.watch.settings import HangingWatch, RunningWatch
 from hpcdash.watch.usage import Usage
@@ -42,7 +53,7 @@ ALL_RULES = tuple(
     finding_key(rule)
     for rule in (
         *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
-        *(deadlines.END, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE),
+        *(deadlines.END, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
     )
 )
 
@@ -74,6 +85,11 @@ class Judge:
         # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
+
+    def take_settings(self, settings: WatchSettings) -> None:
+        """Judge by other settings from now on; what they need besides is for the next look to learn."""
+        self.settings = settings
+        self._facts = None
 
     # -- which rules are for this cluster
 
@@ -142,6 +158,24 @@ class Judge:
                 found.setdefault(str(row["id"]), rule)
         return [(rule, job_id) for job_id, rule in found.items()]
 
+    def _watched_places(self, jobs: pa.Table) -> set[str]:
+        """The paths and patterns of the login node that rules look at; none of a node's own disk."""
+        of_jobs: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
+        of_jobs += [(job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items()]
+        logs = {
+            path
+            for job_id, rule in of_jobs
+            if rule.log or job_id not in self.state.hosts
+            for path in self._paths(job_id, rule)
+        }
+        saves = {
+            place.replace("{id}", job_id)
+            for rule, job_id in self._saving(jobs)
+            for place in (rule.saved, rule.checkpoints)
+            if place
+        }
+        return logs | saves | {rule.watch.path for rule in self._here(self.settings.storage)}
+
     # -- judging
 
     @property
@@ -168,6 +202,11 @@ class Judge:
         self._judge_disks(look)
         self._judge_nodes(look)
         self._judge_history(look)
+        look.findings += [
+            unseen.cannot_look(place or self.store.title, why, rounds)
+            for place, (why, rounds) in self.state.blind.items()
+            if rounds >= self.settings.unreachable_rounds
+        ]
         return look
 
     def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:

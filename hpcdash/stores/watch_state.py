@@ -61,7 +61,8 @@ class WatchState(msgspec.Struct):
 
     hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot be looked at, by its
     id. tails: what was read of the logs of trainings, by path. located_at, log_looks, tail_looks: when finding a job's
-    logs was last tried, by its id, and looking at a log, and reading one, by its path.
+    logs was last tried, by its id, and looking at a log, and reading one, by its path. blind: why a place could not be
+    looked at, and in how many rounds in a row.
     """
 
     schema: int = SCHEMA
@@ -76,6 +77,7 @@ class WatchState(msgspec.Struct):
     log_looks: dict[str, float] = {}
     tail_looks: dict[str, float] = {}
     tails: dict[str, LogTail] = {}
+    blind: dict[str, tuple[str, int]] = {}
     disks: dict[str, DiskState] = {}
     qos: dict[str, QosState] = {}
     queues: dict[str, QosState] = {}

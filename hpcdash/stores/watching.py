@@ -6,7 +6,7 @@ Knows no one who is told and no screen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,7 +33,9 @@ from hpcdash.stores.watch_judge import ALL_RULES, UNREACHABLE, Look
 from hpcdash.stores.watch_state import DiskState, LogState, add_sample
 from hpcdash.watch.configured import HangingRule, LossesRule
 from hpcdash.watch.findings import Finding, Severity, finding_key
+from hpcdash.watch.rules import unseen
 from hpcdash.watch.rules.hanging import LogGrowth
+from hpcdash.watch.rules.unseen import lies_in
 from hpcdash.watch.tails import LogTail
 
 # Each costs two commands or three; the others' turn comes the next round.
@@ -200,10 +202,12 @@ class Watching(Endings):
         self._forget(jobs)
         self._asked = self._to_ask(jobs, now, look)
         self._facts, self._facts_at = Facts(), now
+        failure: HpcdashError | None = None
         if self._asked:
             try:
                 self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
             except HpcdashError as error:
+                failure = error
                 look.problems.append(f"logs and disks could not be looked at: {error.message}")
         look.problems += [_silent_words(place) for place in self._facts.silent]
         await self._ask_nodes(jobs, now, look)
@@ -211,6 +215,7 @@ class Watching(Endings):
         if self._facts.tails:
             self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
         self._remember(jobs, self._facts, now)
+        self._note_blind(jobs, self._facts, failure)
 
     def _forget(self, jobs: pa.Table) -> None:
         """What was known of logs that are watched no more."""
@@ -250,7 +255,7 @@ class Watching(Endings):
                 state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
             return Facts()
         look.problems += [f"{host}: {_silent_words(place)}" for place in facts.silent]
-        asked = {path for path in (*files, *(tail.path for tail in tails)) if not _lies_in(path, facts.silent)}
+        asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
         for job_id in of_host:
             state.unseen.pop(job_id, None)
@@ -261,6 +266,34 @@ class Watching(Endings):
                 state.logs_of.pop(job_id, None)
                 state.unseen[job_id] = f"its log is not on {host}, where it is to be until it ends"
         return facts
+
+    def _note_blind(self, jobs: pa.Table, facts: Facts, failure: HpcdashError | None) -> None:
+        """Count the rounds in which a place could not be looked at; those of another turn, or of none, stay as is."""
+        state, asked = self.state, self._asked
+        if failure is not None:
+            found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
+            state.blind = unseen.unseen_after(state.blind, found, state.blind)
+            return
+        found = dict.fromkeys(facts.silent, unseen.SILENT)
+        for rule in self._here(self.settings.storage):
+            path = rule.watch.path
+            if self._usage(rule, facts.disks.get(path), state.disks.get(path)) is None:
+                found.setdefault(path, unseen.UNTOLD)
+        for path in (tail.path for tail in asked.tails if tail.path not in facts.tails):
+            found.setdefault(path, unseen.ABSENT)
+        # What lies in a place that does not answer is not told apart from it.
+        found = {path: why for path, why in found.items() if path in facts.silent or not lies_in(path, facts.silent)}
+        looked_at = {*asked.files, *asked.newest, *asked.checkpoints, *(tail.path for tail in asked.tails)}
+        looked_at |= {disk.path for disk in asked.disks}
+        others = self._watched_places(jobs) - looked_at
+        waiting = [
+            place
+            for place in state.blind
+            if place
+            and any(lies_in(path, (place,)) for path in others)
+            and not any(lies_in(path, (place,)) for path in looked_at)
+        ]
+        state.blind = unseen.unseen_after(state.blind, found, waiting)
 
     def _read_on(self, facts: Facts, now: float) -> dict[str, LogTail]:
         from hpcdash.watch.training import read_on
@@ -295,10 +328,6 @@ class Watching(Endings):
                 add_sample(state.disks[path].byte_samples, now, usage.bytes_used)
             if usage is not None and usage.inodes_used is not None:
                 add_sample(state.disks[path].inode_samples, now, usage.inodes_used)
-
-
-def _lies_in(path: str, places: Collection[str]) -> bool:
-    return any(f"{path}/".startswith(f"{place}/") for place in places)
 
 
 def _silent_words(place: str) -> str:

@@ -12,6 +12,8 @@ TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "j
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "train", "chart"}
+# What is wrong with a job leads to it; nothing is done to it from there.
+LEADS_TO_A_JOB = OF_A_JOB | {"alerts"}
 # What ended cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
@@ -56,20 +58,26 @@ ACTIONS: tuple[Action, ...] = (
         "detail",
         "d",
         "everything the scheduler says of it",
-        JOB_TABLES | {"job"},
+        JOB_TABLES | {"job", "alerts"},
         Capability.DETAIL,
         shown=4,
         short="details",
     ),
     Action("mark", "space", "mark", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
-    Action("log", "l", "log: stdout", OF_A_JOB, Capability.LOGS, shown=3, short="log"),
-    Action("error_log", "e", "log: stderr", OF_A_JOB, Capability.LOGS),
+    Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
+    Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.LOGS),
     # Views show it in the key line for a job that may have written something.
-    Action("chart", "g", "chart of the metrics in the log", OF_A_JOB - CHART, Capability.LOGS, short="chart"),
-    Action("script", "b", "batch script", OF_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
+    Action("chart", "g", "chart of the metrics in the log", LEADS_TO_A_JOB - CHART, Capability.LOGS, short="chart"),
+    Action("script", "b", "batch script", LEADS_TO_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
-    Action("train", "c", "the train a job is in: those before and after it", JOB_TABLES | {"job"}, Capability.JOBS),
+    Action(
+        "train",
+        "c",
+        "the train a job is in: those before and after it",
+        JOB_TABLES | {"job", "alerts"},
+        Capability.JOBS,
+    ),
     Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=3, short="cancel"),
     Action(
         "hold", "h", "hold, or release what is held", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7, short="hold"
@@ -154,6 +162,14 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("mark_failed", "f", "mark the failed", frozenset({"triage"}), shown=1, short="mark failed"),
     Action("snooze", "z", "silence an alert for a while, or no more", frozenset({"alerts"}), shown=3, short="silence"),
+    Action(
+        "whole_alert",
+        "w",
+        "the whole alert: what is wrong, what to do, its key",
+        frozenset({"alerts"}),
+        shown=2,
+        short="in full",
+    ),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
@@ -295,7 +311,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
     for action in actions:
         if action.views is None:
             everywhere.append(action)
-        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= OF_A_JOB:
+        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB:
             of_a_job.append(action)
         else:
             own.append(action)

@@ -74,6 +74,20 @@ def plan_round(
     return plan
 
 
+def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
+    """With what was for a channel by an earlier name for it by that of now."""
+    if not names:
+        return alerts
+    states = {
+        key: state
+        if state.told_to is None
+        else replace(state, told_to=tuple(names.get(channel, channel) for channel in state.told_to))
+        for key, state in alerts.states.items()
+    }
+    owed = tuple(replace(one, channel=names.get(one.channel, one.channel)) for one in alerts.owed)
+    return replace(alerts, states=states, owed=owed)
+
+
 def owed_after(plan: Plan, reached: Collection[str]) -> tuple[Owed, ...]:
     """What is owed once the channels that were `reached` have taken what they were sent."""
     taken = {one.key for channel in reached for one in plan.sends[channel]}

@@ -19,6 +19,7 @@ from hpcdash.watch.owed import (
     new_of,
     owed_after,
     plan_round,
+    renamed,
     told_to_after,
 )
 from hpcdash.watch.settings import AlertSettings
@@ -56,8 +57,11 @@ async def tell(
     """What a channel does not take is told to it alone by the next rounds; with `dry_run` nothing is sent and the state
     stays."""
     settings = settings or AlertSettings()
-    after, events = alerts.step(findings, now, settings, unknown, ending_of)
     ways = dict(zip(channels_of(way.name for way in notifiers), notifiers, strict=True))
+    # One whose secret was missing had no name but its place in the configuration.
+    earlier = {getattr(way, "unready_name", ""): channel for channel, way in ways.items()}
+    alerts = renamed(alerts, {name: channel for name, channel in earlier.items() if name and name not in ways})
+    after, events = alerts.step(findings, now, settings, unknown, ending_of)
     plan = plan_round(after, events, tuple(ways), now, settings)
     # Who did not take something the last time is not waited for: another round comes.
     deaf = {owed.channel for owed in alerts.owed}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.watch.configured import Notice, Secret
-from hpcdash.watch.notifiers.base import Notifier
+from hpcdash.watch.message import Message
+from hpcdash.watch.notifiers.base import Notifier, NotifyFailed
 from hpcdash.watch.notifiers.delivery import notifier_for
 from hpcdash.watch.settings import AppriseSettings, MailSettings, NotifierSettings, WebhookSettings
 
@@ -17,19 +19,76 @@ _MOST_BYTES = 65536
 _OTHERS = 0o077
 
 
+class UnreadyNotifier:
+    """Stands for one whose secret is not there, or whose settings cannot work; each message is one more try."""
+
+    def __init__(self, name: str, error: ConfigError, remake: Callable[[], Notifier]) -> None:
+        self.name = name
+        self.error = error
+        self._remake = remake
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be sent, in one line."""
+        return f"{self.name}: {self.error.message}"
+
+    async def send(self, message: Message) -> None:
+        """Raises NotifyFailed where it is as it was."""
+        try:
+            notifier = self._remake()
+        except ConfigError as error:
+            raise NotifyFailed(f"{self.name}: {error.message}.", error.next_step, is_lasting=True) from None
+        await notifier.send(message)
+
+
 def notifiers_of(notices: Iterable[Notice], file: str) -> tuple[list[Notifier], list[str]]:
     """(those who tell, what a person should know of their secrets); `file` is the configuration's name.
 
-    Raises ConfigError, with the key, for a secret that is not there and for settings that cannot work.
+    One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go on.
     """
     found: list[Notifier] = []
     warnings: list[str] = []
     for notice in notices:
+        remake = partial(_notifier, notice, file, warnings)
         try:
-            found.append(notifier_for(_filled(notice, file, warnings)))
-        except UsageError as error:
-            raise ConfigError(error.message, error.next_step, file=file, key=notice.key) from None
+            found.append(remake())
+        except ConfigError as error:
+            found.append(UnreadyNotifier(_unready_name(notice), error, remake))
     return found, warnings
+
+
+def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
+    """Those that cannot tell as things are."""
+    return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
+
+
+def variables_of(notices: Iterable[Notice]) -> list[tuple[str, str]]:
+    """(key, environment variable) of each secret that is in one."""
+    return [
+        (f"{notice.key}.{name}_env", secret.variable)
+        for notice in notices
+        for name, secret in notice.secrets.items()
+        if secret.variable
+    ]
+
+
+def _notifier(notice: Notice, file: str, warnings: list[str]) -> Notifier:
+    """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot work."""
+    try:
+        return notifier_for(_filled(notice, file, warnings))
+    except UsageError as error:
+        raise ConfigError(error.message, error.next_step, file=file, key=notice.key) from None
+
+
+def _unready_name(notice: Notice) -> str:
+    settings = notice.settings
+    if isinstance(settings, WebhookSettings | AppriseSettings):
+        return replace(settings, key=notice.key).unready_name
+    try:
+        # Without its secret it is called the same.
+        return notifier_for(settings).name
+    except UsageError:
+        return notice.key
 
 
 def _filled(notice: Notice, file: str, warnings: list[str]) -> NotifierSettings:
@@ -40,9 +99,9 @@ def _filled(notice: Notice, file: str, warnings: list[str]) -> NotifierSettings:
             return replace(settings, password=lines["password"][0])
         case WebhookSettings():
             headers = {name.removeprefix("headers."): found[0] for name, found in lines.items() if name != "url"}
-            return replace(settings, url=lines["url"][0], headers=headers)
+            return replace(settings, url=lines["url"][0], headers=headers, key=notice.key)
         case AppriseSettings():
-            return replace(settings, urls=tuple(lines["urls"]))
+            return replace(settings, urls=tuple(lines["urls"]), key=notice.key)
         case _:
             return settings
 

@@ -152,7 +152,7 @@ class MailSettings:
 class WebhookSettings:
     """A POST of JSON. `form`: json (all there is) or slack (a text: Slack, Mattermost, Rocket.Chat).
 
-    The URL and the headers may hold secrets and are never shown.
+    The URL and the headers may hold secrets and are never shown. key: its place in the configuration.
     """
 
     url: str = field(repr=False)
@@ -160,6 +160,12 @@ class WebhookSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     ca_file: str = ""
     timeout_seconds: float = 20.0
+    key: str = ""
+
+    @property
+    def unready_name(self) -> str:
+        """Of the channel while its URL is not known."""
+        return f"{self.form} webhook ({self.key})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +186,16 @@ class TerminalSettings:
 
 @dataclass(frozen=True, slots=True)
 class AppriseSettings:
-    """Addresses of apprise's, for all it knows; they hold secrets and are never shown."""
+    """Addresses of apprise's, for all it knows; they hold secrets and are never shown. key: as a webhook's."""
 
     urls: tuple[str, ...] = field(repr=False)
     limit_seconds: float = 60.0
+    key: str = ""
+
+    @property
+    def unready_name(self) -> str:
+        """Of the channel while its addresses are not known."""
+        return f"apprise ({self.key})"
 
 
 NotifierSettings = MailSettings | WebhookSettings | CommandSettings | TerminalSettings | AppriseSettings

@@ -16,6 +16,7 @@ _TITLES = {
     "loss": "its loss is not as it should be",
     "ends-late": "it needs more than its time",
     "unreachable": "the cluster does not answer",
+    "cannot-look": "it cannot be looked at",
 }
 _OF_ASPECTS = {
     ("is-running", "held"): "it is held",
@@ -27,6 +28,17 @@ _OF_ASPECTS = {
     ("loss", "plateau"): "its loss stands still",
     ("loss", "stall"): "it logs no more samples",
 }
+
+
+# Whose subject is a job's id, or an array's.
+_OF_JOBS = frozenset(
+    ("is-hanging", "no-successor", "never-starts", "end-before-save", "grace-too-short", "loss", "ends-late")
+)
+
+
+def is_of_job(rule: str) -> bool:
+    """Whether the subject of what a rule finds is a job's id, or an array's."""
+    return rule in _OF_JOBS
 
 
 def title_of(rule: str, aspect: str = "") -> str:

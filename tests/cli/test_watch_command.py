@@ -164,11 +164,56 @@ def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -
     assert "nobody is told" in person("watch", "--trial").refused(2)
 
 
-def test_a_secret_that_is_not_there_is_named_before_anything_is_asked(person: Program) -> None:
-    configure(person, '[[watch.webhook]]\nurl_file = "/no/such/secret"')
-    said = person("watch", "--once").refused(2)
-    assert "watch.webhook.url_file" in said.replace("[0]", "")
-    assert "/no/such/secret: No such file or directory" in said
+def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_is_there(person: Program) -> None:
+    told = person.home / "told"
+    secret = person.home / "url"
+    configure(
+        person,
+        f"""
+        [[watch.running]]
+        name = "t"
+        [[watch.command]]
+        argv = ["/bin/sh", "-c", "cat >> {told}"]
+        [[watch.webhook]]
+        url_file = "{secret}"
+        """,
+    )
+    lacks = f"watch.webhook[0].url_file: {secret}: No such file or directory"
+    check = person("config", "check")
+    assert (check.status, "good" in check.text) == (2, False)
+    assert lacks in check.stderr
+    assert "FAIL  alerts" in person("doctor").text
+    dry = person("watch", "--once", "--dry-run")
+    assert (dry.status, "would be sent: command" in dry.text) == (2, True)
+    assert "cannot be sent: json webhook (watch.webhook[0])" in dry.stderr
+    run = person("watch", "--once")
+    assert run.status == 2, run
+    assert "PULSE: t is neither running nor pending" in run.text
+    assert "sent: command" in run.text
+    assert f"{lacks}" in run.stderr
+    assert "not sent: json webhook (watch.webhook[0])" in run.stderr
+    assert len(told.read_text().splitlines()) == 1
+
+    # An address nobody listens at is one it can be tried to be told at.
+    secret.write_text("http://127.0.0.1:1/hook")
+    secret.chmod(0o600)
+    assert person("config", "check").status == 0
+    run = person("watch", "--once")
+    assert run.status == 0, run
+    assert "again for json webhook at http://127.0.0.1:1: raised critical: no job t" in run.text
+
+
+def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:
+    configure(person, '[[watch.running]]\nname = "t"')
+    run = person("watch", "--once")
+    assert (run.status, "raised critical: no job t" in run.text) == (0, True)
+    assert "hpcdash: nobody is told what is wrong. Name someone: [[watch.mail]]" in run.stderr
+    configure(person, '[[watch.running]]\nname = "t"\n[watch.terminal]')
+    assert "[watch.terminal] rings in the foreground and in the dashboard alone" in person("watch", "--once").stderr
+    configure(person, '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl_env = "HOOK"')
+    installed = person("cron", "--install", "--watch", "--every", "1d")
+    assert installed.status == 0
+    assert "watch.webhook[0].url_env: HOOK must be in the environment the job starts with" in installed.stderr
 
 
 def test_in_the_foreground_it_goes_on_until_interrupted(person: Program) -> None:
@@ -209,21 +254,32 @@ def test_cron_is_printed_and_nothing_is_done(person: Program) -> None:
 def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(person: Program) -> None:
     configure(person, '[[watch.running]]\nname = "t"')
     folder = person.home / "hpcdash" / "cron"
-    run = person("cron", "--install", "--watch", "--every", "2s")
+    run = person("cron", "--install", "--watch", "--every", "1m")
     assert run.status == 0, run
-    assert "hpcdash-2s: job 1" in run.text
+    assert "hpcdash-1m: job 1" in run.text
+    assert "submits" in run.stderr
     state = Path(person.variables["HPCDASH_STATE"]) / "watch" / "local.json"
     until(lambda: state.exists() and b"no job t" in state.read_bytes(), "a round of the watchdogs", 40)
     status = person("cron", "--status").text
-    assert status.startswith("hpcdash-2s: installed, ")
-    assert f"{folder}/cron.2s: hpcdash-watch" in status
-    assert "no second one is submitted" in person("cron", "--install", "--every", "2s").text
-    assert "--yes does it without" in person("cron", "--remove", "--every", "2s").refused(2)
-    assert person("cron", "--status").text.startswith("hpcdash-2s: installed, ")
-    assert "/removed" in person("cron", "--remove", "--every", "2s", "--yes").text
+    assert status.startswith("hpcdash-1m: installed, ")
+    assert f"{folder}/cron.1m: hpcdash-watch" in status
+    again = person("cron", "--install", "--every", "1m")
+    assert "no second one is submitted" in again.text
+    assert "submits" not in again.stderr
+    assert "--yes does it without" in person("cron", "--remove", "--every", "1m").refused(2)
+    assert person("cron", "--status").text.startswith("hpcdash-1m: installed, ")
+    assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
     until(lambda: person("cron", "--status").text.startswith("nothing is installed"), "its end", 40)
-    assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-2s.sh"]
-    assert person("cron", "--remove", "--every", "2s", "--yes").text.startswith("hpcdash-2s is not installed in ")
+    assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
+    assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is not installed in ")
+
+
+def test_cron_comes_no_more_often_than_a_minute(person: Program) -> None:
+    for words in ((), ("--install", "--watch")):
+        assert "A minute is the shortest" in person("cron", *words, "--every", "1s").refused(2)
+    assert not (person.home / "hpcdash").exists()
+    # One that was installed before can be taken out.
+    assert person("cron", "--remove", "--every", "1s", "--yes").text.startswith("hpcdash-1s is not installed in ")
 
 
 def test_read_only_installs_nothing(person: Program) -> None:

@@ -87,6 +87,12 @@ def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds() -> None:
     assert (answer["saves"], answer["hours_lost"], answer["tb_per_day"]) == (720, 8, None)
 
 
+def test_a_training_that_is_over_before_its_first_save_is_warned_of() -> None:
+    ended = command("--days", "1", "--every", "3d", "--save", "40s")
+    assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["saves", "0"])
+    assert "--days 1 is over before the first save, --every 3d: nothing is saved" in ended.stderr
+
+
 def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2() -> None:
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
     assert ended.returncode == 2

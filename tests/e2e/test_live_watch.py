@@ -66,3 +66,11 @@ def test_a_job_that_hangs_over_there_is_told_once_and_that_it_goes_on_once(
         go.unlink(missing_ok=True)
         for path in slurm_lab.work_dir("alice").glob("silent-*.out"):
             path.unlink()
+
+
+def test_cron_with_the_watchdogs_where_hpcdash_is_not_installed_is_refused_and_submits_nothing(
+    over_ssh: Program,
+) -> None:
+    said = over_ssh("cron", "--install", "--watch", "--every", "1d").refused(2)
+    assert "there is no hpcdash on" in said
+    assert "submits" not in said

@@ -7,6 +7,8 @@ import re
 import time
 from pathlib import Path
 
+from hpcdash.cli.build import set_slots
+from hpcdash.config import EmbeddedSettings
 from tests.local.queue_lab import QueueLab, is_alive, until
 
 
@@ -138,6 +140,18 @@ def test_cpu_slots_bound_what_runs(queue: QueueLab) -> None:
     assert first.ended_at is not None
     assert second.started_at is not None
     assert second.started_at >= first.ended_at
+
+
+def test_slots_that_the_configuration_adds_are_given_at_once_to_what_waits(queue: QueueLab) -> None:
+    queue.set_slots(cpus=1, gpus=0)
+    holder = queue.submit("while [ ! -e go ]; do sleep 0.02; done")
+    queue.wait(holder, "running")
+    waits = queue.submit("true")
+    assert queue.rows("jobs", waits)[0]["reason"] == "Resources"
+    set_slots(queue.folder, EmbeddedSettings(cpus=2, gpus=0))
+    queue.ended(waits)
+    assert queue.rows("jobs", holder)[0]["state"] == "running"
+    (queue.work / "go").touch()
 
 
 def test_a_small_job_does_not_pass_a_large_one_that_waits(queue: QueueLab) -> None:

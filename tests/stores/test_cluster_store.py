@@ -446,6 +446,8 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
         await cluster.store.ask(asked)
     assert raised.value.argv == ("qstat", "-f")
     assert raised.value.words == "said on stderr"
+    # A one-shot asks no second time, and the queue may stand on a disk that hangs.
+    assert raised.value.next_step.endswith("or the disk it works on, may hang or be busy; jobs run on without it.")
 
 
 async def test_counts_that_are_joined_again_go_down_as_well(cluster: Cluster) -> None:

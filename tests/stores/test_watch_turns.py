@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -15,15 +17,17 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
 from hpcdash.config import settings_from_text
 from hpcdash.domain.schema import JOBS
-from hpcdash.errors import CommandError
+from hpcdash.errors import CommandError, RateLimited
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import SystemClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.stores.watch_facts import MOST_FILES, MOST_TAILS, Asked, Facts, FileLook
 from hpcdash.stores.watch_judge import FRESH_SECONDS, Look
+from hpcdash.stores.watch_state import WatchState
 from hpcdash.stores.watching import MOST_LOCATED, Watching
 from hpcdash.transport.local import LocalTransport
+from hpcdash.watch.findings import Severity
 from hpcdash.watch.tails import TailBytes
 
 NOW = 1_790_000_000.0
@@ -168,3 +172,36 @@ async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_l
     found = await look(watch)
     assert found.problems == ["/l did not answer in time: is its file system there? Nothing in it was looked at"]
     assert (found.findings, found.unknown) == ([], {"is-hanging//1", "is-hanging//2"})
+
+
+async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_until_it_can() -> None:
+    def answer(asked: Asked) -> Facts:
+        if failure:
+            raise failure[0]
+        return Facts(silent=tuple(dead))
+
+    dead = ["/l"]
+    failure: list[Exception] = []
+    watch = watching(Busy(2, answer), HANGING + 'log = "/l/{id}"\n[[watch.storage]]\npath = "/l/deep"')
+    assert [len((await look(watch)).findings) for _ in range(3)] == [0, 0, 1]
+    assert len(watch.judge().findings) == 1
+    watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
+    (found,) = (await look(watch)).findings
+    assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
+    assert found.words == "/l could not be looked at 4 times in a row: it does not answer"
+
+    # Where the command itself fails nothing is known of the place: it stays as it was.
+    failure.append(CommandError("it broke"))
+    assert [len((await look(watch)).findings) for _ in range(3)] == [1, 1, 2]
+    failure.clear()
+    dead.clear()
+    # The storage path is still told by no tool, and so far in one round only.
+    assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
+    assert watch.ending_of(found).words == "/l can be looked at again"
+    # Our own ceiling on commands says nothing of a place.
+    failure.append(RateLimited("too many"))
+    before = dict(watch.state.blind)
+    await look(watch)
+    assert watch.state.blind == before == {"/l/deep": ("untold", 1)}
+    watch.settings = replace(watch.settings, hanging=(), storage=())
+    assert not watch.ending_of(found).is_watched

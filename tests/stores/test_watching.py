@@ -242,6 +242,38 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue
         assert {state.finding.aspect for state in board.states} == {"", "spike loss@300"}
 
 
+async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [watch]
+        unreachable_rounds = 2
+        [[watch.losses]]
+        name = "train"
+        log = "{tmp_path}/{{id}}.log"
+        [[watch.storage]]
+        path = "{tmp_path}/scrach"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, TRAINING, "-J", "train")
+        report = await here.until(lambda report: report.told.events)
+        not_seen = "could not be looked at 2 times in a row"
+        if len(report.told.events) == 1:
+            # The first round came before the job began.
+            report = replace(
+                report, told=replace(report.told, events=report.told.events + (await here.round()).told.events)
+            )
+        assert sorted(event.words for event in report.told.events) == [
+            f"{tmp_path}/{job}.log {not_seen}: there is no such file, or it cannot be read",
+            f"{tmp_path}/scrach {not_seen}: no tool tells how full it is",
+        ]
+        (tmp_path / f"{job}.log").touch()
+        (tmp_path / "scrach").mkdir()
+        over = (await here.round()).told.events
+        assert sorted(event.words for event in over) == [
+            f"{tmp_path}/{job}.log can be looked at again",
+            f"{tmp_path}/scrach can be looked at again",
+        ]
+
+
 async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue: QueueLab, tmp_path: Path) -> None:
     async with watched(queue, '[[watch.running]]\nname = "train"', tmp_path) as here:
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,12 @@ from hpcdash.config import settings_from_text
 from hpcdash.stores.watch_board import WatchBoard
 from hpcdash.stores.watch_facts import FACTS_SCRIPT
 from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.views.alerts import AlertsView
 from hpcdash.ui.widgets.lines import StatusLine
+from hpcdash.watch.configured import WatchSettings
 from tests.ui.stage import AnsweringTransport, answering, press, replayed, screen_text, settled, until
 
 SIZE = (120, 34)
@@ -142,16 +144,77 @@ async def test_what_has_a_hostile_name_is_shown_and_harms_nothing(tmp_path: Path
         await until(pilot, lambda: "no job [bold]x[/b] [link=a]" in screen_text(app), "the alert")
 
 
-async def test_where_nothing_is_configured_it_says_how(tmp_path: Path) -> None:
-    session: Any = watched(replayed(), tmp_path, "")
-    app = HpcdashApp([session])
+async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwhile_counts(tmp_path: Path) -> None:
+    written: list[str] = []
+
+    def reread() -> WatchSettings | None:
+        return settings_from_text(written.pop(), tmp_path / "config.toml").watch if written else None
+
+    transport = AnsweringTransport()
+    session = answering(transport)
+    board = WatchBoard(
+        session.store, WatchSettings(), WatchFiles(tmp_path, "here"), config_file="/home/ada/c.toml", reread=reread
+    )
+    app = HpcdashApp([replace(session, watching=board)])
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        assert session.watching.alerts.states == {}
+        assert board.alerts.states == {}
         await press(pilot, "5")
+        await until(pilot, lambda: "nothing is watched but jobs of yours that never start" in screen_text(app), "words")
+        assert "write [watch] into /home/ada/c.toml; hpcdash config example shows it" in screen_text(app)
+        assert "nothing is wrong" not in screen_text(app)
+        await press(pilot, "1")
+        written.append('[[watch.running]]\nname = "x"\n[[watch.storage]]\npath = "/scratch"')
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: "1 alert" in status(app), "what was written to be watched")
+        assert not any(FACTS_SCRIPT in words for words in transport.asked)
+        await press(pilot, "5")
+        await until(pilot, lambda: "no job x" in screen_text(app), "the alert")
+        await until(pilot, lambda: any(FACTS_SCRIPT in words for words in transport.asked), "the disk to be looked at")
+        written.append("[watch")
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: "the configuration cannot be read" in screen_text(app), "what is wrong with it")
+        assert "no job x" in screen_text(app)
+
+
+async def test_an_alert_about_a_job_leads_to_the_job_its_log_script_and_chart(tmp_path: Path) -> None:
+    session = watched(replayed(), tmp_path, "[watch.nodes]\n[[watch.trains]]\n")
+    app = HpcdashApp([session])
+    async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
-        text = screen_text(app)
-        assert "hpcdash config example" in text or "will never start" in text
+        await press(pilot, "5")
+        await until(pilot, lambda: "is drained" in screen_text(app), "the nodes to be judged")
+        view, board = app.main.view, session.watching
+        assert isinstance(view, AlertsView)
+        assert board is not None
+        by_rule = {state.finding.rule: state.finding for state in board.states}
+        node, train = by_rule["drained-nodes"], by_rule["no-successor"]
+        assert view.rows.move_to(node.key)
+        await until(pilot, lambda: "l log" not in screen_text(app).splitlines()[-1], "no keys of a job")
+        await press(pilot, "l", "d")
+        assert app.main.view is view
+        await press(pilot, "enter")
+        assert node.key in screen_text(app)
+        await press(pilot, "escape")
+
+        assert view.rows.move_to(train.key)
+        await press(pilot, "w")
+        assert train.key in screen_text(app)
+        await press(pilot, "escape")
+        of_its_job = {
+            one.name
+            for words, group in help_groups(app.main.actions(), "alerts")
+            for one in group
+            if words == "the job"
+        }
+        assert of_its_job == {"detail", "log", "error_log", "chart", "script", "train"}
+        for key, name in (("enter", "job"), ("d", "job"), ("l", "log"), ("e", "log"), ("b", "script"), ("g", "chart")):
+            assert view.rows.move_to(train.key)
+            assert "g chart" in screen_text(app).splitlines()[-1]
+            await press(pilot, key)
+            assert (app.main.view_name, getattr(app.main.view, "job_id", "")) == (name, train.subject), key
+            await press(pilot, "q")
+            assert app.main.view is view
 
 
 async def test_a_recording_says_that_it_has_no_watchdogs() -> None:

@@ -69,10 +69,14 @@ async def press_still(pilot, *keys: str) -> None:  # type: ignore[no-untyped-def
     await until(pilot, lambda: chart_of(pilot).is_drawn, "drawn")
 
 
-async def test_without_a_finding_the_switch_is_no_key_of_the_line(tmp_path: Path) -> None:
-    put(tmp_path / "job.out", training_log(range(1, 301), lambda step: 5.0 - step / 100))
+@pytest.mark.parametrize("end", [2.0, float("nan")])
+async def test_without_a_finding_or_with_nan_the_save_switch_is_no_key_of_the_line(tmp_path: Path, end: float) -> None:
+    put(tmp_path / "job.out", training_log(range(1, 301), lambda step: 5.0 - step / 100 if step < 280 else end))
     async with chart_dashboard(tmp_path).run_test(size=SIZE) as pilot:
-        await open_chart(pilot)
+        view = await open_chart(pilot)
+        if end != end:
+            await until(pilot, lambda: "nan" in {mark.kind for _, mark in view.marks_found()}, "the nan to be found")
+            await until(pilot, lambda: "nan" in screen_text(pilot.app), "the nan to be told")
         assert "save switch" not in keys_shown(screen_text(pilot.app))
 
 

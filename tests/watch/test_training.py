@@ -66,7 +66,8 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     (found,) = log.round(lines(range(200, 240), lambda step: float("nan")))
     assert (found.severity, found.is_moment) == (Severity.CRITICAL, False)
     assert found.words.startswith("job 7: lm loss: nan first at 200 ")
-    assert "save-switch 7" in found.next_step
+    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest save before step 200. ")
+    assert "hpcdash save-switch" not in found.next_step
     assert log.round(lines(range(240, 300), lambda step: float("nan")))[0].key == found.key
     assert log.round(lines(range(300, 330))) == []
 
@@ -76,6 +77,7 @@ def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
     log.round(lines(range(1, 200)))
     (found,) = log.round(lines([200], lambda step: float("nan")) + lines(range(201, 260)))
     assert (found.severity, found.is_moment) == (Severity.WARNING, True)
+    assert found.next_step == "hpcdash metrics 7; a save from before step 200 is one to keep"
 
 
 def test_a_spike_is_one_moment_with_its_step_whatever_else_the_log_gets() -> None:

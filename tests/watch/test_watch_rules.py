@@ -281,11 +281,12 @@ class TestDeadlines:
         qos = {"normal": GraceFacts("normal", is_preempted=False)}
         (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
         assert (
-            found.words == "job 8 (train): its partition low preempts (cancel) with a grace of 10 s, a save takes 40 s"
+            found.words
+            == "job 8 (train): jobs of its partition low are preempted (cancel) with a grace of 10 s, a save takes 40 s"
         )
         assert grace_too_short(table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues) == []
         (found,) = grace_too_short(table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues)
-        assert "its QoS normal preempts (cancel)" in found.words
+        assert "jobs of its QoS normal are preempted (cancel)" in found.words
         safe = {"low": GraceFacts("low", "cancel", 10, is_preempted=False)}
         assert grace_too_short(table, qos, [Saves("8", self.plan)], safe) == []
 

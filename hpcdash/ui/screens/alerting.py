@@ -9,9 +9,11 @@ from textual.screen import Screen
 
 from hpcdash.domain.text import clip, visible
 from hpcdash.stores.cluster import Changed
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 
 if TYPE_CHECKING:
+    from hpcdash.stores.watch_board import WatchBoard
     from hpcdash.watch.alerts import AlertEvent
 
 UNWATCHED = "a recording has no watchdogs: nothing runs there that could be looked at"
@@ -25,16 +27,14 @@ class Alerting(Screen[None], inherit_bindings=False):
 
     def judge_alerts(self, session: ClusterSession, changed: Changed) -> None:
         """Have the rules look at a table that is new; where nothing is to be watched only the view does so."""
-        board = session.watching
-        if board is None or changed.kind is None or not board.settings.is_configured:
-            return
-        if changed.kind in board.kinds:
-            self.run_worker(self._judged(session), exclusive=True, group=f"alerts of {session.name}")
+        if session.watching is not None and changed.kind is not None:
+            group = f"alerts of {session.name}: {changed.kind}"
+            self.run_worker(self._judged(session, session.watching, changed.kind), exclusive=True, group=group)
 
-    async def _judged(self, session: ClusterSession) -> None:
-        if session.watching is not None:
-            events = await session.watching.judge()
-            self.announce_alerts(session, events)
+    async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
+        await board.read_again()
+        if board.settings.is_configured and kind in board.kinds:
+            self.announce_alerts(session, await board.judge())
             self.alerts_changed(session)
 
     def alerts_changed(self, session: ClusterSession) -> None:

@@ -18,11 +18,11 @@ from hpcdash.stores.cluster import Changed
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.screens.alerting import UNWATCHED
 from hpcdash.ui.screens.dialogs import WordsDialog
-from hpcdash.ui.views.base import ViewSpec
+from hpcdash.ui.views.base import CHART_RANK, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column
-from hpcdash.watch.titles import title_of
+from hpcdash.watch.titles import is_of_job, title_of
 
 if TYPE_CHECKING:
     # The watchdogs are loaded when something is first judged.
@@ -109,9 +109,13 @@ class AlertsView(TableView):
         self.reload()
 
     def placeholder(self) -> str:
-        if self.board is not None and not self.board.settings.is_configured:
-            return "nothing is wrong; [watch] in the configuration says what is watched: hpcdash config example"
-        return "nothing is wrong" if self._has_looked else "looking …"
+        if not self._has_looked:
+            return "looking …"
+        return "nothing is wrong" if self._is_configured else "nothing is watched but jobs of yours that never start"
+
+    @property
+    def _is_configured(self) -> bool:
+        return self.board is None or self.board.settings.is_configured
 
     def _waiting_words(self) -> str:
         return UNWATCHED
@@ -148,6 +152,7 @@ class AlertsView(TableView):
     async def _look(self) -> None:
         if self.board is None:
             return
+        await self.board.read_again()
         events = await self.board.look()
         self._has_looked = True
         self._tell(events)
@@ -156,8 +161,10 @@ class AlertsView(TableView):
         self.run_worker(self._judged(), exclusive=True, group="judged alerts")
 
     async def _judged(self) -> None:
-        if self.board is not None:
-            self._tell(await self.board.judge())
+        board = self.board
+        if board is not None:
+            await board.read_again()
+            self._tell(await (board.look() if board.wants_look else board.judge()))
 
     def _tell(self, events: Sequence[Any]) -> None:
         announce = getattr(self.screen, "announce_alerts", None)
@@ -183,16 +190,53 @@ class AlertsView(TableView):
         self.reload()
 
     def hint(self) -> str:
-        board = self.board
-        if board is not None and board.problems and not super().hint():
+        board, pointed = self.board, super().hint()
+        if board is not None and board.unread:
+            return visible(board.unread)
+        if pointed or board is None:
+            return pointed
+        if board.problems:
             return visible(board.problems[0])
-        return super().hint()
+        if self._is_configured:
+            return ""
+        place = visible(board.config_file or "the configuration")
+        return f"write [watch] into {place}; hpcdash config example shows it"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
         return "  ·  ".join(part for part in (visible(row["next_step"] or ""), f"for {age}") if part)
 
+    # -- the job that an alert is about
+
+    def pointed_job(self) -> str | None:
+        row = self.rows.cursor_row if self.is_live else None
+        return str(row["id"]) if row is not None and is_of_job(str(row["rule"])) else None
+
+    def key_ranks(self) -> Mapping[str, int | None]:
+        """The chart of a job beside its log; of what is about no job nothing of a job."""
+        if self.pointed_job() is not None:
+            return {"chart": CHART_RANK}
+        return dict.fromkeys(("log", "detail", "script"))
+
+    def do_detail(self) -> None:
+        """The job."""
+        if (job_id := self.pointed_job()) is not None:
+            self.post_message(self.Wanted("job", job_id=job_id))
+        else:
+            self.notify("this alert is about no job", timeout=3)
+
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """The job it is about; else all there is to say of it."""
+        if self.pointed_job() is not None:
+            self.do_detail()
+        else:
+            self.do_whole_alert()
+
+    def do_whole_alert(self) -> None:
+        """All there is to say of what is pointed at."""
+        row = self.rows.cursor_row
+        if row is None:
+            return
         words = Text()
         since = row["since"].astimezone(self.session.zone)
         for label, value in (
@@ -200,7 +244,7 @@ class AlertsView(TableView):
             ("to do", row["next_step"] or ""),
             ("grave", row["severity"]),
             ("since", f"{since:%Y-%m-%d %H:%M:%S %Z}"),
-            ("key", row_id),
+            ("key", str(row["_key"])),
         ):
             words.append(f"{label:<8}", "dim")
             words.append(f"{visible(value)}\n")

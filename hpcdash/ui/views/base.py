@@ -20,7 +20,7 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 
 # Beside the log's.
-_CHART_RANK = 3
+CHART_RANK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ class View(Widget):
         """The jobs whose kill or save switch is meant."""
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
-    def key_ranks(self) -> Mapping[str, int]:
-        """Actions that belong in the key line as things stand, and their ranks there (see ui.actions)."""
+    def key_ranks(self) -> Mapping[str, int | None]:
+        """Actions that belong in the key line as things stand, and their ranks there (see ui.actions); None: not."""
         return {}
 
     def marks(self) -> int:
@@ -156,7 +156,7 @@ def chart_rank(row: Mapping[str, Any] | None) -> Mapping[str, int]:
     if row is None:
         return {}
     has_begun = row["state"] in ENDED and (row["started_at"] is not None or row["elapsed_seconds"])
-    return {"chart": _CHART_RANK} if row["state"] in ACTIVE or has_begun else {}
+    return {"chart": CHART_RANK} if row["state"] in ACTIVE or has_begun else {}
 
 
 @dataclass(frozen=True, slots=True)

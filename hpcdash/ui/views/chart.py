@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _HISTORY_SECONDS = 4.0
 # Before what is seldom pressed.
 _SWITCH_RANK = 1
+# What the weights may be broken by: a save then takes the place of a good one.
+_BROKEN = frozenset({"nan", "inf", "divergence"})
 # Lines of a view in which words may have a blank one above them.
 _ROOMY = 8
 _LOOKED_FOR = (
@@ -225,9 +227,11 @@ class ChartView(ChartSeeing, can_focus=True):
         return (self.runs[LETTERS.index(letter) if letter else 0].job_id,)
 
     def key_ranks(self) -> Mapping[str, int]:
-        """Of a job that runs the save switch, where something stands out."""
+        """Of a job that runs the save switch, where something stands out and a save is not of broken weights."""
         row = self._row()
-        is_wanted = row is not None and row["state"] in ACTIVE and self.marks_found()
+        found = [mark for _, mark in self.marks_found()]
+        is_broken = any(mark.lasts and mark.kind in _BROKEN for mark in found)
+        is_wanted = row is not None and row["state"] in ACTIVE and found and not is_broken
         return {"save_switch": _SWITCH_RANK} if is_wanted else {}
 
     def _row(self) -> Mapping[str, Any] | None:

@@ -25,6 +25,11 @@ class AppriseNotifier:
         services = sorted({url.partition("://")[0] for url in self._settings.urls if "://" in url})
         return f"apprise ({', '.join(services) or 'no service'})"
 
+    @property
+    def unready_name(self) -> str:
+        """What the channel is called while its secret is missing."""
+        return self._settings.unready_name
+
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed; which of several addresses failed apprise does not tell."""
         try:

@@ -44,7 +44,7 @@ class Delivery:
     def words(self) -> str:
         """One line for a person."""
         if self.attempts == 0:
-            return f"would be sent: {self.notifier}"
+            return f"cannot be sent: {self.problem}" if self.problem else f"would be sent: {self.notifier}"
         if not self.problem:
             return f"sent: {self.notifier}"
         tries = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
@@ -77,11 +77,11 @@ async def deliver(
 ) -> tuple[Delivery, ...]:
     """One for each notifier, in their order; never raises for what a notifier does.
 
-    With `dry_run` nothing is sent and `attempts` is 0.
+    With `dry_run` nothing is sent and `attempts` is 0; one that could not be sent has its problem all the same.
     """
     ways = list(notifiers)
     if dry_run:
-        return tuple(Delivery(way.name, False, 0) for way in ways)
+        return tuple(Delivery(way.name, False, 0, getattr(way, "problem", "")) for way in ways)
     return tuple(await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways)))
 
 

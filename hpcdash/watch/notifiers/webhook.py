@@ -59,6 +59,11 @@ class WebhookNotifier:
     def name(self) -> str:
         return f"{self._settings.form} webhook at {self._place}"
 
+    @property
+    def unready_name(self) -> str:
+        """What the channel is called while its secret is missing."""
+        return self._settings.unready_name
+
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed for any answer but a 2xx."""
         limit = self._settings.timeout_seconds * 2

@@ -108,8 +108,8 @@ def grace_too_short(
         # Of an array each task has the same, and it is told once.
         subject = str(row["array_id"] or row["id"])
         words = (
-            f"{job_words(subject, row['name'])}: its {what} {shown(facts.name)} preempts ({shown(mode)}) with a "
-            f"grace of {_span(facts.grace_seconds)}, a save takes {_span(job.watch.save_seconds)}"
+            f"{job_words(subject, row['name'])}: jobs of its {what} {shown(facts.name)} are preempted ({shown(mode)}) "
+            f"with a grace of {_span(facts.grace_seconds)}, a save takes {_span(job.watch.save_seconds)}"
         )
         step = f"Save more often, or take a {what} that is not preempted."
         found.setdefault(subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or ""))

@@ -32,15 +32,12 @@ def losses(job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str 
         if one.kind not in watch.kinds:
             continue
         is_grave = one.kind in _GRAVE and not one.is_moment
-        step = f"hpcdash metrics {who}; hpcdash save-switch {who} keeps it as it is"
-        if one.kind == STALL:
-            step = f"hpcdash log {who} -f; hpcdash stacks {who}"
         finding = Finding(
             RULE,
             job_id,
             watch.severity if is_grave else Severity.WARNING,
             f"{job_words(job_id, name)}: {shown(one.metric)}: {shown(one.words)}",
-            step,
+            _next_step(who, one),
             aspect=_aspect(one),
             is_moment=one.is_moment,
             name=name,
@@ -85,6 +82,22 @@ def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting
     )
     step = f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter {who} --time"
     return [Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")]
+
+
+def _next_step(who: str, one: Noticed) -> str:
+    """What to do about it; of weights that are broken no further save is asked for."""
+    if one.kind == STALL:
+        return f"hpcdash log {who} -f; hpcdash stacks {who}"
+    if one.kind not in _GRAVE:
+        return f"hpcdash metrics {who}; hpcdash save-switch {who} keeps it as it is"
+    begin = f"{one.begin:,.0f}".replace(",", " ") if one.begin == round(one.begin) else f"{one.begin:.4g}"
+    if one.is_moment:
+        return f"hpcdash metrics {who}; a save from before step {begin} is one to keep"
+    # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save too.
+    return (
+        f"hpcdash cancel {who}, and resume from the newest save before step {begin}. No save switch: "
+        "each save from now on is broken and may push a good one out, the last one at a kill switch or cancel too"
+    )
 
 
 def _aspect(one: Noticed) -> str:
