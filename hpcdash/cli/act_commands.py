@@ -52,9 +52,10 @@ def signal_jobs(common: CommonOptions, signal: str, jobs: tuple[str, ...], recip
 def _switch_command(kind: str, words: str) -> click.Command:
     @click.command(f"{kind}-switch", help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-    @click.option("--path", default="", metavar="FILE", help="The file; else as remembered, launched or scripted.")
-    @click.option("--clear", is_flag=True, help="Remove it, if it is a plain file.")
+    @click.option("--path", default="", metavar="FILE", help="The file; else as launched, scripted or named before.")
+    @click.option("--clear", is_flag=True, help="Remove it; what may be no switch is asked about.")
     @click.option("--status", is_flag=True, help="Only look: whether it is there, who made it, what came of it.")
+    @click.option("--forget", is_flag=True, help="Forget the path that was named for it before.")
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Literal
 
-import msgspec
-
-from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.acting import is_agreed, jobs_words
+from hpcdash.backends.actions import Outcome
+from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.switch_output import Found, announce, state_words, write_json
 from hpcdash.config import load_settings
 from hpcdash.domain.job_ids import split_ids
-from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.stakes import count_jobs
-from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_looks import (
-    Progress,
-    SwitchLook,
-    folder_words,
-    group_words,
-    progress_words,
-    shared_words,
-    warnings,
-)
+from hpcdash.domain.switch_looks import in_time
 from hpcdash.domain.switches import SwitchKind
-from hpcdash.domain.text import clip, visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, UsageError
+from hpcdash.domain.text import visible
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.switches import Namesakes, Switch, Switches, SwitchRefused
+from hpcdash.stores.switch_logs import SwitchLog
+from hpcdash.stores.switches import Switch, Switches, SwitchRefused
 from hpcdash.ui.session import ClusterSession
 
-_COMMAND_LETTERS = 2000
+Deed = Literal["drop", "clear", "status", "forget"]
 _NOBODY_LEFT = "no job that is known to name it runs or waits, and one that starts later would see it"
 
 
@@ -45,81 +33,62 @@ class _Declined(Exception):
     """The person said no."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A switch of some of the jobs that were asked for, and what is there."""
-
-    switch: Switch
-    job_ids: tuple[str, ...]
-    look: SwitchLook
-    namesakes: Namesakes
-    progress: Progress
-    log: str
-    dropped_here_seconds_ago: float | None
-
-    @property
-    def matters(self) -> bool:
-        """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
-        return self.look.is_dropped or bool(self.namesakes.rows)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return warnings(self.look, self.switch.kind, self.switch.owner) if self.matters else ()
-
-    @property
-    def words(self) -> str:
-        return progress_words(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago)
-
-
 def run_switch(
-    common: CommonOptions, kind: SwitchKind, jobs: Sequence[str], *, path: str, clear: bool, status: bool, form: str
+    common: CommonOptions,
+    kind: SwitchKind,
+    jobs: Sequence[str],
+    *,
+    path: str,
+    clear: bool,
+    status: bool,
+    forget: bool,
+    form: str,
 ) -> None:
-    """Drop the switches of some jobs, remove them (`clear`), or tell of them (`status`).
+    """Drop the switches of some jobs, remove them (`clear`), tell of them (`status`), or `forget` what was named.
 
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
     settings = load_settings(common.config)
-    if clear and status:
-        raise UsageError("--clear and --status cannot be used together", "--status only looks.")
-    if not status and (common.read_only or settings.read_only):
+    deed = _deed(path=path, clear=clear, status=status, forget=forget)
+    changes = deed in ("drop", "clear")
+    if changes and (common.read_only or settings.read_only):
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{kind}-switch: nothing is changed here ({whence})", "--status looks all the same.")
-    must_ask = kind is SwitchKind.KILL and not (clear or status or common.yes)
+    must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = tuple(dict.fromkeys(job_id for words in jobs for job_id in split_ids(words)))
     if must_ask and not can_ask:
         raise UsageError(f"{kind}-switch asks first, and there is no terminal to ask on", "--yes does it without.")
 
-    async def work(session: ClusterSession) -> tuple[list[_Found], list[Outcome], ClusterSession]:
+    async def work(session: ClusterSession) -> tuple[list[Found], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
         switches = Switches(session.actions, session.actions.journal.path.parent)
+        if deed == "forget":
+            return [], await _forgotten(switches, kind, job_ids), session
         await _lists(session)
-        found = [await _looked_at(switches, *one) for one in await _switches(switches, kind, job_ids, path)]
-        if status:
-            return found, [], session
-        plans: list[tuple[Switch, Plan]] = []
-        refused: list[Outcome] = []
-        for one in found:
-            plan = switches.plan_clear if clear else switches.plan_drop
+        pairs, unknown = await _switches(switches, kind, job_ids, path)
+        looked = [await _looked_at(switches, *one) for one in pairs]
+        found = [one for one, _ in looked]
+        if deed == "status":
+            return found, unknown, session
+        plans: list[tuple[Found, SwitchLog, Plan]] = []
+        outcomes = unknown
+        asks = must_ask
+        for one, log in looked:
             try:
-                if not clear and not one.matters:
-                    raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "touch makes it all the same.")
-                plans.append((one.switch, plan(one.switch, one.look, one.job_ids)))
+                plan = _planned(switches, one, deed, must_agree=not (common.yes or can_ask))
             except SwitchRefused as error:
-                if len(found) == 1:
+                if len(job_ids) == 1 or (len(looked) == 1 and not unknown):
                     raise
-                refused += [Outcome(job_id, False, error.message) for job_id in one.job_ids]
+                outcomes += [Outcome(job_id, False, error.message) for job_id in one.job_ids]
                 continue
-            _announce(one, plans[-1][1], session, in_full=common.debug)
-        if must_ask and plans and not await is_agreed():
+            plans.append((one, log, plan))
+            asks = asks or (deed == "clear" and bool(one.doubt) and not common.yes)
+            announce(one, plan, session, in_full=common.debug)
+        if asks and plans and not await is_agreed():
             raise _Declined
-        outcomes = refused
-        for switch, made in plans:
-            report = await switches.actions.run(made)
-            outcomes += report.outcomes
-            for problem in (report.journal_problem, "" if clear else switches.remember(switch)):
-                if problem:
-                    print(f"hpcdash: {visible(problem)}", file=sys.stderr)
+        for one, log, plan in plans:
+            outcomes += await _done(switches, one, log, plan, deed)
         return found, outcomes, session
 
     try:
@@ -128,18 +97,26 @@ def run_switch(
         print("nothing was done", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     if form == "json":
-        _write_json(kind, found, outcomes, session)
-    elif status:
-        for one in found:
-            print(f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  {_state_words(one)}")
+        write_json(kind, found, outcomes, session)
     else:
+        if deed == "status":
+            for one in found:
+                print(f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  {state_words(one)}")
         for outcome in outcomes:
-            said = "" if outcome.done else "unknown: " if outcome.done is None else "refused: "
+            said = "" if outcome.done or deed == "status" else "unknown: " if outcome.done is None else "refused: "
             print(f"{visible(outcome.job_id)}  {said}{visible(outcome.words)}")
     sys.stdout.flush()
     ways = {outcome.done for outcome in outcomes}
     if ways - {True}:
         sys.exit(EXIT_UNREACHABLE if None in ways else EXIT_REFUSED)
+
+
+def _deed(*, path: str, clear: bool, status: bool, forget: bool) -> Deed:
+    if clear and status:
+        raise UsageError("--clear and --status cannot be used together", "--status only looks.")
+    if forget and (path or clear or status):
+        raise UsageError("--forget goes with no other option of a switch", "It forgets a path that was named before.")
+    return "forget" if forget else "clear" if clear else "status" if status else "drop"
 
 
 async def _lists(session: ClusterSession) -> None:
@@ -152,105 +129,67 @@ async def _lists(session: ClusterSession) -> None:
 
 async def _switches(
     switches: Switches, kind: SwitchKind, job_ids: Sequence[str], path: str
-) -> list[tuple[Switch, tuple[str, ...]]]:
-    """Each switch once, with those of the jobs that have it; raises UsageError where one is not known."""
+) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
+    """Each switch once, with those of the jobs that have it, and why others have none that is known.
+
+    Raises NoSuchJob and UsageError where one job alone was asked for.
+    """
     by_path: dict[str, tuple[Switch, tuple[str, ...]]] = {}
+    unknown: list[Outcome] = []
     for job_id in job_ids:
-        switch = await switches.find(job_id, kind, path)
-        if switch.problem:
-            raise UsageError(switch.problem, "--path FILE names it, and is remembered for jobs of this name.")
+        try:
+            switch = await switches.find(job_id, kind, path)
+            if problem := switch.naming.problem:
+                raise UsageError(problem, "--path FILE names it, and is remembered for jobs of this name.")
+        except (NoSuchJob, UsageError) as error:
+            if len(job_ids) == 1:
+                raise
+            unknown.append(Outcome(job_id, False, error.message))
+            continue
         first, ids = by_path.get(switch.path, (switch, ()))
         by_path[switch.path] = (first, (*ids, job_id))
-    return list(by_path.values())
+    return list(by_path.values()), unknown
 
 
-async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> _Found:
-    look = await switches.look(switch)
-    namesakes = await switches.namesakes(switch)
+async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[Found, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
+    look = in_time(await switches.look(switch), here)
+    namesakes = await switches.namesakes(switch)
     progress = await switches.progress(look, (*job_ids, *namesakes.job_ids), here)
-    return _Found(switch, job_ids, look, namesakes, progress, await switches.log_words(switch), here)
+    log = await asyncio.to_thread(switches.log_of, switch)
+    is_gone = here is not None and not look.is_dropped
+    said, grows = await log.told(switch.living) if is_gone else (None, await log.words(switch.living))
+    return Found(switch, job_ids, look, namesakes, progress, grows, said, here), log
 
 
-def _announce(one: _Found, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
-    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
-    switch, look = one.switch, one.look
-    whose = jobs_words(one.namesakes.rows) if one.namesakes.rows else "no living job"
-    deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
-    running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
-    told = [*one.warnings, shared_words(switch.kind, running)]
-    if plan.request.verb is Verb.KILL_SWITCH:
-        told.append("it stays until it is cleared (--clear): what starts later ends at once")
-    command = plan.commands[0]
-    script = shlex.join(command.argv).split("\n") if in_full else []
-    asides = [
-        group_words(look, switch.owner) if one.matters else "",
-        one.namesakes.note,
-        f"log of {switch.job_id}: {one.log}",
-    ]
-    lines = [
-        f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} ({visible(switch.whence)})",
-        f"  folder: {folder_words(look)}",
-        f"  {deed}{whose}",
-        *(f"  {visible(words)}" for words in asides if words),
-        *(f"  ! {words}" for words in told if words),
-        f"  {clip(visible(command.words), _COMMAND_LETTERS)}",
-        *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in script),
-    ]
-    print("\n".join(lines), file=sys.stderr)
+def _planned(switches: Switches, one: Found, deed: Deed, *, must_agree: bool) -> Plan:
+    """What drops or clears it; raises SwitchRefused where something is in the way, or it would have to be asked."""
+    if deed == "clear":
+        plan = switches.plan_clear(one.switch, one.look, one.job_ids)
+        if one.doubt and must_agree:
+            raise SwitchRefused(f"{one.switch.path}: {one.doubt}", "--yes removes it all the same.")
+        return plan
+    if not one.matters:
+        raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "touch makes it all the same.")
+    return switches.plan_drop(one.switch, one.look, one.job_ids)
 
 
-def _state_words(one: _Found) -> str:
-    group = group_words(one.look, one.switch.owner) if one.matters else ""
-    log = "" if one.progress.ended and not one.progress.living else visible(one.log)
-    known = [*one.warnings, group, log, visible(one.namesakes.note)]
-    return "; ".join([one.words, *(words for words in known if words)])
+async def _done(switches: Switches, one: Found, log: SwitchLog, plan: Plan, deed: Deed) -> tuple[Outcome, ...]:
+    """Run it; what is to be kept of a drop is kept where it was done."""
+    report = await switches.carry_out(one.switch, plan)
+    problems = [report.journal_problem]
+    if deed == "drop" and any(outcome.done for outcome in report.outcomes):
+        problems += [switches.remember(one.switch), switches.mark(one.switch, log)]
+    for problem in filter(None, problems):
+        print(f"hpcdash: {visible(problem)}", file=sys.stderr)
+    if deed == "drop" or not one.unseen:
+        return report.outcomes
+    return tuple(
+        replace(outcome, words=f"{outcome.words}; {one.unseen}") if outcome.done else outcome
+        for outcome in report.outcomes
+    )
 
 
-def _write_json(
-    kind: SwitchKind, found: Sequence[_Found], outcomes: Sequence[Outcome], session: ClusterSession
-) -> None:
-    store = session.store
-    answer: dict[str, Any] = {
-        "schema": 1,
-        "cluster": session.name,
-        "backend": store.backend.name,
-        "taken_at": format_utc(store.clock.now()),
-        "kind": str(kind),
-        "switches": [_as_json(one) for one in found],
-        "results": [{"job_id": one.job_id, "done": one.done, "words": one.words} for one in outcomes],
-    }
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _as_json(one: _Found) -> dict[str, Any]:
-    look, progress = one.look, one.progress
-    there = bool(look.there)
-    was_dropped = look.is_dropped or one.dropped_here_seconds_ago is not None
-    return {
-        "job_ids": list(one.job_ids),
-        "path": visible(one.switch.path),
-        "whence": visible(one.switch.whence),
-        "present": str(look.thing),
-        "dropped_by": visible(look.file.owner) if look.is_dropped else None,
-        "dropped_seconds_ago": _whole(look.age_seconds) if look.is_dropped else None,
-        "folder": visible(look.there) if there else None,
-        "folder_owner": visible(look.folder.owner) if there else None,
-        "folder_group": visible(look.folder.group) if there else None,
-        "group_may_write": look.folder.group_may_write if there else None,
-        "may_write": look.may_write if there else None,
-        "problem": look.problem or None,
-        "warnings": list(one.warnings),
-        "jobs_naming_it": [visible(job_id) for job_id in one.namesakes.job_ids],
-        "living": count_jobs(one.namesakes.rows),
-        "ended_since": progress.ended if was_dropped else None,
-        "ended_cleanly": progress.clean if was_dropped else None,
-        "dropped_here_seconds_ago": _whole(one.dropped_here_seconds_ago),
-        "words": one.words,
-        "log": visible(one.log),
-    }
-
-
-def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds)
+async def _forgotten(switches: Switches, kind: SwitchKind, job_ids: Sequence[str]) -> list[Outcome]:
+    found = [await switches.find(job_id, kind) for job_id in job_ids]
+    return [Outcome(switch.job_id, True, switches.forget(switch)) for switch in found]

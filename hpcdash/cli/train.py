@@ -23,7 +23,7 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
-from hpcdash.errors import UsageError
+from hpcdash.errors import NoSuchJob, UsageError
 from hpcdash.launch.stub import stub_script
 from hpcdash.stores.trains import TrainReader
 from hpcdash.ui.session import ClusterSession
@@ -36,8 +36,7 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
     """Print the train of a job."""
 
     async def work(session: ClusterSession) -> tuple[Train, tuple[str, ...], float, ClusterSession]:
-        reader = TrainReader(session.store, job)
-        train = await reader.read()
+        reader, train = await _read(session, job)
         return train, reader.notes, session.store.clock.now(), session
 
     train, past_notes, taken_at, session = with_session(common, work)
@@ -76,11 +75,24 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)
 
 
+async def _read(session: ClusterSession, job: str) -> tuple[TrainReader, Train]:
+    """The train of a job; a task of an array may be named by the number that it has beside its array's."""
+    reader = TrainReader(session.store, job)
+    try:
+        return reader, await reader.read()
+    except NoSuchJob:
+        in_full = (await session.store.fetch_detail(job)).job["id"][0].as_py()
+        if in_full == job:
+            raise
+    reader = TrainReader(session.store, in_full)
+    return reader, await reader.read()
+
+
 async def train_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
     """The ids of all that a verb makes sense for in the trains of some jobs; raises UsageError for nothing at all."""
     ids: dict[str, None] = {}
     for job in jobs:
-        train = await TrainReader(session.store, job).read()
+        _, train = await _read(session, job)
         living, rows = living_targets(train)
         if verb == "release":
             rows = tuple({**row, "state": row.get(TOLD_STATE, row["state"])} for row in rows)

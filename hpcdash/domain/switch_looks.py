@@ -6,7 +6,7 @@ What is read is what `ls` and `date` of the login node say: all ages are between
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hpcdash.domain.stakes import span_words
@@ -16,6 +16,9 @@ from hpcdash.domain.text import visible
 # A file of more than this is taken for something else than a switch, and is not removed.
 MOST_SWITCH_BYTES = 1024
 STALE_LOG_SECONDS = 600.0
+# Clocks of a login node and a file server that are well are no further apart.
+_CLOCKS_APART_SECONDS = 60.0
+_SPECIAL = {"p": "a FIFO", "s": "a socket", "b": "a device", "c": "a device"}
 
 
 class Thing(StrEnum):
@@ -74,16 +77,21 @@ class SwitchLook:
     gids: frozenset[int] = frozenset()
     owner_uid: int | None = None
     now: float | None = None
-    # Of the folder's group, as far as it is told: those that have it as their first group are not in it.
-    group_members: tuple[str, ...] = ()
 
     @property
     def is_dropped(self) -> bool:
-        return self.thing is Thing.FILE
+        """Whether trainings take what is there for the switch: all but a folder, a link to nowhere too."""
+        return self.thing not in (Thing.NOTHING, Thing.FOLDER)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it was made in the future of the login node: its file server's clock is ahead."""
+        made = self.file.changed_at
+        return self.now is not None and made is not None and made > self.now + _CLOCKS_APART_SECONDS
 
     @property
     def age_seconds(self) -> float | None:
-        if self.now is None or self.file.changed_at is None:
+        if self.now is None or self.file.changed_at is None or self.is_ahead:
             return None
         return max(0.0, self.now - self.file.changed_at)
 
@@ -139,7 +147,6 @@ def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
         gids=frozenset(int(word) for word in told.get("groups", "").split() if word.isdigit()),
         owner_uid=int(owner_uid) if owner_uid.isdigit() else None,
         now=float(now) if now.isdigit() else None,
-        group_members=tuple(filter(None, told.get("members", "").split(","))),
     )
 
 
@@ -147,11 +154,36 @@ def _entry(told: Mapping[str, str], name: str) -> Entry:
     return entry_of(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
 
 
+def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None:
+    """When it was dropped by the login node's clock, in epoch seconds, None where that is not known.
+
+    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever its server's clock.
+    """
+    here = None if look.now is None or here_seconds_ago is None else look.now - here_seconds_ago
+    made = look.file.changed_at
+    if not look.is_dropped or made is None:
+        return here
+    if look.now is not None:
+        made = min(made, look.now)
+    is_own = look.uid is not None and look.file.uid == look.uid
+    return min(made, here) if here is not None and is_own else made
+
+
+def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
+    """A look at one's own file whose server's clock is ahead, with the time of the drop from here instead."""
+    if not look.is_ahead or here_seconds_ago is None or look.file.uid != look.uid:
+        return look
+    return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
+
+
 def dropped_words(look: SwitchLook) -> str:
-    """`dropped 3 min ago by alice`."""
+    """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
+    if look.thing is not Thing.FILE:
+        return thing_words(look)
     age = look.age_seconds
     when = "" if age is None else f" {span_words(age)} ago"
-    return f"dropped{when} by {visible(look.file.owner or '?')}"
+    ahead = ": its file server's clock is ahead, so when is not known" if look.is_ahead else ""
+    return f"dropped{when} by {visible(look.file.owner or '?')}{ahead}"
 
 
 def thing_words(look: SwitchLook) -> str:
@@ -159,14 +191,19 @@ def thing_words(look: SwitchLook) -> str:
     match look.thing:
         case Thing.FILE:
             return dropped_words(look)
-        case Thing.LINK:
-            to = f" to {visible(look.link_to)}" if look.link_to else ""
-            return f"a link of {visible(look.file.owner or '?')}'s{to} has its name: not a switch, and not followed"
+        case Thing.LINK | Thing.SPECIAL:
+            return f"{_odd_words(look)} has its name: trainings take it for the switch"
         case Thing.FOLDER:
             return "a folder has its name: trainings do not take it for a switch"
-        case Thing.SPECIAL:
-            return "something that is no plain file has its name"
     return look.problem or "not dropped"
+
+
+def _odd_words(look: SwitchLook) -> str:
+    """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
+    whose = f"of {visible(look.file.owner or '?')}'s"
+    if look.thing is Thing.LINK:
+        return f"a link {whose}{f' to {visible(look.link_to)}' if look.link_to else ''}"
+    return f"{_SPECIAL.get(look.file.mode[:1], 'something that is no plain file')} {whose}"
 
 
 def folder_words(look: SwitchLook) -> str:
@@ -211,15 +248,13 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def group_words(look: SwitchLook, owner: str) -> str:
-    """Of a folder whose group has others in it than oneself and `owner`, that they cannot drop it; '' where they can,
-    or nobody is known to be in it."""
+def group_words(look: SwitchLook) -> str:
+    """Of a folder that its group may not write, that its members cannot drop the switch; '' where they can."""
     folder = look.folder
-    others = [name for name in look.group_members if name not in ("", look.user, owner, folder.owner)]
-    if not look.there or not others or folder.group_may_write or folder.all_may_write:
+    if not look.there or folder.group_may_write:
         return ""
     more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
-    return f"others of the group {visible(folder.group)} cannot drop or clear it there{more}"
+    return f"members of the group {visible(folder.group or '?')} cannot drop or clear it there{more}"
 
 
 def clear_refusal(look: SwitchLook) -> str:
@@ -228,11 +263,25 @@ def clear_refusal(look: SwitchLook) -> str:
         return look.problem
     if look.thing is Thing.NOTHING:
         return "nothing is there: it was not dropped, or is cleared already"
-    if look.thing is not Thing.FILE:
+    if look.thing is Thing.FOLDER:
         return thing_words(look)
-    if look.file.size is not None and look.file.size > MOST_SWITCH_BYTES:
+    if look.file.mode[:1] in ("b", "c"):
+        return f"{_odd_words(look)} has its name, and stays: look at it yourself"
+    if look.thing is Thing.FILE and look.file.size is not None and look.file.size > MOST_SWITCH_BYTES:
         return f"it holds {look.file.size} bytes, which no switch does: look at it yourself"
     return ""
+
+
+def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
+    """Why a person is asked before what is there is removed, in words; '' where it is an empty file or from here."""
+    if look.thing is Thing.LINK:
+        return f"{_odd_words(look)}: the link itself is removed, and nothing that it leads to"
+    if look.thing is Thing.SPECIAL:
+        return f"{_odd_words(look)}, and no plain file"
+    if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
+        return ""
+    holds = "what it holds is not known" if look.file.size is None else f"it holds {look.file.size} bytes"
+    return f"{holds}, and it was not dropped from here: it may be no switch"
 
 
 def log_words(age_seconds: float | None, problem: str = "") -> str:
@@ -242,68 +291,3 @@ def log_words(age_seconds: float | None, problem: str = "") -> str:
     if age_seconds < STALE_LOG_SECONDS:
         return f"its log grew {span_words(age_seconds)} ago"
     return f"its log has not grown for {span_words(age_seconds)}: a hung job cannot see a switch (x cancels it)"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
-
-    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
-    """
-
-    living: int = 0
-    ended: int = 0
-    clean: int = 0
-    badly: str = ""
-    job_id: str = ""
-
-    @property
-    def total(self) -> int:
-        return self.living + self.ended
-
-
-def progress_words(
-    kind: SwitchKind, look: SwitchLook, progress: Progress, dropped_here_seconds_ago: float | None = None
-) -> str:
-    """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
-
-    `dropped_here_seconds_ago` where it was dropped from here and not cleared since.
-    """
-    if look.is_dropped:
-        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else came_words(kind, progress)
-        return f"{dropped_words(look)}; {came}"
-    if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
-        return thing_words(look)
-    when = span_words(max(0.0, dropped_here_seconds_ago))
-    if kind is SwitchKind.SAVE:
-        return f"seen: dropped from here {when} ago, and removed by the program since"
-    return f"dropped from here {when} ago, and removed since; {came_words(kind, progress)}"
-
-
-def came_words(kind: SwitchKind, progress: Progress) -> str:
-    """`seen: 3 of 5 ended, cleanly`."""
-    if progress.total == 0:
-        return "no job that names it is known to be left"
-    if progress.ended == 0:
-        return "not seen yet"
-    if kind is SwitchKind.SAVE:
-        return f"not seen: {ends_words(progress)}" if not progress.living else f"not seen yet: {ends_words(progress)}"
-    return f"seen: {ends_words(progress)}" if progress.clean else ends_words(progress)
-
-
-def ends_words(progress: Progress) -> str:
-    """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
-    badly = f": {progress.badly}" if progress.badly else ""
-    if progress.total == 1:
-        job = f"job {visible(progress.job_id)}" if progress.job_id else "the job"
-        return f"{job} ended cleanly" if progress.clean else f"{job} ended, and not cleanly{badly}"
-    if progress.clean == progress.ended:
-        return f"{progress.ended} of {progress.total} ended, cleanly"
-    return f"{progress.ended} of {progress.total} ended, {progress.clean} of them cleanly{badly}"
-
-
-def shared_words(kind: SwitchKind, running: int) -> str:
-    """What to know where several jobs that run name one save switch; '' for none."""
-    if kind is SwitchKind.KILL or running < 2:
-        return ""
-    return f"{running} that run name it: the first that looks removes it, and saves alone"

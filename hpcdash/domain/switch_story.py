@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpcdash.domain.stakes import span_words
-from hpcdash.domain.switch_looks import Progress, SwitchLook, ends_words
+from hpcdash.domain.switch_looks import SwitchLook, Thing, thing_words
+from hpcdash.domain.switch_progress import Progress, ends_words
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
 
@@ -20,13 +21,17 @@ _SAVING = re.compile(r"\bsav(?:e|ing)\b", re.IGNORECASE)
 class Deeds:
     """What was done to a switch from here and seen of it: times of day as a person reads them, '' for what was not.
 
-    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a log says of it.
+    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a log says of it, ''
+    where it names nothing, and `is_log_read` whether that is known. `unseen` is in words what one that was cleared from
+    here had not brought about.
     """
 
     dropped: str = ""
     gone: str = ""
     cleared: str = ""
     said: str = ""
+    is_log_read: bool = False
+    unseen: str = ""
 
     @property
     def is_any(self) -> bool:
@@ -35,15 +40,20 @@ class Deeds:
 
 def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress) -> Iterator[tuple[str, str]]:
     """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or was dropped."""
-    if look.is_dropped:
+    if look.is_dropped and look.thing is not Thing.FILE:
+        yield "there", thing_words(look)
+    elif look.is_dropped:
         age = "" if look.age_seconds is None else f"{span_words(look.age_seconds)} ago"
         yield "dropped", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
     elif deeds.dropped:
         yield "dropped", f"{deeds.dropped}, from here"
     if deeds.cleared:
-        yield "cleared", f"{deeds.cleared}, from here: the file is not there any more"
+        unseen = f"; {deeds.unseen}" if deeds.unseen else ""
+        yield "cleared", f"{deeds.cleared}, from here: the file is not there any more{unseen}"
+    elif deeds.gone and kind is SwitchKind.SAVE and deeds.said:
+        yield "seen", f"{deeds.gone}, and removed"
     elif deeds.gone and kind is SwitchKind.SAVE:
-        yield "seen", f"{deeds.gone}, removed by the program"
+        yield "gone", f"{deeds.gone}, by the program or by somebody"
     elif deeds.gone:
         # Few programs take their kill switch away: as long as none ended, it may have been a person.
         yield "removed", f"{deeds.gone}, by the program{'' if progress.ended else ' or by somebody: none has ended'}"
@@ -53,9 +63,10 @@ def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Prog
         yield "seen", "not yet"
     if deeds.said:
         yield "log", deeds.said
-    elif deeds.gone and kind is SwitchKind.SAVE and progress.living == 1:
+    elif deeds.gone and kind is SwitchKind.SAVE and deeds.is_log_read:
         # Of several any may have taken it, and one log is read.
-        yield "log", "says nothing yet of what was saved"
+        which = "" if progress.living == 1 else "; it is that of one of several"
+        yield "log", f"names no save{which}"
 
 
 def _ended_words(kind: SwitchKind, look: SwitchLook, progress: Progress) -> str:

@@ -17,7 +17,7 @@ from hpcdash.errors import SchedulerRefused, excerpt
 from hpcdash.launch.findings import Finding
 from hpcdash.launch.request import Request
 from hpcdash.launch.slurm_refusals import refusal_hint
-from hpcdash.launch.wanted_paths import PathKind, WantedPath, request_paths
+from hpcdash.launch.wanted_paths import PathKind, WantedPath, dropped_finding, request_paths
 from hpcdash.stores.cluster import ClusterStore
 
 __all__ = ["PathKind", "StartEstimate", "WantedPath", "estimate_start", "missing_paths"]
@@ -32,6 +32,7 @@ while [ "$#" -ge 2 ]; do
   case $1 in
     folder) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -x "$2" ] || said=closed; } ;;
     written) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -w "$2" ] && [ -x "$2" ] || said=closed; } ;;
+    cleared) if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then said=dropped; fi ;;
     file) [ -f "$2" ] || said=absent; [ "$said" = ok ] && { [ -r "$2" ] || said=closed; } ;;
     *) [ -e "$2" ] || said=absent ;;
   esac
@@ -40,7 +41,13 @@ while [ "$#" -ge 2 ]; do
   shift 2
 done
 """
-_KINDS = {PathKind.FOLDER: "folder", PathKind.WRITTEN: "written", PathKind.FILE: "file", PathKind.ANY: "any"}
+_KINDS = {
+    PathKind.FOLDER: "folder",
+    PathKind.WRITTEN: "written",
+    PathKind.FILE: "file",
+    PathKind.ANY: "any",
+    PathKind.CLEARED: "cleared",
+}
 _CLOSED = {
     PathKind.FOLDER: "may not be entered",
     PathKind.WRITTEN: "may not be written to",
@@ -55,7 +62,8 @@ async def missing_paths(
     *,
     staged: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """What a request (or plain paths) names on the login node and is not there, in one command of at most 10 s.
+    """What a request (or plain paths) names on the login node and is not as it has to be: not there, or a kill switch
+    that is. In one command of at most 10 s.
 
     `staged` are names of files that come along: the request's script may be one. Paths of a script are those of
     hpcdash.launch.wanted_paths.script_paths. `field` is the request's key, a path's own field, or the path itself.
@@ -115,5 +123,7 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[Finding, ..
 
 
 def _finding(one: WantedPath, said: str) -> Finding:
+    if said == "dropped":
+        return dropped_finding(one.path)
     what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "is not there")
     return Finding("error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step)

@@ -24,8 +24,8 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launch_records import LaunchRecords
 from hpcdash.stores.scripts import fetch_script
 from hpcdash.stores.switch_jobs import known_values
+from hpcdash.stores.switch_names import RECORDS_NAME, TOLD_OF_ENVIRONMENT
 from hpcdash.stores.switch_scripts import values_query
-from hpcdash.stores.switches import RECORDS_NAME, TOLD_OF_ENVIRONMENT
 
 Row = Mapping[str, Any]
 METRICS = "HPCDASH_METRICS"

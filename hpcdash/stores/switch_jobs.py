@@ -18,7 +18,7 @@ from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_looks import Progress
+from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, switch_in_environment
 from hpcdash.domain.words import state_word
 from hpcdash.stores.cluster import ClusterStore

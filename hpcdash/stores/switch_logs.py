@@ -14,7 +14,8 @@ from hpcdash.domain.switch_story import telling_line
 from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.logs import files_of
-from hpcdash.stores.switch_scripts import log_age_query, written_query
+from hpcdash.stores.switch_memory import LogMark
+from hpcdash.stores.switch_scripts import Written, written_query
 
 if TYPE_CHECKING:
     from hpcdash.stores.switches import Switch
@@ -26,7 +27,7 @@ _LONG_LINE = 16_000
 class SwitchLog:
     """The output of the one job that runs, or of the first of an array's tasks that do."""
 
-    def __init__(self, store: ClusterStore, switch: Switch) -> None:
+    def __init__(self, store: ClusterStore, switch: Switch, mark: LogMark | None = None) -> None:
         self._store = store
         self._switch = switch
         self._of = ""
@@ -34,6 +35,9 @@ class SwitchLog:
         self._why_none = ""
         self._read: list[int | None] = []
         self._said = ""
+        self._mark = mark
+        # How long each was the last time it was looked at.
+        self._sizes: dict[str, int] = {}
 
     async def words(self, living: Sequence[Row]) -> str:
         """Whether it says that the job still looks for its switches; `living` are its rows. Raises nothing."""
@@ -44,26 +48,53 @@ class SwitchLog:
             await self._find(str(active[0]["id"]))
             if not self._paths:
                 return self._why_none
-            age = await self._store.ask(log_age_query(self._paths))
+            return self._grows(await self._ask([None] * len(self._paths)))
         except CommandTimedOut:
             return "the disk of its log does not answer: whether the job still looks is not known"
         except HpcdashError as error:
             return f"whether its log grows is not known: {error.message}"
-        return log_words(age, "its log is not there yet")
+
+    async def told(self, living: Sequence[Row]) -> tuple[str | None, str]:
+        """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with.
+
+        Asks no more than `words` does. Raises nothing.
+        """
+        active = {str(row["id"]) for row in living if row["state"] in ACTIVE}
+        if self._mark is not None and self._mark.job_id in active:
+            await self.resume()
+            if self._read:
+                return await self.said()
+        return None, await self.words(living)
+
+    async def resume(self) -> None:
+        """What was written since the mark it was made with is what `said` tells of, where the logs are the same."""
+        if self._mark is None:
+            return
+        try:
+            await self._find(self._mark.job_id)
+        except HpcdashError:
+            return
+        if self._paths and set(self._paths) <= self._mark.sizes.keys():
+            self._read, self._said = [self._mark.sizes[path] for path in self._paths], ""
 
     async def mark(self, living: Sequence[Row]) -> None:
         """What is written from now on is what `said` tells of. Where its end cannot be found, that tells nothing."""
-        self._read, self._said = [], ""
+        self._read, self._said, self._sizes = [], "", {}
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
             return
         try:
             await self._find(str(active[0]["id"]))
             if self._paths:
-                found = await self._store.ask(written_query(self._paths, [None] * len(self._paths)))
-                self._read = [one.size if one else 0 for one in found]
+                await self._ask([None] * len(self._paths))
+                self._read = [self._sizes[path] for path in self._paths]
         except HpcdashError:
             return
+
+    @property
+    def now(self) -> LogMark | None:
+        """How long its files were when they were looked at last; None where they were not."""
+        return LogMark(self._of, dict(self._sizes)) if self._sizes else None
 
     @property
     def is_marked(self) -> bool:
@@ -75,10 +106,9 @@ class SwitchLog:
         Raises nothing.
         """
         try:
-            found = await self._store.ask(written_query(self._paths, self._read))
+            found = await self._ask(self._read)
         except HpcdashError as error:
             return self._said, f"whether its log grows is not known: {error.message}"
-        ages = [one.age_seconds for one in found if one is not None and one.age_seconds is not None]
         for at, one in enumerate(found):
             if one is None:
                 continue
@@ -88,7 +118,16 @@ class SwitchLog:
             self._said = telling_line(self._switch.kind, whole, self._said)
             read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
             self._read[at] = read if read <= one.size else 0
-        return self._said, log_words(min(ages, default=None), "its log is not there yet")
+        return self._said, self._grows(found)
+
+    async def _ask(self, read: Sequence[int | None]) -> tuple[Written | None, ...]:
+        found = await self._store.ask(written_query(self._paths, read))
+        self._sizes = {path: one.size if one else 0 for path, one in zip(self._paths, found, strict=True)}
+        return found
+
+    def _grows(self, found: Sequence[Written | None]) -> str:
+        ages = [one.age_seconds for one in found if one is not None and one.age_seconds is not None]
+        return log_words(min(ages, default=None), "its log is not there yet")
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:

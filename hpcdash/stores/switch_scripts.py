@@ -9,12 +9,13 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.domain.switch_looks import MOST_SWITCH_BYTES, SwitchLook, look_of
+from hpcdash.domain.switch_looks import MOST_SWITCH_BYTES, SwitchLook, Thing, look_of
 from hpcdash.errors import UnreadableOutput, excerpt
 
 LOOK_SECONDS = 15.0
 LOG_SECONDS = 10.0
-_ACT_SECONDS = 20.0
+# A file system that hangs as it is written to holds a drop or a clearing no longer than this.
+ACT_SECONDS = 20.0
 
 # $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's owner or ''.
 # Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is in POSIX's commands
@@ -28,7 +29,6 @@ entry() {
   tell "$1-n" "$(ls -ldn -- "$2" 2>/dev/null)"; tell "$1-o" "$(ls -ldo -- "$2" 2>/dev/null)"
   tell "$1-g" "$(ls -ldg -- "$2" 2>/dev/null)"; tell "$1-at" "$(changed "$2")"
 }
-members() { tell members "$(getent group "$4" 2>/dev/null | cut -d: -f4 | cut -c1-2000)"; }
 tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
 [ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
 if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
@@ -37,7 +37,6 @@ elif [ ! -d "$folder" ]; then tell problem 'what should be its folder is none'
 elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder may not be entered'
 else
   tell there "$(pwd -P)"; entry folder .
-  set -f; members $(ls -ldn .); set +f
   if [ -w . ]; then tell writable yes; fi
   if [ -h "$file" ]; then tell thing link
   elif [ -f "$file" ]; then tell thing file
@@ -74,26 +73,23 @@ if [ ! -f "$file" ]; then exit 69; fi
 said=$(chgrp -h "$4" "$file" 2>&1) || [ ! -e "$file" ] || printf '%s\n' "$said" >&2
 exit 0
 """
-# $1 to $3 as above.
+# $1 to $3 as above, $4 what was there as it was looked at, $5 how many bytes a plain file may hold.
 _CLEAR = r"""
 LC_ALL=C; export LC_ALL
-there=$2 file=./$3
+there=$2 file=./$3 most=$5
 cd -P "$1" && [ "$(pwd -P)" = "$there" ] || exit 66
-if [ -h "$file" ]; then exit 69; fi
-if [ ! -e "$file" ]; then exit 71; fi
-if [ ! -f "$file" ]; then exit 69; fi
-set -f; set -- $(ls -ldn -- "$file")
-if [ "$5" -gt MOST_BYTES ]; then exit 72; fi
+if [ -h "$file" ]; then thing=link
+elif [ -f "$file" ]; then thing=file
+elif [ -d "$file" ]; then thing=folder
+elif [ -e "$file" ]; then thing=special
+else exit 71
+fi
+[ "$thing" = "$4" ] || exit 74
+if [ "$thing" = file ]; then
+  set -f; set -- $(ls -ldn -- "$file")
+  if [ "$5" -gt "$most" ]; then exit 72; fi
+fi
 rm -f -- "$file" || exit 73
-""".replace("MOST_BYTES", str(MOST_SWITCH_BYTES))
-# $1 a token, then files: the first that is there counts. Prints `TOKEN NOW CHANGED\n`.
-_LOG_AGE = r"""
-LC_ALL=C; export LC_ALL
-token=$1 at=; shift
-for file do
-  if [ -e "$file" ]; then at=$(stat -L -c %Y -- "$file" 2>/dev/null || stat -L -f %m -- "$file" 2>/dev/null); break; fi
-done
-printf '%s %s %s\n' "$token" "$(date +%s)" "$at"
 """
 # $1 a token, then pairs: a file, and how many of its bytes are read already, '' for all. Prints for each pair
 # `TOKENSIZE CHANGED NOW\n` and what was written since, a line without these where there is no plain file; the token
@@ -118,7 +114,8 @@ _SAID = {
     69: "a link, or no plain file, has its name: nothing was done",
     70: "somebody was quicker: it is dropped already",
     71: "it is gone already",
-    72: f"it holds more than {MOST_SWITCH_BYTES} bytes: it is no switch, and stays",
+    72: "it holds more than when it was looked at: it stays",
+    74: "something else has its name now: nothing was done",
 }
 
 
@@ -155,25 +152,30 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
     argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
     read = partial(_outcomes, job_ids=tuple(job_ids), done=f"dropped {look.path}")
     group = f", group {look.folder.group}" if look.folder.group else ""
-    return ActionCommand(
-        argv, tuple(job_ids), read, shown=(f"create the empty file {look.path}{group}; never through a link",)
-    )
+    shown = f"create the empty file {look.path}{group}; never through a link"
+    return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
 def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
-    """Remove the file, if it is a plain and small one."""
+    """Remove what was looked at, where it still is that: a small file no larger than then, a link itself, a FIFO."""
     folder, name = _parts(look.path)
-    argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name)
+    most = min(look.file.size or 0, MOST_SWITCH_BYTES)
+    argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name, str(look.thing), str(most))
     done = f"removed {look.path}, which {look.file.owner or 'somebody'} made"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
-    shown = f"remove the file {look.path}, if it is a plain one of {MOST_SWITCH_BYTES} bytes at the most"
-    return ActionCommand(argv, tuple(job_ids), read, shown=(shown,))
+    if look.thing is Thing.FILE:
+        shown = f"remove the {f'file {look.path}, of {most} bytes at the most' if most else f'empty file {look.path}'}"
+    elif look.thing is Thing.LINK:
+        shown = f"remove the link {look.path} itself, and nothing that it leads to"
+    else:
+        shown = f"remove {look.path}, which is no plain file"
+    return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
 def dropped_path(argv: Sequence[str]) -> str:
     """The path that a command as those above drops or clears, '' for any other."""
     # sh, -c, the script, $0, the folder, where it is, the name.
-    return f"{argv[4].rstrip('/')}/{argv[6]}" if len(argv) in (7, 8) and argv[0] == "sh" else ""
+    return f"{argv[4].rstrip('/')}/{argv[6]}" if len(argv) in (7, 8, 9) and argv[0] == "sh" else ""
 
 
 def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[Outcome, ...]:
@@ -184,20 +186,6 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
         return tuple(Outcome(job_id, True, said) for job_id in job_ids)
     said = _SAID.get(answer.status) or words.rpartition(": ")[2] or f"status {answer.status}"
     return tuple(Outcome(job_id, False, said) for job_id in job_ids)
-
-
-def log_age_query(paths: Sequence[str]) -> Query[float | None]:
-    """Seconds by the login node's clock since the first of some files that is there grew; None where none is."""
-    token = f"\x1e{secrets.token_hex(8)}"
-    argv = ("sh", "-c", _LOG_AGE, "sh", token, *paths)
-    return Query(argv, partial(_read_age, token=token), limit_seconds=LOG_SECONDS, command=("ls", "-l", *paths[:1]))
-
-
-def _read_age(answer: Answer, *, token: str) -> float | None:
-    words = answer.stdout.decode("ascii", "replace").rpartition(token)[2].split()
-    if len(words) != 2 or not all(word.isdigit() for word in words):
-        return None
-    return max(0.0, float(words[0]) - float(words[1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,21 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_looks import Progress, SwitchLook, clear_refusal, refusal
-from hpcdash.domain.switches import (
-    NamedSwitch,
-    SwitchKind,
-    absolute_path,
-    path_problem,
-    switch_in_environment,
-    switch_in_script,
-    unknown_words,
-    variable_names,
-    variables_in_list,
-)
+from hpcdash.domain.switch_looks import SwitchLook, clear_refusal, dropped_at, refusal
+from hpcdash.domain.switch_progress import Progress
+from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
-from hpcdash.stores.actions import Actions, Plan
+from hpcdash.stores.actions import ANSWER_LOST, Actions, Plan, Report
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.launch_records import LaunchRecords
 from hpcdash.stores.scripts import fetch_script
-from hpcdash.stores.switch_jobs import CLOCKS_APART_SECONDS, known_values, living_table, progress_of, requested_switch
+from hpcdash.stores.switch_jobs import CLOCKS_APART_SECONDS, living_table, progress_of
 from hpcdash.stores.switch_logs import SwitchLog
-from hpcdash.stores.switch_memory import SwitchMemory
-from hpcdash.stores.switch_scripts import (
-    clear_command,
-    drop_command,
-    dropped_path,
-    look_query,
-    values_query,
-)
+from hpcdash.stores.switch_names import Naming, SwitchNames
+from hpcdash.stores.switch_scripts import clear_command, drop_command, dropped_path, look_query
 
 Row = Mapping[str, Any]
 # The scripts of so many other jobs are read at the most, to see whether they name the same switch.
 MOST_READ = 8
-RECORDS_NAME = "launches.jsonl"
-# Where a scheduler tells what a job was given of its environment, or how it was submitted.
-TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
 _DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
 _CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
@@ -64,21 +45,30 @@ class SwitchRefused(HpcdashError):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch of a job: `path` is '' where nobody knows it, then `problem` says what was looked at.
+    """A switch of a job. `rows` are those of the job, or of its array, as the queue has them.
 
-    `rows` are those of the job, or of its array, as the queue has them; `named_by_person` where the path was typed.
+    `named_by_person` where the path was typed.
     """
 
     kind: SwitchKind
     job_id: str
     name: str
     owner: str
-    path: str
-    whence: str
+    naming: Naming
     rows: tuple[Row, ...]
     detail: JobDetail
-    problem: str = ""
     named_by_person: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its file, '' where nobody knows it: then `naming.problem` says what was looked at."""
+        return self.naming.path
+
+    @property
+    def also_words(self) -> str:
+        """Of another path that was named for it before, which does not count; '' for none."""
+        also = self.naming.also
+        return f"named here before: {also}; {self.naming.whence} goes first" if also else ""
 
     @property
     def living(self) -> tuple[Row, ...]:
@@ -103,13 +93,12 @@ class Switches:
     def __init__(self, actions: Actions, folder: Path | None) -> None:
         self.actions = actions
         self.store: ClusterStore = actions.store
-        self.memory = SwitchMemory(folder, self.store.name)
-        self._records = LaunchRecords(folder / RECORDS_NAME if folder else None, self.store.name)
+        self.names = SwitchNames(self.store, folder)
 
     # -- where it is
 
     async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
-        """The switch of a job: `path` where a person named it, else what was remembered, launched, told or scripted.
+        """The switch of a job: `path` where a person names it, else as it was launched, told, scripted or remembered.
 
         Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from answering.
         """
@@ -117,82 +106,46 @@ class Switches:
         await store.open()
         detail, rows = await asyncio.gather(store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),)))
         row = detail.job.to_pylist()[0]
-        named = NamedSwitch(path, "as it was named") if path else await self._named(kind, job_id, row, detail)
         name, owner = str(row["name"] or ""), str(row["user"] or "")
-        problem = ""
-        whole = "" if named is None else absolute_path(named.path, row["work_dir"])
-        if named is None:
-            problem = f"neither the launch nor the script of {job_id} names its {kind.words}"
-        elif named.unknown:
-            problem = unknown_words(named)
-        elif wrong := path_problem(whole):
-            problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
-        if problem and path:
-            raise UsageError(problem, "Write the path of one file.")
-        found_rows = rows or (row,)
-        whence = named.whence if named is not None else ""
-        place = "" if problem else whole
-        return Switch(kind, job_id, name, owner, place, whence, tuple(found_rows), detail, problem, bool(path))
-
-    async def _named(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
-        name, owner = str(row["name"] or ""), str(row["user"] or "")
-        remembered = await asyncio.to_thread(self._remembered, kind, job_id, name, owner)
-        return remembered or await self._told(kind, job_id, row, detail)
-
-    def _remembered(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
-        if path := self.memory.of_job(kind, job_id, name):
-            return NamedSwitch(path, "named here for this job before")
-        # What this very job was launched with is surer than what was named for another of its name.
-        if launched := self._launched(kind, job_id, name):
-            return launched
-        if path := self.memory.of_name(kind, name, owner):
-            return NamedSwitch(path, "named here for a job of this name before")
-        return None
-
-    def _launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
-        number = number_of(job_id)
-        try:
-            records = self._records.all()
-        except OSError:
-            return None
-        for record in reversed(records):
-            if number and number_of(record.job_id) == number and record.name in ("", name):
-                return requested_switch(kind, record.request)
-        return None
-
-    async def _told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
-        """What the scheduler tells of the job's environment, else its script."""
-        for field in TOLD_OF_ENVIRONMENT:
-            variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
-            if named := switch_in_environment(kind, variables, f"the job's {field}"):
-                return named
-        try:
-            script = await fetch_script(self.store, job_id, detail=detail)
-        except UnreachableError:
-            raise
-        except HpcdashError:
-            return None
-        return await self._in_script(kind, script.text, row)
-
-    async def _in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
-        known = known_values(row)
-        named = switch_in_script(kind, text, known)
-        names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
-        if named is None or not names or row["user"] != self.store.user:
-            return named
-        # One's own login environment is what sbatch hands to a job.
-        values = await self.store.ask(values_query(names))
-        return switch_in_script(kind, text, {**values, **known})
+        if path:
+            naming = self.names.settled(kind, job_id, NamedSwitch(path, "as it was named"), row)
+            if naming.problem:
+                raise UsageError(naming.problem, "Write the path of one file.")
+        else:
+            naming = await self.names.naming(kind, job_id, detail)
+        return Switch(kind, job_id, name, owner, naming, tuple(rows or (row,)), detail, bool(path))
 
     def remember(self, switch: Switch) -> str:
         """Keep a path that a person named; in words why it could not be, '' where it was."""
         if not switch.named_by_person:
             return ""
         try:
-            self.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
+            self.names.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
         except OSError as error:
             return f"the path could not be remembered: {error.strerror or error}"
         return ""
+
+    def forget(self, switch: Switch) -> str:
+        """Keep no path for its job and those of the job's name; in words what came of it."""
+        try:
+            kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
+        except OSError as error:
+            return f"it could not be forgotten: {error.strerror or error}"
+        return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
+
+    def mark(self, switch: Switch, log: SwitchLog) -> str:
+        """Keep how long its log was as it was dropped; in words why it could not be, '' where it was."""
+        if log.now is None:
+            return ""
+        try:
+            self.names.memory.mark(switch.kind, switch.path, log.now)
+        except OSError as error:
+            return f"what its log says from now on is not told later: {error.strerror or error}"
+        return ""
+
+    def log_of(self, switch: Switch) -> SwitchLog:
+        """Its log, read from where it ended when the switch was dropped from here last."""
+        return SwitchLog(self.store, switch, self.names.memory.mark_of(switch.kind, switch.path))
 
     # -- what is there
 
@@ -203,10 +156,6 @@ class Switches:
         except CommandTimedOut as error:
             error.message = f"the disk of {switch.path} does not answer"
             raise
-
-    async def log_words(self, switch: Switch) -> str:
-        """Whether its log says that the job still looks for its switches; raises nothing."""
-        return await SwitchLog(self.store, switch).words(switch.living)
 
     async def namesakes(self, switch: Switch) -> Namesakes:
         """The living jobs that name the same file: of the lists there are, one's own and those that look alike."""
@@ -245,19 +194,23 @@ class Switches:
         unlike = living.filter(pc.and_(is_other, pc.invert(is_like)))
         ranked = sorted(units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0])))
         others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:])
-        return [
-            (unit, rows, self._remembered(switch.kind, unit, str(rows[0]["name"] or ""), str(rows[0]["user"] or "")))
-            for unit, rows in ranked[:_MOST_LOOKED_UP]
-        ], others
+        return [(unit, rows, self._known(switch, unit, rows[0])) for unit, rows in ranked[:_MOST_LOOKED_UP]], others
+
+    def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
+        """What is known of another job's switch without asking; what a person named tells where nothing else does."""
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        launched = self.names.launched(switch.kind, unit, name)
+        is_named = switch.named_by_person or switch.naming.is_remembered
+        return launched or (self.names.remembered(switch.kind, unit, name, owner) if is_named else None)
 
     async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
         """Whether another job names this switch; None where that cannot be read."""
         try:
             if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
                 script = await fetch_script(self.store, unit)
-                named = await self._in_script(switch.kind, script.text, row)
+                named = await self.names.in_script(switch.kind, script.text, row)
             else:
-                named = await self._told(switch.kind, unit, row, await self.store.fetch_detail(unit))
+                named = await self.names.told(switch.kind, unit, row, await self.store.fetch_detail(unit))
         except HpcdashError:
             return None
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
@@ -333,12 +286,20 @@ class Switches:
     async def progress(self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None) -> Progress:
         """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError.
 
-        Where the file is not there any more, `seconds_ago` is when it was dropped.
+        `seconds_ago` is when it was dropped from here.
         """
-        dropped_at = look.file.changed_at
-        if not look.is_dropped:
-            dropped_at = None if look.now is None or seconds_ago is None else look.now - seconds_ago
-        return Progress() if dropped_at is None else progress_of(await self.jobs_now(job_ids), dropped_at)
+        since = dropped_at(look, seconds_ago)
+        return Progress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+
+    async def carry_out(self, switch: Switch, plan: Plan) -> Report:
+        """Run a plan; where nobody knows what came of it, it is said how to look."""
+        report = await self.actions.run(plan)
+        look = f"the answer was lost; look: hpcdash {switch.kind}-switch {switch.job_id} --status"
+        outcomes = tuple(
+            one if one.done is not None else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
+            for one in report.outcomes
+        )
+        return replace(report, outcomes=outcomes)
 
 
 def _unit(row: Row) -> str:

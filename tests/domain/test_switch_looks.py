@@ -8,18 +8,21 @@ import pytest
 
 from hpcdash.domain.switch_looks import (
     Entry,
-    Progress,
     SwitchLook,
     Thing,
+    clear_doubt,
     clear_refusal,
+    dropped_at,
+    dropped_words,
     entry_of,
     folder_words,
     group_words,
+    in_time,
     log_words,
-    progress_words,
     refusal,
     warnings,
 )
+from hpcdash.domain.switch_progress import Progress, progress_words, unseen_words
 from hpcdash.domain.switches import SwitchKind
 
 FOLDER = Entry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
@@ -46,21 +49,58 @@ def test_a_switch_that_is_there_is_not_dropped_twice() -> None:
 
 def test_an_age_is_between_two_times_of_one_clock_and_never_negative() -> None:
     assert DROPPED.age_seconds == 12
-    assert replace(DROPPED, now=900.0).age_seconds == 0
+    assert replace(DROPPED, now=980.0).age_seconds == 0
     assert replace(DROPPED, now=None).age_seconds is None
 
 
-@pytest.mark.parametrize("thing", [Thing.LINK, Thing.FOLDER, Thing.SPECIAL])
-def test_what_is_no_plain_file_is_neither_dropped_on_nor_cleared(thing: Thing) -> None:
-    look = replace(FREE, thing=thing, link_to="/home/alice/.ssh/rc", file=Entry("lrwxrwxrwx", owner="mallory"))
-    assert refusal(look)
-    assert clear_refusal(look) == refusal(look)
-    if thing is Thing.LINK:
-        assert refusal(look).startswith("a link of mallory's to /home/alice/.ssh/rc")
+def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> None:
+    ahead = replace(DROPPED, uid=1002, file=replace(DROPPED.file, changed_at=2200.0))
+    assert dropped_words(ahead) == "dropped by bob: its file server's clock is ahead, so when is not known"
+    assert dropped_words(in_time(ahead, 30.0)) == "dropped 30 s ago by bob"
+    assert dropped_words(in_time(replace(ahead, uid=1001), 30.0)) == dropped_words(ahead), "it is somebody else's"
+    assert (dropped_at(ahead, 30.0), dropped_at(ahead, None)) == (970.0, 1000.0)
+    later = replace(ahead, now=3000.0)
+    assert dropped_at(later, 2030.0) == 970.0, "once that time is past, too"
+    assert dropped_at(DROPPED, None) == 988.0
+    assert dropped_at(FREE, 30.0) == 970.0
+    assert dropped_at(FREE, None) is None
 
 
-def test_a_file_with_content_is_not_cleared_as_no_switch_has_any() -> None:
-    assert clear_refusal(DROPPED) == ""
+@pytest.mark.parametrize(
+    ("mode", "thing", "words"),
+    [
+        ("l", Thing.LINK, "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the switch"),
+        ("p", Thing.SPECIAL, "a FIFO of mallory's has its name: trainings take it for the switch"),
+        ("s", Thing.SPECIAL, "a socket of mallory's has its name: trainings take it for the switch"),
+    ],
+)
+def test_what_trainings_take_for_the_switch_is_told_as_that_and_cleared_once_one_agrees(
+    mode: str, thing: Thing, words: str
+) -> None:
+    look = replace(
+        FREE, thing=thing, link_to="/home/alice/.ssh/rc", file=Entry(f"{mode}rwxrwxrwx", owner="mallory", size=0)
+    )
+    assert refusal(look) == words
+    assert look.is_dropped
+    assert clear_refusal(look) == ""
+    assert clear_doubt(look, is_dropped_here=True)
+
+
+def test_a_folder_and_a_device_stay() -> None:
+    folder = replace(FREE, thing=Thing.FOLDER)
+    assert clear_refusal(folder) == refusal(folder) == "a folder has its name: trainings do not take it for a switch"
+    assert not folder.is_dropped
+    device = replace(FREE, thing=Thing.SPECIAL, file=Entry("crw-rw-rw-", owner="root"))
+    assert clear_refusal(device) == "a device of root's has its name, and stays: look at it yourself"
+
+
+def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> None:
+    assert clear_refusal(DROPPED) == clear_doubt(DROPPED, is_dropped_here=False) == ""
+    full = replace(DROPPED, file=replace(DROPPED.file, size=41))
+    assert clear_refusal(full) == clear_doubt(full, is_dropped_here=True) == ""
+    said = "it holds 41 bytes, and it was not dropped from here: it may be no switch"
+    assert clear_doubt(full, is_dropped_here=False) == said
+    assert clear_doubt(replace(full, file=replace(full.file, size=None)), is_dropped_here=False)
     assert "2000000 bytes" in clear_refusal(replace(DROPPED, file=replace(DROPPED.file, size=2_000_000)))
 
 
@@ -72,14 +112,12 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
     assert refusal(replace(stranger, folder=replace(FOLDER, uid=0, owner="root"))) == ""
 
 
-def test_a_folder_that_the_group_may_not_write_is_told_calmly_where_others_are_in_the_group() -> None:
+def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_group() -> None:
     closed = replace(FREE, folder=replace(FOLDER, mode="drwxr-xr-x"))
     assert warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
-    assert group_words(closed, "alice") == "", "nobody is known to be in it: a home folder"
-    assert group_words(replace(closed, group_members=("alice",)), "alice") == ""
-    shared = replace(closed, group_members=("alice", "bob"))
-    assert group_words(shared, "alice") == "others of the group physics cannot drop or clear it there"
-    assert group_words(replace(FREE, group_members=("alice", "bob")), "alice") == ""
+    assert group_words(closed) == "members of the group physics cannot drop or clear it there"
+    assert "an ACL" in group_words(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
+    assert group_words(FREE) == group_words(replace(FREE, there="")) == ""
     assert folder_words(closed) == "/project of alice, group physics"
     assert folder_words(FREE) == "/project of alice, group physics, which may write there"
 
@@ -127,9 +165,18 @@ def test_what_came_of_a_save_switch() -> None:
     assert said(DROPPED) == "dropped 12 s ago by bob; not seen yet"
     unseen = Progress(0, 1, 1, "", "50")
     assert progress_words(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
-    assert said(FREE, here=70) == "seen: dropped from here 1 min ago, and removed by the program since"
+    gone = "dropped from here 1 min ago, and gone since; "
+    assert said(FREE, here=70) == f"{gone}its log may tell of a save"
+    assert progress_words(SwitchKind.SAVE, FREE, Progress(1), 70, "") == f"{gone}the log names no save"
+    assert progress_words(SwitchKind.SAVE, FREE, Progress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
     assert said(FREE) == "not dropped"
     assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"
+
+
+def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
+    assert unseen_words(SwitchKind.SAVE, Progress(1)) == "no job had taken it: none is known to have saved"
+    assert unseen_words(SwitchKind.KILL, Progress(2)) == "none had ended: what has not seen it goes on"
+    assert unseen_words(SwitchKind.KILL, Progress(2, 1, 1)) == unseen_words(SwitchKind.SAVE, Progress()) == ""
 
 
 def test_a_log_that_stands_still_tells_of_a_job_that_cannot_see_a_switch() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.domain.switch_looks import Entry, Progress, SwitchLook, Thing
+from hpcdash.domain.switch_looks import Entry, SwitchLook, Thing
+from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switch_story import Deeds, story_lines, telling_line
 from hpcdash.domain.switches import SwitchKind
 
@@ -48,10 +49,38 @@ LIVES = Progress(1)
         (
             SAVE,
             FREE,
+            Deeds("18:54:34", "18:54:51", is_log_read=True),
+            LIVES,
+            "dropped 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no save",
+        ),
+        (
+            SAVE,
+            FREE,
             Deeds("18:54:34", "18:54:51"),
             LIVES,
-            "dropped 18:54:34, from here | seen 18:54:51, removed by the program"
-            " | log says nothing yet of what was saved",
+            "dropped 18:54:34, from here | gone 18:54:51, by the program or by somebody",
+        ),
+        (
+            SAVE,
+            FREE,
+            Deeds("18:54:34", "18:54:51", said="saved at step 8", is_log_read=True),
+            LIVES,
+            "dropped 18:54:34, from here | seen 18:54:51, and removed | log saved at step 8",
+        ),
+        (
+            SAVE,
+            FREE,
+            Deeds("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
+            LIVES,
+            "dropped 18:54:34, from here"
+            " | cleared 18:55:00, from here: the file is not there any more; no job had taken it",
+        ),
+        (
+            KILL,
+            replace(FREE, thing=Thing.LINK, link_to="/x", file=Entry(owner="bob", changed_at=988.0)),
+            Deeds(),
+            LIVES,
+            "there a link of bob's to /x has its name: trainings take it for the switch | seen not yet",
         ),
         (
             SAVE,

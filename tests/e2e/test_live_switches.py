@@ -103,7 +103,7 @@ echo "kill switch: saved, ending"
         dropped = program("kill-switch", job, "--yes")
         assert f"create the empty file {run}/kill, group alice; never through a link" in dropped.stderr
         assert "LC_ALL" not in dropped.stderr
-        assert "group alice may" not in dropped.stderr, "nobody else is in it"
+        assert "members of the group alice cannot drop or clear it there" in dropped.stderr
 
         def told() -> bool:
             words = program("kill-switch", job, "--status").text
@@ -124,7 +124,7 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
     assert dropped.text == f"{array}  dropped {run}/SAVE\n"
     assert "LC_ALL=C; export LC_ALL" in dropped.stderr, "the command itself, where it is wanted"
     wait_until("the program to remove it", lambda: not (run / "SAVE").exists(), 20)
-    assert "removed by the program since" in program("save-switch", array, "--status").text
+    assert "ago, and gone since; " in program("save-switch", array, "--status").text
 
 
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
@@ -138,12 +138,17 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(program: Program, r
     (run / "KILL").symlink_to("/home/alice/.ssh/rc")
     subprocess.run(["chown", "-h", "bob", run / "KILL"], check=True)
     assert "a link of bob's to /home/alice/.ssh/rc" in program("kill-switch", array, "--yes").refused(1)
-    assert "a link of bob's" in program("kill-switch", array, "--clear").refused(1)
+    assert "trainings take it for the switch" in program("kill-switch", array, "--status").text
+    assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
+    cleared = program("kill-switch", array, "--clear", "--yes")
+    assert f"removed {run}/KILL, which bob made; none had ended" in cleared.text
+    assert not (run / "KILL").is_symlink()
 
 
 def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: str) -> None:
     assert program("save-switch", array, "--path", f"{run}/ELSE").status == 0
     told = program("save-switch", array, "--status", "--format", "json").json["switches"][0]
-    assert (told["path"], told["present"]) == (f"{run}/ELSE", "file")
+    # Its script goes first.
+    assert (told["path"], told["also_named"]) == (f"{run}/SAVE", f"{run}/ELSE")
     assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)

@@ -37,9 +37,11 @@ def states(lab: SlurmLab, *job_ids: str) -> bytes:
     return lab.admin("squeue", "-h", "-o", "%i %t %r", "-j", ",".join(job_ids), check=False).stdout
 
 
-def test_a_train_is_told_from_any_of_its_jobs(program: Program, train: tuple[str, str]) -> None:
+def test_a_train_is_told_from_any_of_its_jobs(slurm_lab: SlurmLab, program: Program, train: tuple[str, str]) -> None:
     array, last = train
-    for job in (array, last, f"{array}_1"):
+    raw = slurm_lab.admin("squeue", "-h", "-o", "%A", "-j", f"{array}_1").stdout.decode().strip()
+    assert raw not in (array, last)
+    for job in (array, last, f"{array}_1", raw):
         answer = program("train", job, "--format", "json").json
         assert answer["counts"] == {"running": 1, "waiting": 4}
         assert answer["order"] == [

@@ -62,6 +62,24 @@ async def test_what_is_missing_is_found_by_its_field(store: ClusterStore, tmp_pa
     assert (found[1].words, found[1].next_step) == (f"{gone} is not there", f"mkdir -p {gone}")
 
 
+@pytest.mark.parametrize("what", ["file", "link to nowhere", "folder", "nothing"])
+async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_starts(
+    store: ClusterStore, tmp_path: Path, what: str
+) -> None:
+    switch = tmp_path / "KILL it"
+    {"file": switch.touch, "link to nowhere": lambda: switch.symlink_to("no"), "folder": switch.mkdir}.get(
+        what, lambda: None
+    )()
+    by_key = Request(command="x", work_dir=str(tmp_path), kill_switch="KILL it", save_switch="KILL it")
+    by_variable = Request(command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)})
+    for request in (by_key, by_variable):
+        found = [(one.severity, one.words) for one in await missing_paths(store, request) if "dropped" in one.words]
+        told = [("warning", f"the kill switch {switch} is dropped still: the job would end as it starts")]
+        assert found == (told if what in ("file", "link to nowhere") else [])
+    at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
+    assert not [one for one in await missing_paths(store, at_run) if "dropped" in one.words]
+
+
 async def test_a_script_that_comes_along_is_not_looked_for(store: ClusterStore) -> None:
     request = Request(script="code/run.sh")
     assert [one.field for one in await missing_paths(store, request)] == ["script"]

@@ -19,9 +19,11 @@ import pytest_asyncio
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.domain.switch_looks import Progress
+from hpcdash.domain.switch_looks import in_time
+from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.stores import actions as acting
 from hpcdash.stores import switch_scripts
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
@@ -82,7 +84,8 @@ class Site:
         return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
 
     async def drop(self, switch: Switch) -> str:
-        report = await self.switches.actions.run(self.switches.plan_drop(switch, await self.switches.look(switch)))
+        plan = self.switches.plan_drop(switch, await self.switches.look(switch))
+        report = await self.switches.carry_out(switch, plan)
         assert [outcome.done for outcome in report.outcomes] == [True]
         return report.outcomes[0].words
 
@@ -115,7 +118,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.whence == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.naming.whence == "HPCDASH_SAVE_SWITCH in line 3 of its script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -146,7 +149,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.store.fetch(Kind.MINE)
     found = await site.switches.namesakes(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
-    assert await site.switches.log_words(switch) in {f"its log grew {n} s ago" for n in range(10)}
+    assert await SwitchLog(site.store, switch).words(switch.living) in {f"its log grew {n} s ago" for n in range(10)}
     assert await site.drop(switch) == f"dropped {site.run / 'KILL me'}"
     told: list[Progress] = []
 
@@ -173,6 +176,13 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     ended = site.lab.ended(job)
     assert (ended.state, ended.exit_code) == ("completed", 0)
     assert (await site.switches.look(kill)).is_dropped, "the program never removes it"
+    # A file server whose clock is 20 minutes ahead.
+    os.utime(site.run / "KILL", (time.time() + 1200, time.time() + 1200))
+    here = site.switches.dropped_here_seconds_ago(kill)
+    look = in_time(await site.switches.look(kill), here)
+    assert look.age_seconds is not None
+    assert look.age_seconds < 30
+    assert await site.switches.progress(look, (job,), here) == Progress(0, 1, 1, "", job)
 
 
 async def _has_said(log: SwitchLog) -> bool:
@@ -197,13 +207,66 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.problem == f"neither the launch nor the script of {first} names its kill switch"
+    assert unknown.naming.problem == f"neither the launch nor the script of {first} names its kill switch"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     assert site.switches.remember(named) == ""
-    assert (await site.switches.find(first, KILL)).whence == "named here for this job before"
-    assert (await site.switches.find(second, KILL)).whence == "named here for a job of this name before"
+    assert (await site.switches.find(first, KILL)).naming.whence == "named here for this job before"
+    of_name = await site.switches.find(second, KILL)
+    assert of_name.naming.whence == "named here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "switches.jsonl").st_mode) == 0o600
+    assert site.switches.forget(of_name) == f"forgotten: {site.run / 'KILL'}"
+    assert site.switches.forget(of_name) == "nothing was remembered"
+    assert (await site.switches.find(second, KILL)).path == ""
+
+
+async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_that_is_told(site: Site) -> None:
+    job = site.submit()
+    wrong = await site.switches.find(job, KILL, str(site.run / "WRONG"))
+    assert site.switches.remember(wrong) == ""
+    switch = await site.switches.find(job, KILL)
+    assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
+    said = f"named here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script goes first"
+    assert switch.also_words == said
+    other = site.submit()
+    await site.store.fetch(Kind.MINE)
+    assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, "its own script counts for it too"
+    unsure = site.submit("KILL_SWITCH=$(pwd)/KILL\nsleep 60", kill="", save="")
+    assert (await site.switches.find(unsure, KILL)).path == str(site.run / "WRONG"), "its script does not tell"
+
+
+async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_program(site: Site) -> None:
+    job = site.submit("echo saved checkpoint 1; echo up\nuntil [ -e go ]; do sleep 0.05; done; echo saved 2; sleep 60")
+    await site.up(job)
+    switch = await site.switches.find(job, SAVE)
+    log = site.switches.log_of(switch)
+    assert await log.told(switch.living) == (None, await log.words(switch.living)), "it was not dropped from here"
+    assert site.switches.mark(switch, log) == ""
+    said, _ = await site.switches.log_of(switch).told(switch.living)
+    assert said == "", "what stood there before is of an earlier save"
+    (site.run / "go").touch()
+    await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
+    assert (await site.switches.log_of(switch).told(switch.living))[0] == "saved 2"
+    assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is no path that was named"
+
+
+async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.submit()
+    await site.up(job)
+    switch = await site.switches.find(job, KILL)
+    plan = site.switches.plan_drop(switch, await site.switches.look(switch))
+    slow = tmp_path / "bin" / "chgrp"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    site.store.transport = LocalTransport(path=f"{slow.parent}:{os.environ['PATH']}")
+    plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
+    (outcome,) = (await site.switches.carry_out(switch, plan)).outcomes
+    assert outcome.done is None
+    assert outcome.words.startswith(f"the answer was lost; look: hpcdash kill-switch {job} --status (")
+    assert acting.ANSWER_LOST not in outcome.words
 
 
 async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site) -> None:
@@ -212,7 +275,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.whence) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.naming.whence) == ("/gpfs/run/KILL", "kill_switch in its request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 
@@ -230,7 +293,7 @@ async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told
     monkeypatch.delenv("NOWHERE", raising=False)
     job = site.submit("KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save="")
     assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
-    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).problem
+    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).naming.problem
 
 
 async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
@@ -246,7 +309,7 @@ async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
     site.store.transport = LocalTransport(path=str(hangs.parent))
     for name in ("LOG_SECONDS", "LOOK_SECONDS"):
         monkeypatch.setattr(switch_scripts, name, 0.5)
-    assert "does not answer" in await site.switches.log_words(switch)
+    assert "does not answer" in await SwitchLog(site.store, switch).words(switch.living)
     with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not answer"):
         await site.switches.look(switch)
 
@@ -259,7 +322,8 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     look = await site.switches.look(switch)
     with pytest.raises(SwitchRefused, match="a link of"):
         site.switches.plan_drop(switch, look)
-    (site.run / "SAVE").unlink()
+    assert (await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))).outcomes[0].done
+    assert not (site.run / "SAVE").is_symlink()
     kill = await site.switches.find(job, KILL)
     await site.drop(kill)
     cleared = site.switches.plan_clear(kill, await site.switches.look(kill))
@@ -268,5 +332,6 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     assert [(entry.verb, entry.job_ids, entry.state) for entry in entries] == [
         ("clear-kill-switch", (job,), "done"),
         ("kill-switch", (job,), "done"),
+        ("clear-save-switch", (job,), "done"),
     ]
     assert site.switches.dropped_here_seconds_ago(kill) is None

@@ -78,6 +78,27 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert f"itslogswillbein{folder}" in "".join(screen_text(app).split())
 
 
+async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(queue: QueueLab, tmp_path: Path) -> None:
+    switch = tmp_path / "KILL"
+    switch.touch()
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await fill(pilot, command="true", kill_switch=str(switch))
+        for is_there in (True, False):
+            # At once, before the cluster was asked as typing rests; then once more.
+            await pilot.press("ctrl+j")
+            await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
+            assert isinstance(app.screen, ConfirmDialog)
+            told = [words for words in app.screen.asides if "kill switch" in words]
+            words = f"the kill switch {switch} is dropped still: the job would end as it starts. Clear it first: rm "
+            assert [one.startswith(words) for one in told] == ([True] if is_there else [])
+            switch.unlink(missing_ok=True)
+            await pilot.press("n")
+            await until(pilot, lambda: app.screen is app.main, "the form again")
+
+
 async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tmp_path: Path) -> None:
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:

@@ -85,6 +85,15 @@ def transport(run: Path) -> SwitchTransport:
     )
 
 
+def words(app: Any) -> str:
+    """What is on the screen, lines that were too long for a dialog joined."""
+    return re.sub(r"[┃│\s]+", " ", screen_text(app))
+
+
+def names_in(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir()]
+
+
 async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
     """The dialog, once all that it asks for is answered."""
     await settled(pilot)
@@ -110,7 +119,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         text = screen_text(app)
         assert f"{run}/KILL" in text
         assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
-        assert "may not write there" not in text, "nobody else is in the group"
+        assert " cannot drop or clear it there" in text, "the group may not write"
         assert f"create the empty file {run}/KILL, group " in text
         assert "LC_ALL=C" not in text
         assert "9 jobs" in text, "all of alice's have the same script"
@@ -141,6 +150,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransp
         await settled(pilot)
         await press(pilot, "c")
         await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        assert "none had ended: what has not seen it goes on" in words(app)
         assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
         assert "Close (q)" in screen_text(app)
         assert not (run / "KILL").exists()
@@ -171,11 +181,13 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
         await press(pilot, "enter")
         await until(pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app)))
         (run / "SAVE").unlink()
+        dialog._heard(Changed(Kind.MINE))
+        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)))
+        await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
         with transport.log.open("a") as log:
             log.write("save switch seen: checkpoint saved at step 1200\n")
         dialog._heard(Changed(Kind.MINE))
-        await until(pilot, lambda: "removed by the program" in screen_text(app))
-        assert re.search(r"seen +\d\d:\d\d:\d\d, removed by the program", screen_text(app))
+        await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app)))
         await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
         await press(pilot, "y")
         assert not (run / "SAVE").exists()
@@ -193,7 +205,7 @@ async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, "S")
         await press(pilot, "y")
-        await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, removed by", screen_text(app)))
+        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or", screen_text(app)))
 
 
 async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_for_again(
@@ -283,18 +295,65 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
         await until(pilot, lambda: "named here for this job before" in screen_text(app))
 
 
-async def test_a_planted_link_is_told_and_cannot_be_dropped_on(
+async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgotten(
     transport: SwitchTransport, tmp_path: Path, run: Path
 ) -> None:
-    (run / "KILL").symlink_to("/nowhere/at\x1b[2J/all")
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "S")
+        await press(pilot, "p")
+        path = app.screen.query_one(Input)
+        assert path.value == f"{run}/SAVE"
+        await press(pilot, "escape")
+        assert app.screen is dialog
+        assert "enter takes the path" not in screen_text(app)
+        await press(pilot, "p")
+        path.value = f"{run}/ELSE"
+        await press(pilot, "enter")
+        await until(pilot, lambda: dialog.can_drop and "as it was named" in screen_text(app))
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "ELSE").exists() and not dialog._is_acting)
+        await settled(pilot)
+        await press(pilot, "escape")
+        dialog = await opened(pilot, "S")
+        text = words(app)
+        assert f"{run}/SAVE" in text
+        assert f"! named here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script goes first (p" in text
+        await press(pilot, "p")
+        path = app.screen.query_one(Input)
+        path.value = ""
+        await press(pilot, "enter")
+        await until(pilot, lambda: f"forgotten: {run}/ELSE" in screen_text(app))
+        await until(pilot, lambda: dialog.can_drop)
+        assert "named here before" not in screen_text(app)
+
+
+@pytest.mark.parametrize("what", ["link", "note"])
+async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_second_time(
+    transport: SwitchTransport, tmp_path: Path, run: Path, what: str
+) -> None:
+    switch = run / "KILL"
+    if what == "link":
+        switch.symlink_to("/nowhere/at\x1b[2J/all")
+    else:
+        switch.write_text("my only notes")
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert "not a switch" in screen_text(app)
+        assert ("trainings take it for the switch" in words(app)) is (what == "link")
         assert not dialog.can_drop
-        assert not dialog.can_clear
         await press(pilot, "y", "c")
-        assert (run / "KILL").is_symlink()
+        assert names_in(run) == ["KILL"]
+        said = "the link itself is removed" if what == "link" else "it holds 13 bytes, and it was not dropped from here"
+        assert said in words(app)
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        await press(pilot, "n")
+        assert app.screen is dialog
+        assert "once more removes it" not in screen_text(app)
+        await press(pilot, "c", "c")
+        await until(pilot, lambda: names_in(run) == [])
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
 
 
 async def test_read_only_mode_has_no_such_keys(transport: SwitchTransport, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Submitting(JobActions):
             view.tried()
             return
         plan = _planner(view, session, looked)
+        await view.answer.ask_for_paths(looked)
         first = await plan(None)
         if self.view is not view:
             return

@@ -5,10 +5,9 @@ Knows no scheduler; what it knows of the switch comes from SwitchFollowing.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
-from time import monotonic
 from typing import ClassVar
 
 from rich.table import Table
@@ -19,22 +18,17 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
-from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_looks import Progress, clear_refusal, refusal
-from hpcdash.domain.switch_story import Deeds
+from hpcdash.domain.switch_looks import clear_refusal, refusal
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
-from hpcdash.errors import HpcdashError
 from hpcdash.stores.actions import Plan
 from hpcdash.ui.screens.act_dialogs import FRAME, AnswerButton
-from hpcdash.ui.screens.switch_following import LOOK_SECONDS, SwitchFollowing
+from hpcdash.ui.screens.switch_doing import SwitchDoing
+from hpcdash.ui.screens.switch_following import LOOK_SECONDS
 from hpcdash.ui.screens.switch_lines import SwitchPicture, switch_lines
 
-_GONE_ALREADY = "nothing was done: no job that is known to name it runs or waits any more"
 
-
-class SwitchDialog(SwitchFollowing):
+class SwitchDialog(SwitchDoing):
     """One switch of one job or array; `switch` and `look` are None until they are known."""
 
     DEFAULT_CSS = (
@@ -47,6 +41,7 @@ class SwitchDialog(SwitchFollowing):
         Binding("c", "clear", "clear", show=False),
         Binding("a", "again", "drop again", show=False),
         Binding("v", "command", "the command", show=False),
+        Binding("p", "path", "another path", show=False),
         Binding("n,q,escape", "leave", "leave", show=False),
         Binding("ctrl+r", "look_again", "look again", show=False),
         Binding("left", "app.focus_previous", show=False),
@@ -103,7 +98,8 @@ class SwitchDialog(SwitchFollowing):
         """All that is known now, the buttons that make sense, and the keys."""
         if not self.is_mounted:
             return
-        self.query_one("#path").display = self.switch is not None and not self.switch.path
+        self.query_one("#path").display = self._asks_path or (self.switch is not None and not self.switch.path)
+        self.query_one(".buttons").display = not self._asks_path
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=7, no_wrap=True, style="dim")
         rows.add_column(overflow="fold", ratio=1)
@@ -114,13 +110,16 @@ class SwitchDialog(SwitchFollowing):
         self.query_one("#yes").display = can_drop
         self.query_one("#yes", AnswerButton).rename(f"Yes, drop it{' again' if self._asks_again else ''} (y)")
         self.query_one("#clear").display = self.can_clear
+        self.query_one("#clear", AnswerButton).rename("Yes, remove it (c)" if self._asks_clear else "Clear it (c)")
         self.query_one("#again").display = self.can_ask_again
-        self.query_one("#no", AnswerButton).rename("No (n)" if can_drop else "Close (q)")
+        self.query_one("#no", AnswerButton).rename("No (n)" if can_drop or self._asks_clear else "Close (q)")
         self.query_one("#keys", Static).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
 
     def _keys(self) -> str:
+        if self._asks_path:
+            return "enter takes the path; an empty line forgets what was named before; esc keeps this one"
         if self.query_one("#path").display:
             return "enter takes the path, esc leaves"
         is_dropped = self.look is not None and self.look.is_dropped
@@ -130,6 +129,7 @@ class SwitchDialog(SwitchFollowing):
         keys += [] if self.can_drop else ["esc closes, it stays" if is_dropped else "esc closes"]
         if self._command():
             keys.append(f"v {'hides' if self._shows_command else 'shows'} the command")
+        keys += ["p names another file"] if self.can_name_another else []
         return "; ".join([*keys, "ctrl+r looks again"])
 
     def _command(self) -> str:
@@ -145,18 +145,19 @@ class SwitchDialog(SwitchFollowing):
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
         switch, look = self.switch, self.look
-        for words in filter(None, (self.act_said, self.problem)):
+        doubt = f"{self.doubt}. c once more removes it all the same, n keeps it." if self._asks_clear else ""
+        for words in filter(None, (self.act_said, self.problem, doubt)):
             yield "", f"! {words}", "bold"
         if switch is None:
             if not self.problem:
                 yield "", "looking for its path …", ""
             return
         if not switch.path:
-            yield "", f"{visible(switch.problem)}.", ""
+            yield "", f"{visible(switch.naming.problem)}.", ""
             yield "", "Which file does it look for? It is remembered for jobs of this name.", ""
             return
         yield "file", visible(switch.path), "bold"
-        yield "", visible(switch.whence), ""
+        yield "", visible(switch.naming.whence), ""
         if look is None:
             if not self.problem:
                 yield "now", "looking …", ""
@@ -189,6 +190,29 @@ class SwitchDialog(SwitchFollowing):
         event.stop()
         if event.value.strip():
             self.run_worker(self._find(event.value.strip()), group="switch", exclusive=True)
+        elif self._asks_path:
+            self.run_worker(self._forget_path(), group="switch", exclusive=True)
+
+    @property
+    def can_name_another(self) -> bool:
+        return self.switch is not None and bool(self.switch.path) and not self._is_acting
+
+    def action_path(self) -> None:
+        """Ask for another file in the place of this one."""
+        if self.switch is None or not self.can_name_another:
+            return
+        self._asks_path = True
+        self._show()
+        path = self.query_one("#path", Input)
+        path.value = self.switch.path
+        path.focus()
+
+    async def _forget_path(self) -> None:
+        if self.switch is not None:
+            said = await asyncio.to_thread(self.switches.forget, self.switch)
+            await self._find()
+            self.act_said = visible(said)
+            self._show()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -220,73 +244,9 @@ class SwitchDialog(SwitchFollowing):
         self._focus_answer()
 
     def action_leave(self) -> None:
-        if self._asks_again:
-            self._asks_again = False
+        if self._asks_again or self._asks_clear or self._asks_path:
+            self._asks_again = self._asks_clear = self._asks_path = False
             self._show()
             self.query_one("#no", Button).focus()
         elif not self._is_acting:
             self.dismiss()
-
-    # -- what is done
-
-    def action_drop(self) -> None:
-        if self.can_drop and self._plan is not None:
-            self._act(self._plan)
-
-    def action_clear(self) -> None:
-        if self.can_clear and (plan := self._clear_plan()) is not None:
-            self._act(plan)
-
-    def _act(self, plan: Plan) -> None:
-        self._is_acting = True
-        self._show()
-        self.run_worker(self._carry_out(plan), group="switch")
-
-    async def _carry_out(self, plan: Plan) -> None:
-        """Run it, look again, say what went wrong; one is asked to look at the queue sooner."""
-        is_drop = plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH)
-        try:
-            if is_drop and not await self._is_anyone_left():
-                self.act_said, self._asks_again = _GONE_ALREADY, False
-                return
-            if is_drop and self._log is not None:
-                await self._log.mark(self._living)
-            begun = monotonic()
-            report = await self.session.actions.run(plan)
-        finally:
-            self._is_acting = False
-            self._show()
-        outcome: Outcome = report.outcomes[0]
-        self._asks_again = False
-        if outcome.done:
-            self._has_acted = True
-            self._note_deed(is_drop=is_drop)
-        await self._look(dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None)
-        said = [report.journal_problem]
-        if outcome.done is not True:
-            said.append(f"{'not done' if outcome.done is False else 'not known whether it was done'}: {outcome.words}")
-        elif "; " in outcome.words:
-            said.append(outcome.words)
-        if self.switch is not None and outcome.done:
-            said.append(self.switches.remember(self.switch))
-        self.act_said = visible("; ".join(filter(None, said)))
-        self._show()
-        self.query_one("#no", Button).focus()
-        self.session.poller.ask_now()
-
-    async def _is_anyone_left(self) -> bool:
-        """Whether somebody is there to see it, as the queue has it now; True where it cannot be asked."""
-        try:
-            rows = await self.switches.jobs_now(self._job_ids, most=0)
-        except HpcdashError:
-            return True
-        self._living = tuple(row for row in rows if row["state"] not in ENDED)
-        return bool(self._living)
-
-    def _note_deed(self, *, is_drop: bool) -> None:
-        if not is_drop:
-            self.deeds = replace(self.deeds, cleared=self._time_of_day())
-            return
-        self.deeds = Deeds(dropped=self._time_of_day())
-        self.progress, self._most_jobs, self._dropped_at = Progress(), 0, None
-        self._lived_then = frozenset(str(row["id"]) for row in self._living)

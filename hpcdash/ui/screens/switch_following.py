@@ -14,7 +14,8 @@ from typing import Any
 
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_looks import Progress, SwitchLook, Thing
+from hpcdash.domain.switch_looks import SwitchLook, Thing, dropped_at, in_time
+from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switch_story import Deeds
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
@@ -57,10 +58,16 @@ class SwitchFollowing(ScrollingDialog):
         # When it was dropped by the login node's clock, in epoch seconds, and whose rows lived then.
         self._dropped_at: float | None = None
         self._lived_then: frozenset[str] = frozenset()
+        # When it was dropped from here, by this process's own clock.
+        self._dropped_here: float | None = None
         self._most_jobs = 0
         # After an act of this dialog's own, dropping takes a step more.
         self._has_acted = False
         self._asks_again = False
+        # What may be no switch is cleared at the second time.
+        self._asks_clear = False
+        # Whether another path is asked for in the place of the one that is known.
+        self._asks_path = False
         self._shows_command = False
         self._is_acting = False
         self._looking = asyncio.Lock()
@@ -91,17 +98,28 @@ class SwitchFollowing(ScrollingDialog):
             return
         switch = self.switch
         self._living = switch.living
+        self._forget_deeds()
         self._show()
         if not switch.path:
             self._ask_for_path()
             return
-        self._log = SwitchLog(self.session.store, switch)
+        self._log = await asyncio.to_thread(self.switches.log_of, switch)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
         if seconds_ago is not None:
             self.deeds = Deeds(dropped=self._time_of_day(seconds_ago))
+            self._dropped_here = monotonic() - seconds_ago
+            await self._log.resume()
         await self._look(dropped_seconds_ago=seconds_ago)
         self._focus_answer()
         await self._ask_who()
+
+    def _forget_deeds(self) -> None:
+        """What was known of another file."""
+        self.look, self.namesakes, self._plan, self._log = None, None, None, None
+        self.deeds, self.progress, self.log_said, self.act_said = Deeds(), Progress(), "", ""
+        self._dropped_at, self._dropped_here, self._most_jobs = None, None, 0
+        self._job_ids, self._lived_then = (self.job_id,), frozenset()
+        self._has_acted = self._asks_again = self._asks_clear = self._asks_path = False
 
     async def _ask_who(self) -> None:
         """Who else names it; then how they are."""
@@ -132,11 +150,10 @@ class SwitchFollowing(ScrollingDialog):
         before = self.look
         self._looked_at = monotonic()
         try:
-            look = await self.switches.look(switch)
-            if look.is_dropped:
-                self._dropped_at = look.file.changed_at
-            elif dropped_seconds_ago is not None and look.now is not None:
-                self._dropped_at = look.now - dropped_seconds_ago
+            here = None if self._dropped_here is None else monotonic() - self._dropped_here
+            look = in_time(await self.switches.look(switch), here)
+            since = dropped_at(look, here if look.is_dropped else dropped_seconds_ago)
+            self._dropped_at = self._dropped_at if since is None else since
             was_taken = bool(self.deeds.dropped) and not look.is_dropped and not self.deeds.cleared
             is_ending = self.kind is SwitchKind.KILL and (was_taken or (look.is_dropped and self._is_list_old))
             await self._follow(is_asked=is_asked or (is_ending and bool(self._living)))
@@ -186,7 +203,7 @@ class SwitchFollowing(ScrollingDialog):
             return
         if self.deeds.dropped and self._log.is_marked:
             said, self.log_said = await self._log.said()
-            self.deeds = replace(self.deeds, said=said)
+            self.deeds = replace(self.deeds, said=said, is_log_read=True)
         elif self._living:
             self.log_said = await self._log.words(self._living)
 

@@ -11,16 +11,8 @@ from typing import Any
 
 from hpcdash.domain.stakes import count_jobs, owners, state_counts
 from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_looks import (
-    Progress,
-    SwitchLook,
-    folder_words,
-    group_words,
-    refusal,
-    shared_words,
-    thing_words,
-    warnings,
-)
+from hpcdash.domain.switch_looks import SwitchLook, folder_words, group_words, refusal, thing_words, warnings
+from hpcdash.domain.switch_progress import Progress, shared_words
 from hpcdash.domain.switch_story import Deeds, story_lines
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
@@ -57,10 +49,12 @@ class SwitchPicture:
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
     look, kind, deeds = picture.look, picture.kind, picture.deeds
+    if also := picture.switch.also_words:
+        yield "", f"! {visible(also)} (p takes another)", "bold"
     is_told = deeds.is_any or look.is_dropped
     if not look.problem:
         yield "folder", folder_words(look), ""
-    if (look.is_dropped or picture.living) and (group := group_words(look, picture.switch.owner)):
+    if (look.is_dropped or picture.living) and (group := group_words(look)):
         yield "", group, ""
     if is_told:
         for label, words in story_lines(kind, look, deeds, picture.progress):

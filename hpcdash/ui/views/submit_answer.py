@@ -28,6 +28,8 @@ class ClusterAnswer:
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self._for = ""
+        # What the missing paths are of, where they alone were asked for.
+        self._paths_for = ""
         self._asked_at = float("-inf")
         self.is_asking = False
         self.failed = ""
@@ -64,6 +66,19 @@ class ClusterAnswer:
         finally:
             self.is_asking = False
         self._for = _key(looked)
+
+    async def ask_for_paths(self, looked: Look) -> None:
+        """Ask for the paths alone of what is submitted now, where nothing is known of them, or something was wrong."""
+        from hpcdash.stores.checks import missing_paths
+
+        if looked.request is None or (self.is_for(looked) and not self.missing):
+            return
+        try:
+            self.missing = await missing_paths(self._store, looked.request)
+        except HpcdashError:
+            # It is asked whether to submit all the same.
+            return
+        self._paths_for = _key(looked)
 
     def start_words(self, looked: Look, zone: tzinfo | None) -> Text:
         """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
@@ -102,7 +117,7 @@ class ClusterAnswer:
 
     def told_of(self, looked: Look) -> tuple[Finding, ...]:
         """What is missing there, of what stands there now."""
-        return self.missing if self.is_for(looked) else ()
+        return self.missing if self.is_for(looked) or self._paths_for == _key(looked) else ()
 
     def refusal_of(self, looked: Look) -> str:
         """Why the scheduler would not take what stands there now, '' where it would or that is not known."""

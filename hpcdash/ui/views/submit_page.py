@@ -157,7 +157,7 @@ class SubmitPage(View):
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
             *looked.asides,
-            *(finding.words for finding in self.answer.told_of(looked)),
+            *(". ".join(filter(None, (one.words, one.next_step))) for one in self.answer.told_of(looked)),
         ]
         return tuple(filter(None, words))
 
