@@ -31,7 +31,7 @@ _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 _SLURM_ADDRESS = """\
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 export MASTER_ADDR MASTER_PORT
 """
 _COUNT = """\

@@ -43,7 +43,7 @@ done < <(sort "$PBS_NODEFILE" | uniq -c)
 running=()
 start_nodes() {
   local rank port=${PBS_JOBID%%[^0-9]*}
-  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 20000))
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
   for rank in "${!hosts[@]}"; do
     pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
       "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
