@@ -23,7 +23,7 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
-from hpcdash.errors import NoSuchJob, UsageError
+from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.launch.stub import stub_script
 from hpcdash.stores.trains import TrainReader
 from hpcdash.ui.session import ClusterSession
@@ -80,8 +80,12 @@ async def _read(session: ClusterSession, job: str) -> tuple[TrainReader, Train]:
     reader = TrainReader(session.store, job)
     try:
         return reader, await reader.read()
-    except NoSuchJob:
-        in_full = (await session.store.fetch_detail(job)).job["id"][0].as_py()
+    except NoSuchJob as unknown:
+        try:
+            in_full = (await session.store.fetch_detail(job)).job["id"][0].as_py()
+        except HpcdashError as error:
+            # The history's own words do not say which job.
+            raise (unknown if error.exit_status == 1 else error) from None
         if in_full == job:
             raise
     reader = TrainReader(session.store, in_full)

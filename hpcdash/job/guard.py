@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from time import monotonic
 
-from hpcdash.job.memory import MemoryGuard
 from hpcdash.job.metrics import METRICS, MetricsWriter
 from hpcdash.job.preemption import Preemption
 from hpcdash.job.rank_variables import processes_in_all
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from hpcdash.job.memory import MemoryGuard
     from hpcdash.job.ranks import AllReduceMax
 
 # What a rank says to the others; the highest wins, and whatever stops saves before.
@@ -102,7 +102,11 @@ class TrainingGuard:
             ask_slurm=ask_slurm and self.rank == 0,
         )
         self.preemption.check_every_steps = check_every_steps
-        self.memory = MemoryGuard() if memory is True else (memory or None)
+        if memory is True:
+            from hpcdash.job.memory import MemoryGuard
+
+            memory = MemoryGuard()
+        self.memory = memory or None
         if metrics is None:
             metrics = os.environ.get(METRICS, "")
         if isinstance(metrics, (str, os.PathLike)):

@@ -9,11 +9,9 @@ import os
 from collections import deque
 from time import monotonic, time
 
-from hpcdash.job.end_time import end_time
 from hpcdash.job.ranks import highest_of_all
 from hpcdash.job.said_once import say
 from hpcdash.job.save_times import remembered
-from hpcdash.job.spared import blocked, spare_no_longer, spare_workers_from, unblock_in_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +76,8 @@ class Preemption:
         all_reduce_max: AllReduceMax | None = None,
         now: Callable[[], float] = time,
     ) -> None:
+        from hpcdash.job.end_time import end_time
+
         self._now = now
         self.ends_at = end_time(walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm)
         # Of the iterations that are timed, how many there are from one look to the next.
@@ -144,6 +144,8 @@ class Preemption:
         with guard.preemption.sparing():
             wandb.init()
         """
+        from hpcdash.job.spared import blocked
+
         return blocked(self._spared)
 
     def iterated(self, seconds: float) -> None:
@@ -167,7 +169,10 @@ class Preemption:
         import signal
 
         self._is_closed = True
-        spare_no_longer(self._spared)
+        if self._spared:
+            from hpcdash.job.spared import spare_no_longer
+
+            spare_no_longer(self._spared)
         self._spared = []
         for number in self._previous:
             if signal.getsignal(number) == self._handle:
@@ -201,6 +206,8 @@ class Preemption:
             if previous is None:
                 say(f"{name} had a handler that is not Python's: it is not called any more")
         self._spared = [int(signal.Signals[name]) for name in names if name not in _ENDING]
+        from hpcdash.job.spared import spare_workers_from, unblock_in_worker
+
         spare_workers_from(self._spared)
         unblock_in_worker(self._spared)
 

@@ -28,7 +28,7 @@ _TIMER = """\
 # This scheduler sends no early signal: a timer does, {delay} s after the start. It ends with this script.
 (
   trap 'kill "$!"; wait "$!"; exit' TERM
-  sleep {delay} &
+  sleep "$(({delay} > SECONDS ? {delay} - SECONDS : 0))" &
   wait "$!" && kill -s {name} "$$"
 ) 2>/dev/null &
 timer=$!

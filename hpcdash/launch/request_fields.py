@@ -210,6 +210,8 @@ def folder_there(value: object) -> str:
 
 def _checkpoints(value: object) -> str:
     text = folder_there(value)
+    if "$" in text:
+        raise Unfit(f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run")
     if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
         raise Unfit(f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself")
     return text

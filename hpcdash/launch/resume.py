@@ -14,7 +14,7 @@ RESUME_FROM = "HPCDASH_RESUME_FROM"
 RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
 _FILLED_IN = re.compile(r"(%[a%])")
 # A whole checkpoint has it, written after all else: hpcdash.job, Hugging Face's Trainer, torch.distributed.checkpoint.
-_LAST_WRITTEN = (MARKER, "trainer_state.json", ".metadata")
+_LAST_WRITTEN = (f"*/{MARKER}", "checkpoint-*/trainer_state.json", "*/.metadata")
 # hpcdash.job.lightning gives its file this name once it is whole.
 _RENAMED = "guard.ckpt"
 
@@ -27,8 +27,9 @@ _RESUME = """\
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS=@FOLDER@ HPCDASH_RESUME_FROM
 HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
-  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \\
-  \\( @NAMES@ \\) \\
+  cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \\
+  \\( @NAMES@ \\
+  -o -path ./@RENAMED@ \\) \\
   -printf '%T@ %P\\n' | sort -rn | head -n 1) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
@@ -47,8 +48,8 @@ def resume_lines(checkpoints: str, task: str) -> str:
     """
     path = "".join(_part(part, task) for part in _FILLED_IN.split(checkpoints) if part)
     folder = path if checkpoints.startswith("/") else f'"$PWD"/{path}'
-    names = [f"-path './*/{name}'" for name in _LAST_WRITTEN]
-    return _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", " -o ".join([*names, f"-path ./{_RENAMED}"]))
+    names = " -o ".join(f"-path './{name}'" for name in _LAST_WRITTEN)
+    return _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", names).replace("@RENAMED@", _RENAMED)
 
 
 def fixed_part(checkpoints: str) -> str:

@@ -72,7 +72,8 @@ class TailBytes:
 class Noticed:
     """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin` is its step.
 
-    What `is_moment` has passed, or passes by itself.
+    Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there were before it. What
+    `is_moment` has passed, or passes by itself.
     """
 
     metric: str
@@ -80,6 +81,7 @@ class Noticed:
     words: str
     begin: float = 0.0
     is_moment: bool = False
+    is_of_steps: bool = True
 
 
 @dataclass(frozen=True, slots=True)

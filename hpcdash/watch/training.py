@@ -93,6 +93,7 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
     Spikes are noted in `tail`, so that one stays the same however much of the log is kept.
     """
     found: list[Noticed] = []
+    has_steps = tail.step is not None
     for name, kept in tail.metrics.items():
         x, values = _array(kept.x), _array(kept.values)
         if not x.size:
@@ -107,11 +108,11 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
             _know(tail, name, one, is_told=True)
         begun = {one.step_from for one in lasting}
         found += [
-            Noticed(name, moment.kind, moment.words, moment.begin, is_moment=True)
+            Noticed(name, moment.kind, moment.words, moment.begin, is_moment=True, is_of_steps=has_steps)
             for moment in tail.moments
             if moment.metric == name and moment.is_told and moment.begin not in begun
         ]
-        found += [Noticed(name, one.kind, one.words, one.step_from) for one in lasting]
+        found += [Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps) for one in lasting]
         plateau = find_plateau(x, values)
         if plateau is not None:
             found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))

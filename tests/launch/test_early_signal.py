@@ -131,6 +131,14 @@ def test_a_command_that_ends_well_after_its_warning_ends_the_job_well(job: Job) 
     assert (process.returncode, out) == (0, "saved\n" * 3)
 
 
+def test_what_the_script_did_before_is_of_the_time_that_the_timer_waits(job: Job) -> None:
+    # As after an hour in which the environment of the job was made.
+    script = "SECONDS=3600\n" + pbs_fanout([sys.executable, "-c", TRAINING, "alone"], {})
+    process = job.start(script + pbs_signal_timer(EarlySignal("USR1", 9), 3610) + START)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "alone warned\n" * 3), err
+
+
 @pytest.mark.parametrize("step", [0, 2])
 def test_a_signal_to_the_batch_shell_is_passed_to_the_step_and_its_end_is_waited_for(job: Job, step: int) -> None:
     words = [sys.executable, "-c", TRAINING, "alone"]

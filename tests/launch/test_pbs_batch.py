@@ -42,7 +42,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "array": (parse_tasks("1-9:2%3"), "J=1-9:2%3"),
     "after": (("1", "2"), "W.depend=afterany:1:2"),
     "hold": (True, "h="),
-    "signal": (EarlySignal("USR1", 600), "\n  sleep 6600 &\n"),
+    "signal": (EarlySignal("USR1", 600), '\n  sleep "$((6600 > SECONDS ? 6600 - SECONDS : 0))" &\n'),
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
@@ -113,7 +113,7 @@ def test_what_a_request_says_of_python_s_path_comes_after_the_library_s() -> Non
 def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option: str) -> None:
     script = made(extra_args=(option,), signal=EarlySignal("USR1", 600))
     assert "\nexport HPCDASH_END_TIME=$(($(date +%s) + 86400)) " in script.text
-    assert "\n  sleep 85800 &\n" in script.text
+    assert '\n  sleep "$((85800 > SECONDS ? 85800 - SECONDS : 0))" &\n' in script.text
     assert made(extra_args=(option,), limit_seconds=None).text.count("walltime") == 1
     assert "\nexport HPCDASH_END_TIME= " in made(extra_args=("-l walltime=soon",)).text
 

@@ -213,6 +213,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
         ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" stands for nothing'),
+        ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "no variable is filled in"),
         ('checkpoints = "~/c"', 2, "checkpoints", "write the whole path"),
         ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
         ('[environment]\n"1A" = "x"', 3, "environment.1A", "no name of a variable"),

@@ -66,9 +66,19 @@ def test_it_goes_on_from_what_the_library_saved_last_and_not_from_what_it_was_sa
 def test_a_checkpoint_without_what_is_written_last_is_not_whole(tmp_path: Path, last: str) -> None:
     aged(tmp_path / "c/checkpoint-500" / last, 60)
     aged(tmp_path / "c/checkpoint-900/model.safetensors", 0)
+    # Where the Trainer writes before it renames.
+    aged(tmp_path / "c/tmp-checkpoint-900/trainer_state.json", 0)
     # The Trainer writes its state beside the checkpoints too, at its end.
     aged(tmp_path / "c" / last, 0)
     assert started("c", tmp_path)[0] == f"{tmp_path}/c/checkpoint-500"
+
+
+def test_a_checkpoint_may_be_a_link_to_where_there_is_room(tmp_path: Path) -> None:
+    aged(tmp_path / "c/step-1" / MARKER, 60)
+    aged(tmp_path / "elsewhere" / MARKER, 0)
+    (tmp_path / "c/step-2").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "c/step-3").symlink_to(tmp_path / "gone")
+    assert started("c", tmp_path)[0] == f"{tmp_path}/c/step-2"
 
 
 def test_lightning_s_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     assert log.round(lines(range(300, 330))) == []
 
 
+def test_where_a_log_tells_epochs_alone_no_step_is_named_to_resume_from() -> None:
+    log = Log()
+    log.round("".join(f"{{'loss': 2.{epoch % 10}, 'epoch': {epoch / 100}}}\n" for epoch in range(1, 200)).encode())
+    (found,) = log.round("".join(f"{{'loss': nan, 'epoch': {epoch / 100}}}\n" for epoch in range(200, 240)).encode())
+    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest save before that began. ")
+
+
 def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
     log = Log()
     log.round(lines(range(1, 200)))

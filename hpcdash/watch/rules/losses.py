@@ -90,12 +90,13 @@ def _next_step(who: str, one: Noticed) -> str:
         return f"hpcdash log {who} -f; hpcdash stacks {who}"
     if one.kind not in _GRAVE:
         return f"hpcdash metrics {who}; hpcdash save-switch {who} keeps it as it is"
-    begin = f"{one.begin:,.0f}".replace(",", " ") if one.begin == round(one.begin) else f"{one.begin:.4g}"
+    # Checkpoints are named by step: an epoch, or a count of samples, is none.
+    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.is_of_steps else "that began"
     if one.is_moment:
-        return f"hpcdash metrics {who}; a save from before step {begin} is one to keep"
+        return f"hpcdash metrics {who}; a save from before {begin} is one to keep"
     # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save too.
     return (
-        f"hpcdash cancel {who}, and resume from the newest save before step {begin}. No save switch: "
+        f"hpcdash cancel {who}, and resume from the newest save before {begin}. No save switch: "
         "each save from now on is broken and may push a good one out, the last one at a kill switch or cancel too"
     )
 

@@ -128,7 +128,7 @@ trap pass_on USR1
 # This scheduler sends no early signal: a timer does, 3000 s after the start. It ends with this script.
 (
   trap 'kill "$!"; wait "$!"; exit' TERM
-  sleep 3000 &
+  sleep "$((3000 > SECONDS ? 3000 - SECONDS : 0))" &
   wait "$!" && kill -s USR1 "$$"
 ) 2>/dev/null &
 timer=$!

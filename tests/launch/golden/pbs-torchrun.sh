@@ -36,8 +36,9 @@ export HPCDASH_END_TIME=$(($(date +%s) + 72000)) HPCDASH_END_TIME_OF="$PBS_JOBID
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
 HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
-  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \
-  \( -path './*/WHOLE.json' -o -path './*/trainer_state.json' -o -path './*/.metadata' -o -path ./guard.ckpt \) \
+  cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \
+  \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
+  -o -path ./guard.ckpt \) \
   -printf '%T@ %P\n' | sort -rn | head -n 1) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
@@ -149,7 +150,7 @@ trap pass_on USR1
 # This scheduler sends no early signal: a timer does, 71400 s after the start. It ends with this script.
 (
   trap 'kill "$!"; wait "$!"; exit' TERM
-  sleep 71400 &
+  sleep "$((71400 > SECONDS ? 71400 - SECONDS : 0))" &
   wait "$!" && kill -s USR1 "$$"
 ) 2>/dev/null &
 timer=$!

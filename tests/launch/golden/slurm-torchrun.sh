@@ -50,8 +50,9 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
 HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
-  cd -- "$HPCDASH_CHECKPOINTS" && find . -mindepth 1 -maxdepth 2 ! -path './.*' \
-  \( -path './*/WHOLE.json' -o -path './*/trainer_state.json' -o -path './*/.metadata' -o -path ./guard.ckpt \) \
+  cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \
+  \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
+  -o -path ./guard.ckpt \) \
   -printf '%T@ %P\n' | sort -rn | head -n 1) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
