@@ -34,7 +34,7 @@ test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

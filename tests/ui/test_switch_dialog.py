@@ -32,7 +32,8 @@ pytestmark = pytest.mark.xdist_group("switch files")
 class SwitchTransport(ActingTransport):
     """Every job's script is `script`; what looks at files and makes them is run here, on real ones.
 
-    `told` is what a look is answered instead, by the names of its answers.
+    `told` is what a look is answered instead, by the names of its answers. `asked` are the names of the files that were
+    looked at, and a look at one of `held` is answered no sooner than its event is set.
     """
 
     def __init__(self, script: str, *rows: Fields) -> None:
@@ -41,6 +42,8 @@ class SwitchTransport(ActingTransport):
         self.script = script
         self.looks = 0
         self.told: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.held: dict[str, asyncio.Event] = {}
         self.taken_at_once: Path | None = None
         # Where scontrol says the job writes.
         self.log: Path | None = None
@@ -58,7 +61,11 @@ class SwitchTransport(ActingTransport):
             answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
             return Completed(argv, 0, answer.encode(), b"", 0.01)
         if words[:2] == ("sh", "-c") and ("pwd -P" in words[2] or "$(wc -c" in words[2] or "stat -L" in words[2]):
-            self.looks += "changed()" in words[2]
+            if "changed()" in words[2]:
+                self.looks += 1
+                self.asked.append(words[6])
+                if words[6] in self.held:
+                    await self.held[words[6]].wait()
             process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate()
             if self.taken_at_once is not None and "set -C" in words[2]:
@@ -326,6 +333,64 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         await until(pilot, lambda: f"forgotten: {run}/ELSE" in screen_text(app))
         await until(pilot, lambda: dialog.can_drop)
         assert "named here before" not in screen_text(app)
+
+
+async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        transport.asked.clear()
+        transport.held = {"KILL": asyncio.Event(), "OTHER": asyncio.Event()}
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: transport.asked == ["KILL"])
+        await pilot.press("p")
+        app.screen.query_one(Input).value = f"{run}/OTHER"
+        await pilot.press("enter")
+        await until(pilot, lambda: dialog.switch is not None and dialog.switch.path == f"{run}/OTHER")
+        transport.held["KILL"].set()
+        await until(pilot, lambda: transport.asked == ["KILL", "OTHER"])
+        assert "now looking …" in words(app)
+        await pilot.press("y")
+        transport.held["OTHER"].set()
+        await settled(pilot)
+        assert names_in(run) == []
+        assert f"create the empty file {run}/OTHER" in words(app)
+        await press(pilot, "y")
+        await until(pilot, lambda: names_in(run) == ["OTHER"])
+
+
+async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_question_goes_with_it(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "K")
+        await press(pilot, "y", "c")
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        switch = run / "KILL"
+        switch.write_text("somebody else's notes")
+        await press(pilot, "ctrl+r", "c")
+        assert names_in(run) == ["KILL"]
+        assert "it holds 21 bytes, and it was not dropped from here" in words(app)
+        # What is there is not what was asked about.
+        switch.unlink()
+        switch.symlink_to("/nowhere/at/all")
+        await press(pilot, "ctrl+r")
+        assert "once more removes it" not in screen_text(app)
+        await press(pilot, "c")
+        assert names_in(run) == ["KILL"]
+        assert "the link itself is removed" in words(app)
+        # The same is still asked about after another look; nothing is not.
+        await press(pilot, "ctrl+r")
+        assert "c once more removes it" in words(app)
+        switch.unlink()
+        await press(pilot, "ctrl+r")
+        assert "once more removes it" not in screen_text(app)
+        switch.write_text("somebody else's notes")
+        await press(pilot, "ctrl+r", "c", "c")
+        await until(pilot, lambda: names_in(run) == [])
 
 
 @pytest.mark.parametrize("what", ["link", "note"])
