@@ -107,6 +107,8 @@ class TrainingGuard:
 
             memory = MemoryGuard()
         self.memory = memory or None
+        # "" is none on purpose.
+        self._wants_metrics = metrics is None
         if metrics is None:
             metrics = os.environ.get(METRICS, "")
         if isinstance(metrics, (str, os.PathLike)):
@@ -122,6 +124,8 @@ class TrainingGuard:
         self._is_save_due = False
         self._last_step_at: float | None = None
         self._save_began_at: float | None = None
+        # The step after which a person asked for a save that has not ended.
+        self._switched_at: int | None = None
         self._last_save_at = monotonic()
         self._log = SaidOnce()
 
@@ -133,8 +137,12 @@ class TrainingGuard:
     def step(self, step: int, /, **metrics: Any) -> None:
         """Says that a step is done: writes its metrics, times it, and has the ranks agree on what is next."""
         self._time_iteration()
-        if metrics and self.metrics is not None:
-            self.metrics.write(step, **metrics)
+        if metrics:
+            if self.metrics is not None:
+                self.metrics.write(step, **metrics)
+            elif self._wants_metrics and self.rank == 0:
+                names = ", ".join(metrics)
+                self._log.say("metrics", f"{names} of the steps go nowhere: give metrics=, or a file in {METRICS}")
         if self._save_every_steps and step and step % self._save_every_steps == 0:
             self._save_for(f"every {self._save_every_steps} steps")
         self._steps += 1
@@ -165,6 +173,7 @@ class TrainingGuard:
         if seconds is not None:
             self.preemption.saved(seconds)
             self._save_began_at = None
+            self._tell_switched(seconds)
             return seconds
         return self._end_save()
 
@@ -200,6 +209,9 @@ class TrainingGuard:
                 say(f"stopping after step {step}: {why}")
         elif verdict > _GO_ON:
             self._save_for(why)
+            if verdict == _SAVE_SWITCH and self.rank == 0:
+                self._switched_at = step
+                say(f"the save switch is seen: saving after step {step}")
 
     def _save_for(self, why: str) -> None:
         self.save_reason, self._is_save_due = why, True
@@ -249,4 +261,11 @@ class TrainingGuard:
         self.preemption.saved(seconds)
         self._save_began_at = None
         self._last_save_at = self._last_step_at = now
+        self._tell_switched(seconds)
         return seconds
+
+    def _tell_switched(self, seconds: float) -> None:
+        """Who dropped the save switch reads in the log what came of it."""
+        if self._switched_at is not None:
+            say(f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the save switch")
+            self._switched_at = None

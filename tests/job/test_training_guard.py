@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from hpcdash.domain.switch_story import telling_line
+from hpcdash.domain.switches import SwitchKind
 from hpcdash.job import Checkpoints, MetricsWriter, Preemption, Switches, TrainingGuard
 from hpcdash.job.memory import MemoryGuard
 
@@ -287,3 +289,27 @@ def test_the_example_survives_a_night_of_signals_and_kills(tmp_path: Path) -> No
     assert out.endswith("ended after step 2000: done\n")
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == list(range(1, 2001))
+
+
+def test_the_log_tells_who_dropped_the_save_switch_what_came_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = TrainingGuard(save=str(tmp_path / "SAVE"), signals=(), look_every_seconds=0, save_every_steps=4)
+    for step in range(1, 6):
+        if step == 2:
+            (tmp_path / "SAVE").touch()
+        guard.step(step)
+        guard.should_save()
+        guard.should_stop()
+    told = [
+        "hpcdash: the save switch is seen: saving after step 2",
+        "hpcdash: checkpoint saved after step 2, in 0 s, for the save switch",
+    ]
+    assert caplog.messages == told
+    guard.step(6, loss=1.0, lr=0.1)
+    guard.step(7, loss=1.0)
+    assert caplog.messages[2:] == [
+        "hpcdash: loss, lr of the steps go nowhere: give metrics=, or a file in HPCDASH_METRICS"
+    ]
+    # The dialog of a switch quotes the one that says that it was saved.
+    assert telling_line(SwitchKind.SAVE, "\n".join(told)) == told[1]

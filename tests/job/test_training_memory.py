@@ -157,7 +157,7 @@ def test_torch_is_never_imported_by_this(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('imported')\n")
     code = (
         "from hpcdash.job import TrainingGuard\n"
-        "guard = TrainingGuard()\n"
+        "guard = TrainingGuard(metrics='')\n"
         "guard.step(1, loss=1.0)\n"
         "guard.memory.should_stop()\n"
     )
