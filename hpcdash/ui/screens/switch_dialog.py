@@ -78,9 +78,15 @@ class SwitchDialog(SwitchDoing):
         self._stop_listening()
 
     @property
+    def _may_act(self) -> bool:
+        """Whether nothing is being done, and what is known is of the file that is named."""
+        is_looked_at = self.switch is not None and self.look is not None and self.look.path == self.switch.path
+        return is_looked_at and not self._is_acting
+
+    @property
     def _is_droppable(self) -> bool:
         """Whether nothing is in the way of dropping it, and somebody is there to see it."""
-        return self.look is not None and not self._is_acting and bool(self._living) and not refusal(self.look)
+        return self._may_act and bool(self._living) and self.look is not None and not refusal(self.look)
 
     @property
     def can_drop(self) -> bool:
@@ -92,7 +98,7 @@ class SwitchDialog(SwitchDoing):
 
     @property
     def can_clear(self) -> bool:
-        return self.look is not None and not self._is_acting and not clear_refusal(self.look)
+        return self._may_act and self.look is not None and not clear_refusal(self.look)
 
     def _show(self) -> None:
         """All that is known now, the buttons that make sense, and the keys."""

@@ -9,7 +9,7 @@ from textual.widgets import Button
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_looks import clear_doubt
+from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_doubt
 from hpcdash.domain.switch_progress import Progress, unseen_words
 from hpcdash.domain.switch_story import Deeds
 from hpcdash.domain.text import visible
@@ -37,7 +37,7 @@ class SwitchDoing(SwitchFollowing):
     @property
     def doubt(self) -> str:
         """Why it is asked before what is there is removed, '' where it is not."""
-        is_dropped_here = bool(self.deeds.dropped and not self.deeds.gone)
+        is_dropped_here = bool(self.deeds.dropped) and not (self.deeds.gone or self.deeds.cleared)
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 
     def action_drop(self) -> None:
@@ -54,6 +54,10 @@ class SwitchDoing(SwitchFollowing):
             self.query_one("#no", Button).focus()
             return
         self._act(plan)
+
+    def _ask_anew(self, before: SwitchLook | None) -> None:
+        if not self.can_clear or not self.doubt or _identity(before) != _identity(self.look):
+            self._asks_clear = False
 
     def _act(self, plan: Plan) -> None:
         self._is_acting = True
@@ -117,3 +121,12 @@ class SwitchDoing(SwitchFollowing):
         self.progress, self._most_jobs, self._dropped_at = Progress(), 0, None
         self._dropped_here = begun
         self._lived_then = frozenset(str(row["id"]) for row in self._living)
+
+
+def _identity(look: SwitchLook | None) -> tuple[object, ...]:
+    """What tells what is there from something else of its name; a FIFO's time is when it was written to last."""
+    if look is None:
+        return ()
+    file = look.file
+    changed_at = None if look.thing is Thing.SPECIAL else file.changed_at
+    return look.thing, file.mode[:1], file.uid, file.size, look.link_to, changed_at

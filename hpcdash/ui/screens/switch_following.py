@@ -86,6 +86,10 @@ class SwitchFollowing(ScrollingDialog):
         """It can be answered."""
         raise NotImplementedError
 
+    def _ask_anew(self, before: SwitchLook | None) -> None:
+        """A look was taken: what was asked of what was there `before` may have lost its subject."""
+        raise NotImplementedError
+
     # -- what is asked
 
     async def _find(self, path: str = "") -> None:
@@ -96,6 +100,8 @@ class SwitchFollowing(ScrollingDialog):
             self.problem = error_words(error)
             self._show()
             return
+        # Looks at the path of before.
+        self.workers.cancel_group(self, "switch-look")
         switch = self.switch
         self._living = switch.living
         self._forget_deeds()
@@ -127,7 +133,10 @@ class SwitchFollowing(ScrollingDialog):
         if switch is None or not switch.path:
             return
         # The rows that are asked for here are those that a person sees, however old those of `switch` are.
-        self.namesakes = await self.switches.namesakes(replace(switch, rows=self._living or switch.rows))
+        namesakes = await self.switches.namesakes(replace(switch, rows=self._living or switch.rows))
+        if self.switch is not switch:
+            return
+        self.namesakes = namesakes
         self._job_ids = tuple(dict.fromkeys((*self._job_ids, *self.namesakes.job_ids)))
         own = {row["id"] for row in self._living}
         others = tuple(row for row in self.namesakes.rows if row["id"] not in own)
@@ -147,20 +156,26 @@ class SwitchFollowing(ScrollingDialog):
                 await self._look_once(self.switch, dropped_seconds_ago, is_asked=is_asked)
 
     async def _look_once(self, switch: Switch, dropped_seconds_ago: float | None, *, is_asked: bool) -> None:
+        """Thrown away where another file was named meanwhile: `switch` is no longer `self.switch`."""
         before = self.look
         self._looked_at = monotonic()
         try:
             here = None if self._dropped_here is None else monotonic() - self._dropped_here
             look = in_time(await self.switches.look(switch), here)
+            if self.switch is not switch:
+                return
             since = dropped_at(look, here if look.is_dropped else dropped_seconds_ago)
             self._dropped_at = self._dropped_at if since is None else since
             was_taken = bool(self.deeds.dropped) and not look.is_dropped and not self.deeds.cleared
             is_ending = self.kind is SwitchKind.KILL and (was_taken or (look.is_dropped and self._is_list_old))
-            await self._follow(is_asked=is_asked or (is_ending and bool(self._living)))
+            await self._follow(switch, is_asked=is_asked or (is_ending and bool(self._living)))
+            if self.switch is not switch:
+                return
             self.problem = ""
         except HpcdashError as error:
-            self.problem = error_words(error)
-            self._show()
+            if self.switch is switch:
+                self.problem = error_words(error)
+                self._show()
             return
         is_gone = look.thing is Thing.NOTHING and bool(look.there)
         was_there = before is not None and before.is_dropped
@@ -172,6 +187,7 @@ class SwitchFollowing(ScrollingDialog):
             self._plan = self.switches.plan_drop(switch, look)
         except SwitchRefused:
             self._plan = None
+        self._ask_anew(before)
         self._show()
         await self._read_log()
         self._show()
@@ -183,7 +199,7 @@ class SwitchFollowing(ScrollingDialog):
         snapshot = store.snapshots.get(Kind.MINE)
         return snapshot is None or store.clock.now() - snapshot.taken_at > 2 * LOOK_SECONDS
 
-    async def _follow(self, *, is_asked: bool) -> None:
+    async def _follow(self, switch: Switch, *, is_asked: bool) -> None:
         """Which of its jobs live and how the others fared; asked where the lists do not tell what is known of it."""
         known = count_jobs(self._living)
         is_same = not self._lists_differ and self.progress.total >= self._most_jobs
@@ -192,6 +208,8 @@ class SwitchFollowing(ScrollingDialog):
             return
         most = max(self._most_jobs, known) if self._dropped_at is not None else 0
         rows = await self.switches.jobs_now(self._job_ids, most=most)
+        if self.switch is not switch:
+            return
         self._living = tuple(row for row in rows if row["state"] not in ENDED)
         if self._dropped_at is not None:
             self.progress = progress_of(rows, self._dropped_at, self._lived_then)
@@ -199,13 +217,16 @@ class SwitchFollowing(ScrollingDialog):
 
     async def _read_log(self) -> None:
         """Whether it grows, and from a drop on what it says of it."""
-        if self._log is None:
+        if (log := self._log) is None:
             return
-        if self.deeds.dropped and self._log.is_marked:
-            said, self.log_said = await self._log.said()
-            self.deeds = replace(self.deeds, said=said, is_log_read=True)
+        if self.deeds.dropped and log.is_marked:
+            said, words = await log.said()
+            if self._log is log:
+                self.log_said, self.deeds = words, replace(self.deeds, said=said, is_log_read=True)
         elif self._living:
-            self.log_said = await self._log.words(self._living)
+            words = await log.words(self._living)
+            if self._log is log:
+                self.log_said = words
 
     def _time_of_day(self, seconds_ago: float = 0.0) -> str:
         now = self.session.store.clock.now()
