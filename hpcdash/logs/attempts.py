@@ -11,6 +11,7 @@ import numpy as np
 from hpcdash.logs.metrics import Floats, MetricBatch
 
 MAX_ATTEMPTS = 1000
+MOST_JUMPS = 8
 # Ranks that write the same steps overtake each other by a step or two; a restart takes its time.
 OVERTAKING_STRIDES, RESTART_SECONDS = 2.0, 60.0
 
@@ -24,6 +25,50 @@ class Attempt:
     first: tuple[float, float, float, float]
     last: tuple[float, float, float, float]
     stride: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Where the step goes up by much from one sample to the next: the offset of the sample behind, and what both say of
+    each of AXES."""
+
+    offset: int
+    before: tuple[float, float, float, float]
+    after: tuple[float, float, float, float]
+
+    @property
+    def steps(self) -> float:
+        return self.after[0] - self.before[0]
+
+
+def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
+    """The few largest, in the order of the log; of the same size the oldest."""
+    return tuple(
+        sorted(sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MOST_JUMPS], key=lambda one: one.offset)
+    )
+
+
+def jumps_in(batch: MetricBatch) -> list[Jump]:
+    """The largest of a batch."""
+    known = np.flatnonzero(~np.isnan(batch.steps))
+    ups = np.diff(batch.steps[known])
+    if ups.size > MOST_JUMPS:
+        least = np.partition(ups, ups.size - MOST_JUMPS)[ups.size - MOST_JUMPS]
+        larger = np.flatnonzero(ups > least)
+        at = np.concatenate((larger, np.flatnonzero(ups == least)[: MOST_JUMPS - larger.size]))
+    else:
+        at = np.arange(ups.size)
+    columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
+
+    def axes_at(sample: int) -> tuple[float, float, float, float]:
+        steps, epochs, tokens, times = (float(column[sample]) for column in columns)
+        return steps, epochs, tokens, times
+
+    return [
+        Jump(int(batch.offsets[known[i + 1]]), axes_at(known[i]), axes_at(known[i + 1]))
+        for i in at.tolist()
+        if ups[i] > 0
+    ]
 
 
 def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:

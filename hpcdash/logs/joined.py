@@ -13,6 +13,7 @@ from math import inf, isnan, nan, nextafter
 
 import numpy as np
 
+from hpcdash.logs.attempt_order import LogPiece, in_order
 from hpcdash.logs.attempts import Attempt
 from hpcdash.logs.cells import AXES
 from hpcdash.logs.metrics import Floats, Integers
@@ -79,15 +80,23 @@ class LostTime:
 @dataclass(frozen=True, slots=True)
 class _Part:
     log: MetricLog
-    number: int
-    attempt: Attempt
+    piece: LogPiece
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.piece.attempt
+
+    def strip(self, name: str) -> Strip:
+        return self.log.strip_within(name, self.piece.begin, self.piece.until)
 
 
 class JoinedRun:
-    """The attempts of several logs, oldest first. Reads the logs when asked, and holds nothing of them."""
+    """The attempts of several logs, oldest first, also where those of one are between those of another. Reads the logs
+    when asked, and holds nothing of them but that order."""
 
     def __init__(self, logs: Sequence[MetricLog]) -> None:
         self._logs = tuple(logs)
+        self._ordered: tuple[tuple[int, ...], list[_Part]] = (), []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +161,7 @@ class JoinedRun:
         """Every sample of the metric in the order it was written, repeated ones too: (4, n) in the order of AXES, and
         values (n), with nan and inf; of a cell its end and its mean."""
         parts = [part for part in self._parts() if name in part.log.names]
-        strips = [part.log.strip(name, part.number) for part in parts]
+        strips = [part.strip(name) for part in parts]
         if not strips:
             return np.empty((4, 0)), np.empty(0)
         values = [_along(name, "point", strip, 0.0).values for strip in strips]
@@ -179,7 +188,11 @@ class JoinedRun:
         return LostTime(max(len(parts) - 1, 0), steps, seconds if again else nan, gaps if timed else nan)
 
     def _parts(self) -> list[_Part]:
-        return [_Part(log, k, attempt) for log in self._logs for k, attempt in enumerate(log.attempts)]
+        versions = tuple(log.version for log in self._logs)
+        if self._ordered[0] != versions:
+            pieces = in_order([log.attempts for log in self._logs], [log.jumps for log in self._logs])
+            self._ordered = versions, [_Part(self._logs[piece.log], piece) for piece in pieces]
+        return self._ordered[1]
 
     def _samples_name(self) -> str | None:
         return next((name for name in self.names if name.lower().replace("_", " ") in _SAMPLES_NAMES), None)
@@ -200,7 +213,7 @@ class JoinedRun:
         for part, cut in zip(parts, cuts, strict=True):
             if name not in part.log.names:
                 continue
-            strip = part.log.strip(name, part.number)
+            strip = part.strip(name)
             piece = _along(name, axis, replace(strip, mean=strip.x_last[0]) if is_steps else strip, samples)
             samples += piece.points.size if piece.exact else float(np.maximum(piece.points, 1).sum())
             pieces.append(_split(piece, cut))

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from hpcdash.logs.attempts import (
     MAX_ATTEMPTS,
     Attempt,
+    Jump,
     attempt_of,
     attempts_of,
+    jumps_in,
+    largest_jumps,
     put_together,
     steps_before,
     stretches_in,
@@ -48,6 +52,8 @@ CELLS = 262_144
 NAN, PLUS_INF, MINUS_INF = 1, 2, 4
 _OFFSET, _POINTS = 0, 5  # rows of the table of samples; 1 to 4 are AXES
 _AT_ONCE = 65_536
+# A jump of the steps is larger than so many of the log's least strides.
+_JUMP_STRIDES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class MetricLog:
         self._read = 0
         # Stretches whose steps ascend, of a log without steps their epochs.
         self._stretches: list[Attempt] = []
+        self._jumps: tuple[Jump, ...] = ()
         self._leading = 1
         self._one_attempt = False
         self._told: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
@@ -116,6 +123,17 @@ class MetricLog:
         epoch where steps are counted within theirs: these count on. After 1000 beginnings attempts are no longer told
         apart: one."""
         return self._tell()[0]
+
+    @property
+    def jumps(self) -> tuple[Jump, ...]:
+        """The few largest jumps of the steps that are unusual for this log, in its order."""
+        if self._one_attempt or not self._jumps or self._tell()[1] is not None:
+            return ()
+        return self._unusual_jumps()
+
+    def _unusual_jumps(self) -> tuple[Jump, ...]:
+        stride = min((stretch.stride for stretch in self._stretches), default=inf)
+        return tuple(jump for jump in self._jumps if jump.steps > _JUMP_STRIDES * stride)
 
     def _tell(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
         if self._told[0] != self.version:
@@ -179,6 +197,11 @@ class MetricLog:
         attempts = self.attempts
         first = attempts[attempt].offset if attempt else 0
         until = attempts[attempt + 1].offset if attempt + 1 < len(attempts) else None
+        return self.strip_within(name, first, until)
+
+    def strip_within(self, name: str, first: int, until: int | None) -> Strip:
+        """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the log has no such
+        metric."""
         cells = self._cells[name].table.whole
         cells = cells[:, slice(*_within(cells[0], first, until))]
         samples = self._samples.whole
@@ -296,6 +319,8 @@ class MetricLog:
                 self._stretches = [attempt_of(self._stretches)]
                 self._refold()
         found = stretches_in(batch, self._leading)
+        if self._leading == 0:
+            self._note_jumps(batch, behind)
         begins = {stretch.offset for stretch in self._stretches[1:]}
         older, newer = (self._stretches, found) if behind else (found, self._stretches)
         self._stretches = put_together(older, newer, self._leading)
@@ -310,6 +335,20 @@ class MetricLog:
         elif self._one_attempt and len(self._stretches) > 2:
             self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
 
+    def _note_jumps(self, batch: MetricBatch, behind: bool) -> None:
+        jumps = [*self._jumps, *jumps_in(batch)]
+        known = np.flatnonzero(~np.isnan(batch.steps))
+        if self._stretches and known.size:
+            at = int(known[0] if behind else known[-1])
+            end = (batch.steps[at], batch.epochs[at], batch.tokens[at], batch.times[at])
+            axes = (float(end[0]), float(end[1]), float(end[2]), float(end[3]))
+            if behind:
+                between = Jump(int(batch.offsets[at]), self._stretches[-1].last, axes)
+            else:
+                between = Jump(self._stretches[0].offset, axes, self._stretches[0].first)
+            jumps += [between] if between.steps > 0 else []
+        self._jumps = largest_jumps(jumps)
+
     def _refold(self) -> None:
         for cells in self._cells.values():
             cells.refold(self._attempt_offsets())
@@ -319,10 +358,12 @@ class MetricLog:
         return max(self._most_cells // len(self._points), min(self._most_cells, 1024))
 
     def _attempt_offsets(self) -> Integers:
-        """Where each attempt begins, for cells not to hold points of two of them."""
+        """Where each attempt begins, or may as the steps jump, for cells not to hold points of two of them."""
         if self._one_attempt:
             return np.empty(0, dtype=np.int64)
-        return np.array([attempt.offset for attempt in self._stretches], dtype=np.int64)
+        begins = {attempt.offset for attempt in self._stretches}
+        begins.update(jump.offset for jump in self._unusual_jumps())
+        return np.array(sorted(begins), dtype=np.int64)
 
 
 def _chunk_begins(count: int, behind: bool) -> range | list[int]:

@@ -168,6 +168,14 @@ async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(queue: QueueL
     assert steps(alone) == [*range(180, 280)]
     with pytest.raises(NoSuchJob, match="no task 9"):
         await WatchedRun(store, array, task="9").open()
+    # What a requeued task appends to its log.
+    with (queue.work / f"chain-{array}_0.out").open("a") as log:
+        log.writelines(f"step {step}: loss 1.5\n" for step in range(370, 400))
+    requeued = WatchedRun(store, array)
+    await requeued.open()
+    assert await requeued.read_whole()
+    assert steps(requeued) == [*range(400)]
+    assert (requeued.run.lost_time().repeated_steps, requeued.run.lost_time().restarts) == (30, 4)
 
 
 async def test_a_metrics_file_is_read_in_place_of_the_logs(queue: QueueLab, store: ClusterStore) -> None:

@@ -78,6 +78,11 @@ async def test_without_a_finding_or_with_nan_the_save_switch_is_no_key_of_the_li
             await until(pilot, lambda: "nan" in {mark.kind for _, mark in view.marks_found()}, "the nan to be found")
             await until(pilot, lambda: "nan" in screen_text(pilot.app), "the nan to be told")
         assert "save switch" not in keys_shown(screen_text(pilot.app))
+        await pilot.press("S")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SwitchDialog), "the dialog")
+        dialog = pilot.app.screen
+        assert isinstance(dialog, SwitchDialog)
+        assert dialog.against.startswith("nan first at 280") if end != end else not dialog.against
 
 
 async def test_the_chart_is_among_the_keys_of_what_runs_and_not_of_what_waits(tmp_path: Path) -> None:

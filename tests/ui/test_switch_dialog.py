@@ -204,6 +204,23 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
         await until(pilot, lambda: (run / "SAVE").exists())
 
 
+async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_answer(
+    transport: SwitchTransport, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        monkeypatch.setattr(app.main.view, "against_save", lambda: "nan first at 31: a save may be broken")
+        await opened(pilot, "S")
+        assert "! nan first at 31: a save may be broken" in words(app)
+        assert "Yes, drop it (y)" in words(app)
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        await press(pilot, "enter")
+        assert not isinstance(app.screen, SwitchDialog)
+        assert not (run / "SAVE").exists()
+
+
 async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
     transport: SwitchTransport, tmp_path: Path, run: Path
 ) -> None:

@@ -30,6 +30,7 @@ class SwitchActions(Acting):
 
     def _open_switch(self, kind: SwitchKind) -> None:
         # Few ask for it, and the first screen does not wait for it.
+        from hpcdash.domain.switches import SwitchKind
         from hpcdash.stores.switches import Switches
         from hpcdash.ui.screens.switch_dialog import SwitchDialog
 
@@ -48,4 +49,5 @@ class SwitchActions(Acting):
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
         session = self.session
         switches = Switches(session.actions, session.actions.journal.path.parent)
-        self.app.push_screen(SwitchDialog(session, switches, job_id, kind))
+        against = self.view.against_save() if kind is SwitchKind.SAVE else ""
+        self.app.push_screen(SwitchDialog(session, switches, job_id, kind, against))

@@ -152,7 +152,8 @@ class SwitchDialog(SwitchDoing):
         """(label, words, style) of each line."""
         switch, look = self.switch, self.look
         doubt = f"{self.doubt}. c once more removes it all the same, n keeps it." if self._asks_clear else ""
-        for words in filter(None, (self.act_said, self.problem, doubt)):
+        against = visible(self.against) if self.can_drop else ""
+        for words in filter(None, (self.act_said, self.problem, doubt, against)):
             yield "", f"! {words}", "bold"
         if switch is None:
             if not self.problem:
@@ -188,7 +189,7 @@ class SwitchDialog(SwitchDoing):
         self.query_one("#path").focus()
 
     def _focus_answer(self) -> None:
-        is_safe = self.kind is SwitchKind.SAVE and self.can_drop
+        is_safe = self.kind is SwitchKind.SAVE and self.can_drop and not self.against
         self.query_one("#yes" if is_safe else "#no", Button).focus()
 
     @on(Input.Submitted)

@@ -36,8 +36,12 @@ LOOK_SECONDS = 10.0
 class SwitchFollowing(ScrollingDialog):
     """Asks and looks, and says `_show` whenever something is known; `switch` and `look` are None until they are."""
 
-    def __init__(self, session: ClusterSession, switches: Switches, job_id: str, kind: SwitchKind) -> None:
+    def __init__(
+        self, session: ClusterSession, switches: Switches, job_id: str, kind: SwitchKind, against: str = ""
+    ) -> None:
+        """`against` says why it had better not be dropped, '' where nothing speaks against it."""
         super().__init__()
+        self.against = against
         self.session = session
         self.switches = switches
         self.job_id = job_id

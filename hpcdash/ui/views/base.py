@@ -124,6 +124,10 @@ class View(Widget):
         """The jobs whose kill or save switch is meant."""
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
+    def against_save(self) -> str:
+        """Why the job of switch_jobs had better not save now, in words; '' where nothing speaks against it."""
+        return ""
+
     def key_ranks(self) -> Mapping[str, int | None]:
         """Actions that belong in the key line as things stand, and their ranks there (see ui.actions); None: not."""
         return {}

@@ -41,6 +41,7 @@ _HISTORY_SECONDS = 4.0
 _SWITCH_RANK = 1
 # What the weights may be broken by: a save then takes the place of a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
+_SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
 # Lines of a view in which words may have a blank one above them.
 _ROOMY = 8
 _LOOKED_FOR = (
@@ -221,16 +222,24 @@ class ChartView(ChartSeeing, can_focus=True):
         return Targets((self.job_id,), (row,) if row is not None else ())
 
     def switch_jobs(self) -> tuple[str, ...]:
+        return (self._switch_run().job_id,)
+
+    def _switch_run(self) -> ShownRun:
         """The run whose finding is under the cursor, else the first."""
         pointed = self._pointed_mark(self.marks_found())
         letter = pointed[0] if pointed is not None else ""
-        return (self.runs[LETTERS.index(letter) if letter else 0].job_id,)
+        return self.runs[LETTERS.index(letter) if letter else 0]
+
+    def against_save(self) -> str:
+        reading = self._switch_run().reading
+        found = next((mark for mark in reading.found if _is_broken(mark)), None) if reading is not None else None
+        return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
 
     def key_ranks(self) -> Mapping[str, int]:
         """Of a job that runs the save switch, where something stands out and a save is not of broken weights."""
         row = self._row()
         found = [mark for _, mark in self.marks_found()]
-        is_broken = any(mark.lasts and mark.kind in _BROKEN for mark in found)
+        is_broken = any(_is_broken(mark) for mark in found)
         is_wanted = row is not None and row["state"] in ACTIVE and found and not is_broken
         return {"save_switch": _SWITCH_RANK} if is_wanted else {}
 
@@ -338,6 +347,11 @@ class ChartView(ChartSeeing, can_focus=True):
             self.notify(f"not written: {error.strerror}: {error.filename}", severity="error", markup=False)
             return
         self.notify(f"written: {files[0]} and {files[1].name}", timeout=4, markup=False)
+
+
+def _is_broken(mark: Mark) -> bool:
+    """Whether what was found lasts, and may be in the weights."""
+    return mark.lasts and mark.kind in _BROKEN
 
 
 VIEW = ViewSpec("chart", "chart", ChartView, Capability.LOGS, root=False)
