@@ -82,6 +82,8 @@ def run_action(
         rows = await session.actions.rows_of(wanted)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)
+        if request.verb is Verb.REQUEUE:
+            await _warn_of_switches(plan, session)
         if must_ask and not await is_agreed():
             raise _Declined
         return await session.actions.run(plan), session
@@ -130,6 +132,15 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
         print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
     if plan.pause_seconds:
         print(f"  {pause_words(plan)}", file=sys.stderr)
+
+
+async def _warn_of_switches(plan: Plan, session: ClusterSession) -> None:
+    """The kill switches that would end jobs as they start again, on stderr."""
+    from hpcdash.stores.requeue_looks import dropped_words, requeue_facts
+
+    facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
+    for words in await dropped_words(session.store, facts):
+        print(f"hpcdash: {visible(words)}", file=sys.stderr)
 
 
 def jobs_words(rows: Sequence[Row]) -> str:

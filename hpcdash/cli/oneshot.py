@@ -138,7 +138,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
-        picture = JobPicture(store, job, debug=common.debug)
+        picture = JobPicture(store, job, state_folder=session.actions.journal.path.parent, debug=common.debug)
         await picture.fetch()
         if picture.detail is None:
             raise picture.errors[Part.DETAIL]
@@ -159,6 +159,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "rejected_rows": 0,
             "job": shown,
             "failure": _failure(picture),
+            "launch": None if picture.launched is None else picture.launched.for_json(),
         }
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         return

@@ -14,6 +14,7 @@ from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 
 Row = Mapping[str, Any]
+_NO_FOLDERS: Mapping[str, str] = {}
 _NOT_HELD = WAITING - {JobState.HELD}
 _UNKNOWN = frozenset({JobState.UNKNOWN})
 # The states a verb makes sense for; a state that nobody knows is left to the scheduler's judgement.
@@ -182,9 +183,16 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def stakes(verb: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    """What becomes of the jobs, and what is lost, a sentence each. `alter` and `signal` have their own words."""
+def stakes(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS) -> tuple[str, ...]:
+    """What becomes of the jobs, and what is lost, a sentence each. `alter` and `signal` have their own words.
+
+    `checkpoints` are the folders that jobs go on from at each start, by a row's id.
+    """
     tell = _TELLERS.get(verb)
+    if verb == "requeue" and checkpoints:
+        going_on = [row for row in rows if str(row["id"]) in checkpoints]
+        others = [row for row in rows if str(row["id"]) not in checkpoints]
+        return (*_going_on(going_on, checkpoints), *stakes(verb, others))
     if tell is None:
         return ()
     active = [row for row in rows if row["state"] in ACTIVE]
@@ -211,6 +219,17 @@ def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row
     count = count_jobs(ended)
     if count:
         yield f"{count} that ended {_one(count, 'runs', 'run')} again, under the same {_one(count, 'id', 'ids')}"
+
+
+def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
+    for folder in dict.fromkeys(checkpoints[str(row["id"])] for row in rows):
+        there = [row for row in rows if checkpoints[str(row["id"])] == folder]
+        whence = f"from the newest whole checkpoint in {folder}"
+        if count := count_jobs(row for row in there if row["state"] in ENDED):
+            ids = _one(count, "id", "ids")
+            yield f"{count} that ended {_one(count, 'runs', 'run')} again, under the same {ids}, {whence}"
+        if count := count_jobs(row for row in there if row["state"] not in ENDED):
+            yield f"{count} {_one(count, 'goes', 'go')} on {whence}; what was computed since it is lost"
 
 
 def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:

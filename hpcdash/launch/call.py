@@ -90,14 +90,34 @@ def call_package(request: Request, folder: str) -> str:
     return _PACKAGE.format(path=call.package, lines="\n".join(made.lines()))
 
 
+def call_words(call: Call, array: ArrayTasks | None) -> str:
+    """`calls train:main with 4 items, a task each`; where an array leaves some out `with items 0-1 of 4`."""
+    count = len(call.items)
+    if not count:
+        return f"calls {call.name}"
+    is_each = array is None or array.count == count
+    return f"calls {call.name} with " + (items_words(count) if is_each else f"items {array} of {count}, a task each")
+
+
+def items_words(count: int) -> str:
+    """`4 items, a task each`."""
+    return "1 item, for one task" if count == 1 else f"{count} items, a task each"
+
+
+def result_path(request: Request, folder: str, task: str = "") -> str:
+    """The file its result is pickled to; N in its name stands for an array's task where that is ''."""
+    stem, _, ending = RESULT_NAME.rpartition(".")
+    return f"{folder}/{stem}-{task or 'N'}.{ending}" if request.array else f"{folder}/{RESULT_NAME}"
+
+
 def result_words(request: Request, folder: str) -> str:
     """Where a person finds what the function returned; '' where none is called."""
     if request.call is None:
         return ""
-    stem, _, ending = RESULT_NAME.rpartition(".")
-    name = f"{stem}-N.{ending}" if request.array else RESULT_NAME
+    path = result_path(request, folder)
     of_task = " of task N" if request.array else ""
-    return f"the result of {request.call.name} will be in {folder}/{name}{of_task}, or the traceback in {name}.error"
+    traceback = f"{path.rpartition('/')[2]}.error"
+    return f"the result of {request.call.name} will be in {path}{of_task}, or the traceback in {traceback}"
 
 
 def array_problem(call: Call, array: ArrayTasks) -> str:

@@ -52,6 +52,13 @@ def resume_lines(checkpoints: str, task: str) -> str:
     return _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", names).replace("@RENAMED@", _RENAMED)
 
 
+def folder_of(checkpoints: str, task: str) -> str:
+    """The folder of one task of an array, or of a job without tasks; '' where it is not known which task that is."""
+    if is_a_folder_a_task(checkpoints) and not task.isdigit():
+        return ""
+    return "".join({"%a": task, "%%": "%"}.get(part, part) for part in _FILLED_IN.split(checkpoints))
+
+
 def fixed_part(checkpoints: str) -> str:
     """The folder that all tasks' checkpoints are below; '' where the path names none."""
     before, task, _ = checkpoints.replace("%%", "\0").partition("%a")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,6 +24,9 @@ from hpcdash.stores.job_sight import JobSight, look_at, newest_row
 from hpcdash.stores.job_tables import JobTables, KnownTable
 from hpcdash.stores.logs import files_of
 from hpcdash.stores.picked_rows import Row, are_in, missing_from
+
+if TYPE_CHECKING:
+    from hpcdash.stores.launched_jobs import LaunchedJob
 
 # sstat asks a daemon on each of a job's nodes.
 USAGE_EVERY_SECONDS = 60.0
@@ -49,7 +53,7 @@ class JobPicture:
     """One job, or a whole array by its number. `look` takes what the store's tables know; `fetch` asks.
 
     `errors` says of a part why it is not known, `asking` which parts are on their way; `changed` is called, in the
-    event loop, whenever there is more to show.
+    event loop, whenever there is more to show. Launches are remembered in `state_folder`, None: nowhere.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class JobPicture:
         job_id: str,
         changed: Callable[[], None] = lambda: None,
         *,
+        state_folder: Path | None = None,
         debug: bool = False,
     ) -> None:
         self.store = store
@@ -79,11 +84,14 @@ class JobPicture:
         # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how many are up.
         self.containers: int | None = None
         self.up: int | None = None
+        # What is remembered here of the launch it is; None: nothing.
+        self.launched: LaunchedJob | None = None
         self.errors: dict[Part, HpcdashError] = {}
         self.asking: set[Part] = set()
         self.taken_at: float | None = None
         self._changed = changed
         self._debug = debug
+        self._state_folder = state_folder
         self._usage_at: float | None = None
         self._up_at: float | None = None
         # The end that `failure` is of: a job that was put back may fail once more.
@@ -124,8 +132,10 @@ class JobPicture:
         """Ask for everything that there is of a job in its state; nothing is raised."""
         await self._take(Part.DETAIL, self._fetch_detail)
         await self._look_again()
-        self._changed()
         row = self.row
+        if row is not None:
+            await self._recall_launch(row)
+        self._changed()
         if row is None:
             return
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
@@ -193,6 +203,12 @@ class JobPicture:
         row = self.detail.job
         self.job_id = in_full(self.job_id, row["id"][0].as_py(), row["array_id"][0].as_py())
         self.taken_at = self.store.clock.now()
+
+    async def _recall_launch(self, row: Row) -> None:
+        from hpcdash.stores.launched_jobs import launched_job
+
+        folder, is_whole = self._state_folder, self.is_whole_array
+        self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
 
     async def _fetch_usage(self) -> None:
         assert self.row is not None

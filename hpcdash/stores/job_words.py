@@ -105,9 +105,15 @@ def job_groups(
         Group("jobs that wait for it", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
         Group("files", tuple(own.get("files", ())), is_broad=True),
+        Group("launched from here", _launched(picture), is_broad=True),
         Group("what happened", _events(picture, now, zone)),
     ]
     return [group for group in groups if group.entries]
+
+
+def _launched(picture: JobPicture) -> tuple[Entry, ...]:
+    told = picture.launched
+    return () if told is None else tuple(Entry(label, words) for label, words in told.words())
 
 
 def _pulling(picture: JobPicture) -> list[Entry]:

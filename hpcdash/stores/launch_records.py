@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.stores.appended_lines import append_line, older_file
 
@@ -62,6 +63,14 @@ class LaunchRecords:
     def all(self) -> tuple[LaunchRecord, ...]:
         """The launches of this cluster, the oldest first; lines that cannot be read are left out. Raises OSError."""
         return tuple(record for line in self._lines() if (record := _record(line)) is not None)
+
+    def of_job(self, job_id: str, name: str) -> LaunchRecord | None:
+        """The newest launch that was this very job, or the array of this task; None for none. Raises OSError."""
+        number = number_of(job_id)
+        for record in reversed(self.all()) if number else ():
+            if number_of(record.job_id) == number and record.name in ("", name):
+                return record
+        return None
 
     def to_look_after(self) -> tuple[LaunchRecord, ...]:
         """Those whose folder goes when they have completed, and of which that is not known yet. Raises OSError."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -96,15 +95,11 @@ class SwitchNames:
 
     def launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
         """What the request says that this very job was launched with from here."""
-        number = number_of(job_id)
         try:
-            records = self._records.all()
+            record = self._records.of_job(job_id, name)
         except OSError:
             return None
-        for record in reversed(records):
-            if number and number_of(record.job_id) == number and record.name in ("", name):
-                return requested_switch(kind, record.request)
-        return None
+        return None if record is None else requested_switch(kind, record.request)
 
     async def told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
         """What the scheduler tells of the job's environment, else its script."""

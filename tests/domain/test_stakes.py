@@ -132,6 +132,16 @@ def test_requeueing_starts_over() -> None:
     )
 
 
+def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
+    rows = (row("1", "running", elapsed_seconds=7200), row("2_1", "failed"), row("2_2", "failed"), row("3", "running"))
+    assert stakes("requeue", rows, {"1": "/c/a", "2_1": "/c/%a", "2_2": "/c/%a"}) == (
+        "1 goes on from the newest whole checkpoint in /c/a; what was computed since it is lost",
+        "2 that ended run again, under the same ids, from the newest whole checkpoint in /c/%a",
+        "1 running: what was computed is lost unless it goes on from a checkpoint",
+        "1 starts over from the beginning of its script",
+    )
+
+
 def test_owners_and_states_are_counted_in_jobs() -> None:
     rows = (row("1", "pending", user="bob"), row("3_[1-10]", "pending", _tasks=10), row("4", "running"))
     assert owners(rows) == {"alice": 11, "bob": 1}

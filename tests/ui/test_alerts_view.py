@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcdash.config import settings_from_text
+from hpcdash.errors import ConnectionFailed, program_words
+from hpcdash.stores.clock import FrozenClock
+from hpcdash.stores.snapshots import Kind
 from hpcdash.stores.watch_board import WatchBoard
 from hpcdash.stores.watch_facts import FACTS_SCRIPT
 from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.transport.base import Completed
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession
@@ -132,6 +138,26 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         await settled(pilot)
         assert looks() == 1
 
+        began = session.store.clock.now()
+        session.store.clock = FrozenClock(began + 40)
+        await press(pilot, "5")
+        await until(pilot, lambda: "looked 40 s ago" in status(app), "the age of the look")
+        assert " old" not in status(app)
+        assert looks() == 1
+        await press(pilot, "1")
+        session.store.clock = FrozenClock(began + 61)
+        await press(pilot, "5")
+        await until(pilot, lambda: looks() == 2, "a look when it is opened after long")
+        await until(pilot, lambda: "looked 0 s ago" in status(app), "the age of the look")
+        session.store.clock = FrozenClock(began + 122)
+        await until(pilot, lambda: looks() == 3, "a look a minute while it is shown, however seldom [watch] looks")
+        # Where the cluster does not answer nothing was looked at: the age is that of the look before.
+        transport.error = ConnectionFailed("no route to here", "Is the network up?")
+        session.store.clock = FrozenClock(began + 192)
+        await until(pilot, lambda: Kind.MINE in session.store.errors, "a look without an answer")
+        await settled(pilot)
+        await until(pilot, lambda: "looked 1 min ago" in status(app), "the age of the last look that was answered")
+
 
 async def test_what_has_a_hostile_name_is_shown_and_harms_nothing(tmp_path: Path) -> None:
     text = '[[watch.running]]\nname = "[bold]x[/] \\u001b]0;y\\u0007 [/b"'
@@ -175,6 +201,45 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: "the configuration cannot be read" in screen_text(app), "what is wrong with it")
         assert "no job x" in screen_text(app)
+
+
+async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothing_is_wrong(tmp_path: Path) -> None:
+    may_answer, facts_asked, written = asyncio.Event(), 0, list[WatchSettings]()
+
+    class Slow(AnsweringTransport):
+        async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+            nonlocal facts_asked
+            if FACTS_SCRIPT in program_words(argv):
+                facts_asked += 1
+                await may_answer.wait()
+            return await super().run(argv, **limits)
+
+    session = answering(Slow())
+    store = session.store
+    board = WatchBoard(
+        store, WatchSettings(), WatchFiles(tmp_path, "here"), reread=lambda: written.pop() if written else None
+    )
+    app = HpcdashApp([replace(session, watching=board)])
+    unwatched = "nothing is watched but jobs of yours that never start"
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "5")
+        await until(pilot, lambda: unwatched in screen_text(app), "words")
+        text = '[[watch.storage]]\npath = "/scratch"'
+        written.append(settings_from_text(text, tmp_path / "c.toml").watch)
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: facts_asked == 1, "the disk to be looked at")
+        # A silenced alert, for one, has the view drawn anew.
+        assert isinstance(app.main.view, AlertsView)
+        app.main.view.reload()
+        await pilot.pause()
+        assert "looking …" in screen_text(app)
+        assert "nothing is wrong" not in screen_text(app)
+        may_answer.set()
+        await until(pilot, lambda: "nothing is wrong" in screen_text(app), "what it found")
+        written.append(WatchSettings())
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: unwatched in screen_text(app), "nothing to be watched any more")
 
 
 async def test_an_alert_about_a_job_leads_to_the_job_its_log_script_and_chart(tmp_path: Path) -> None:

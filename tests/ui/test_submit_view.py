@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from textual.events import Key
@@ -78,25 +78,81 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert f"itslogswillbein{folder}" in "".join(screen_text(app).split())
 
 
-async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(queue: QueueLab, tmp_path: Path) -> None:
+async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest_seconds = "hpcdash.ui.views.submit_timing._REST_SECONDS"
+    monkeypatch.setattr(rest_seconds, 3600.0)
     switch = tmp_path / "KILL"
     switch.touch()
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
         await open_form(pilot)
-        await fill(pilot, command="true", kill_switch=str(switch))
-        for is_there in (True, False):
-            # At once, before the cluster was asked as typing rests; then once more.
+        view = await fill(pilot, command="true", kill_switch=str(switch))
+        for is_asked_before, is_there in ((False, True), (False, False), (True, True)):
+            if is_asked_before:
+                monkeypatch.setattr(rest_seconds, 0.1)
+                view.look_soon()
+                await until(pilot, lambda: view.answer.is_for(view.seen), "the cluster asked as typing rests")
+                switch.touch()
             await pilot.press("ctrl+j")
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
             assert isinstance(app.screen, ConfirmDialog)
-            told = [words for words in app.screen.asides if "kill switch" in words]
             words = f"the kill switch {switch} is dropped still: the job would end as it starts. Clear it first: rm "
-            assert [one.startswith(words) for one in told] == ([True] if is_there else [])
+            assert [one.startswith(words) for one in app.screen.warnings] == ([True] if is_there else [])
+            assert not [words for words in app.screen.asides if "kill switch" in words]
+            # The answer to enter.
+            assert app.screen.query_one("#no" if is_there else "#yes").has_focus
             switch.unlink(missing_ok=True)
             await pilot.press("n")
             await until(pilot, lambda: app.screen is app.main, "the form again")
+        # The form tells too, and knows better once one comes back to it.
+        assert "is dropped still" in screen_text(app)
+        await press(pilot, "escape", "n")
+        await until(pilot, lambda: "is dropped still" not in screen_text(app), "asked again")
+
+        # What was told of one request is told of no other.
+        of_switch, (answer, switch_there) = view.seen, (view.answer, f"the kill switch {switch} is dropped still")
+        of_other = (await fill(pilot, kill_switch=str(tmp_path / "OTHER"))).seen
+        switch.touch()
+        await answer.ask(of_other)
+        await answer.ask_for_paths(of_switch)
+        assert answer.told_of(of_other) == ()
+        assert [one.words.startswith(switch_there) for one in answer.told_of(of_switch)] == [True]
+        await answer.ask_for_paths(of_other)
+        await answer.ask_for_paths(of_switch)
+        assert [one.words.startswith(switch_there) for one in answer.told_of(of_switch)] == [True]
+
+        async def unanswered(*_: object) -> NoReturn:
+            raise CommandTimedOut("no answer in 10 s")
+
+        monkeypatch.setattr("hpcdash.stores.checks.missing_paths", unanswered)
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
+        assert isinstance(app.screen, ConfirmDialog)
+        not_known = f"whether the kill switch {tmp_path}/OTHER is dropped is not known: no answer in 10 s"
+        assert not_known in app.screen.asides
+
+
+async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_one_is_asked(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        view.put(Draft({"slots": "0"}, {"call": {"function": "nightpkg.go:main", "items": [1, 2, 3]}}))
+        await until(pilot, lambda: "calls nightpkg.go:main with 3 items, a task each" in screen_text(app), "the call")
+        await looked(pilot)
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
+        assert isinstance(app.screen, ConfirmDialog)
+        assert app.screen.asides[0] == "calls nightpkg.go:main with 3 items, a task each"
+        await pilot.press("n")
+        await until(pilot, lambda: app.screen is app.main, "the form again")
+        view.put(Draft({"command": "true"}))
+        await until(pilot, lambda: "calls nightpkg" not in screen_text(app), "no call")
 
 
 async def test_a_no_keeps_what_was_typed_and_submits_nothing(queue: QueueLab, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -93,7 +93,8 @@ class ConfirmDialog(ScrollingDialog):
     """What would be done, to whose jobs, and what is lost by it. The plan is the one that runs: nothing refreshes it.
 
     `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes the place of the one
-    that the plan makes; where it `is_doubtful` whether it is wanted, `enter` says no.
+    that the plan makes; where it `is_doubtful` whether it is wanted, or something is warned of, `enter` says no.
+    `checkpoints` are as stakes() has them.
     """
 
     DEFAULT_CSS = FRAME.format(name="ConfirmDialog")
@@ -119,9 +120,13 @@ class ConfirmDialog(ScrollingDialog):
         has_recipients: bool = True,
         question: str = "",
         is_doubtful: bool = False,
+        warnings: Sequence[str] = (),
+        checkpoints: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.plan = plan
+        self.warnings = tuple(warnings)
+        self._checkpoints = checkpoints or {}
         self._question = visible(question) or action_words.title(plan)
         self._is_doubtful = is_doubtful
         self.user = user
@@ -133,7 +138,8 @@ class ConfirmDialog(ScrollingDialog):
 
     @property
     def is_dangerous(self) -> bool:
-        return self._is_others or self._is_doubtful or action_words.is_dangerous(self.plan.request)
+        is_odd = self._is_others or self._is_doubtful or bool(self.warnings)
+        return is_odd or action_words.is_dangerous(self.plan.request)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
@@ -167,7 +173,8 @@ class ConfirmDialog(ScrollingDialog):
         parts = [_line(in_states)] if in_states else []
         if self._is_others:
             parts.append(_line(f"! {action_words.others_words(plan.rows, self.user)}", "warned"))
-        stakes_told = action_words.stake_words(plan, has_recipients=self._has_recipients)
+        parts += [_line(f"! {visible(words)}", "warned") for words in self.warnings]
+        stakes_told = action_words.stake_words(plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints)
         parts += [_line(words) for words in stakes_told]
         parts += [_line(visible(words), "noted" if at == 0 else "words") for at, words in enumerate(self.asides)]
         ids = plan.request.job_ids

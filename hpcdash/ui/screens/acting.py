@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -98,7 +98,13 @@ class Acting(_Screen):
         self._looks_again: dict[str, Timer] = {}
 
     async def carry_out(
-        self, plan: Plan, *, asides: Sequence[str] = (), question: str = "", is_doubtful: bool = False
+        self,
+        plan: Plan,
+        *,
+        asides: Sequence[str] = (),
+        question: str = "",
+        is_doubtful: bool = False,
+        warnings: Sequence[str] = (),
     ) -> Report | None:
         """Ask whether to do it, do it and tell how it went; None where the person said no.
 
@@ -107,15 +113,23 @@ class Acting(_Screen):
         """
         view = self.view
         session = self.session
-        dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful)
+        dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings)
         if dialog is None or not await dialog.answer:
             return None
         return await self._run_plan(plan, view, session)
 
-    def begin(self, plan: Plan, asides: Sequence[str] = (), form: ModalScreen[None] | None = None) -> None:
+    def begin(
+        self,
+        plan: Plan,
+        asides: Sequence[str] = (),
+        form: ModalScreen[None] | None = None,
+        *,
+        warnings: Sequence[str] = (),
+        checkpoints: Mapping[str, str] | None = None,
+    ) -> None:
         """As `carry_out`, from what handles a key: the question is there at once, the rest is done beside."""
         view, session = self.view, self.session
-        dialog = self.ask_first(plan, asides, form)
+        dialog = self.ask_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
@@ -132,6 +146,8 @@ class Acting(_Screen):
         *,
         question: str = "",
         is_doubtful: bool = False,
+        warnings: Sequence[str] = (),
+        checkpoints: Mapping[str, str] | None = None,
     ) -> ConfirmDialog | None:
         """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
         numbers = _numbers(plan.request.job_ids)
@@ -149,6 +165,8 @@ class Acting(_Screen):
             has_recipients=session.actions.can_signal_parts,
             question=question,
             is_doubtful=is_doubtful,
+            warnings=warnings,
+            checkpoints=checkpoints,
         )
         self.app.push_screen(dialog)
         return dialog

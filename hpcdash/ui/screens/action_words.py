@@ -14,6 +14,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.stores.actions import Plan, Report
 
 Row = Mapping[str, Any]
+_NO_FOLDERS: Mapping[str, str] = {}
 _NAME_CELLS = 30
 _MOST_OWNERS = 3
 _MOST_LEFT_BEHIND = 10
@@ -153,10 +154,12 @@ def pause_words(plan: Plan) -> str:
     )
 
 
-def stake_words(plan: Plan, *, has_recipients: bool = True) -> tuple[str, ...]:
+def stake_words(
+    plan: Plan, *, has_recipients: bool = True, checkpoints: Mapping[str, str] = _NO_FOLDERS
+) -> tuple[str, ...]:
     """What becomes of the jobs, and what is lost, a sentence each.
 
-    `has_recipients`: a signal can be for a part of a job.
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as stakes() has them.
     """
     request = plan.request
     if request.verb is Verb.SIGNAL:
@@ -176,7 +179,8 @@ def stake_words(plan: Plan, *, has_recipients: bool = True) -> tuple[str, ...]:
         )
     if request.verb is Verb.ALTER:
         return tuple(_change_words(name, value, plan.rows) for name, value in request.changes.items())
-    return stakes.stakes(request.verb, plan.rows)
+    shown = {row_id: visible(folder) for row_id, folder in checkpoints.items()}
+    return stakes.stakes(request.verb, plan.rows, shown)
 
 
 def _change_words(name: str, value: str, rows: Sequence[Row]) -> str:

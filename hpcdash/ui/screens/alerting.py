@@ -36,6 +36,9 @@ class Alerting(Screen[None], inherit_bindings=False):
         if board.settings.is_configured and kind in board.kinds:
             self.announce_alerts(session, await board.judge())
             self.alerts_changed(session)
+        elif board.wants_look:
+            # What was written anew stands on other tables, or nothing is to be watched any more.
+            self.alerts_changed(session)
 
     def alerts_changed(self, session: ClusterSession) -> None:
         """What is wrong was judged anew."""

@@ -133,7 +133,30 @@ class JobActions(Acting):
         self._act_on_targets(Verb.HOLD)
 
     def do_requeue(self) -> None:
-        self._act_on_targets(Verb.REQUEUE)
+        if self._is_preparing:
+            return
+        choice = self._chosen(Verb.REQUEUE)
+        if choice is not None:
+            self._is_preparing = True
+            self.run_worker(self._requeue(choice, self.view, self.session), group="acting")
+
+    async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
+        """Looks for kill switches that would end them as they start, asks, requeues."""
+        from hpcdash.stores.requeue_looks import dropped_words, requeue_facts
+
+        try:
+            plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
+            facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
+            if facts.switches:
+                self.notify("looking whether the kill switch is dropped …", timeout=2)
+            warnings = await dropped_words(session.store, facts)
+        except UsageError as error:
+            self.notify(error_words(error), severity="error", markup=False)
+            return
+        finally:
+            self._is_preparing = False
+        if self.view is view:
+            self.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
 
     def do_suspend(self) -> None:
         self._act_on_targets(Verb.SUSPEND)

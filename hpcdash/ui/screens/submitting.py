@@ -86,10 +86,14 @@ class Submitting(JobActions):
             return
         plan = _planner(view, session, looked)
         await view.answer.ask_for_paths(looked)
+        # Before something else is typed, or asked for.
+        warnings = _dropped_switch(view, looked)
+        told = [words for words in view.told(looked) if words not in warnings]
+        view.say("")
         first = await plan(None)
         if self.view is not view:
             return
-        asides = [*view.told(), *first.again.asides]
+        asides = [*told, *first.again.asides]
         if first.launch is not None:
             asides.append(f"its script and its request are put into {first.launch.place.folder}, a new folder there")
         if looked.links > 1:
@@ -101,9 +105,9 @@ class Submitting(JobActions):
             asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
         begun_at = session.store.clock.now()
         if looked.links == 1:
-            outcomes = await self._submit_one(session, first, asides, question)
+            outcomes = await self._submit_one(session, first, asides, question, warnings)
         else:
-            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question)
+            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question, warnings)
         if not outcomes:
             return
         name = first.again.plan.request.job_ids[0]
@@ -116,9 +120,16 @@ class Submitting(JobActions):
         session.poller.ask_now()
 
     async def _submit_one(
-        self, session: ClusterSession, planned: _Planned, asides: Sequence[str], question: str
+        self,
+        session: ClusterSession,
+        planned: _Planned,
+        asides: Sequence[str],
+        question: str,
+        warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
-        report = await self.carry_out(planned.again.plan, asides=asides, question=question, is_doubtful=bool(question))
+        report = await self.carry_out(
+            planned.again.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
+        )
         if report is None:
             return ()
         return (await self.look_for(planned.again, report, session))[-1:]
@@ -132,10 +143,13 @@ class Submitting(JobActions):
         asides: Sequence[str],
         links: int,
         question: str,
+        warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
         from hpcdash.stores.chains import chain_words, submit_chain
 
-        dialog = self.ask_first(first.again.plan, asides, question=question, is_doubtful=bool(question))
+        dialog = self.ask_first(
+            first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
+        )
         if dialog is None or not await dialog.answer:
             return ()
         made = [first]
@@ -204,6 +218,16 @@ class Submitting(JobActions):
         if self.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
             return
         self.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
+
+
+def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
+    """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
+    from hpcdash.launch.wanted_paths import dropped_finding, kill_switch_of
+
+    if looked.request is None:
+        return ()
+    dropped = dropped_finding(kill_switch_of(looked.request))
+    return (f"{dropped.words}. {dropped.next_step}",) if dropped in view.answer.told_of(looked) else ()
 
 
 def _planner(

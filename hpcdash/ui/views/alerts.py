@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from rich.text import Text
+from textual.worker import Worker
 
 from hpcdash.domain.schema import TEXT, TIME, WORD
 from hpcdash.domain.text import visible
@@ -46,7 +47,7 @@ ALERTS = pa.schema(
     ]
 )
 # One look costs a login node a command or two.
-_SHORTEST_LOOK_SECONDS = 60.0
+_LOOK_SECONDS = 60.0
 _SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
 
 
@@ -67,6 +68,8 @@ class AlertsView(TableView):
 
     def __init__(self, *arguments: Any, **rest: Any) -> None:
         self._has_looked = False
+        self._looking: Worker[None] | None = None
+        self._look_began = 0.0
         super().__init__(*arguments, **rest)
 
     @property
@@ -105,11 +108,23 @@ class AlertsView(TableView):
         """The screen has what changed judged, and reloads then."""
 
     def alerts_changed(self) -> None:
-        """They were judged anew."""
+        """They were judged anew, or others are to be."""
         self.reload()
+        self._look_where_due()
+
+    def taken_at(self) -> float | None:
+        """None: of logs, saves and disks that is when they were looked at, which stands beside the counts."""
+        return None if self.board is not None and self.board.looked_at is not None else super().taken_at()
+
+    def counts(self) -> tuple[str, str]:
+        long, short = super().counts()
+        if self.board is None or self.board.looked_at is None:
+            return long, short
+        looked = f"looked {format_age(max(0.0, self.now().timestamp() - self.board.looked_at))} ago"
+        return ", ".join(filter(None, (long, looked))), " ".join(filter(None, (short, looked)))
 
     def placeholder(self) -> str:
-        if not self._has_looked:
+        if not self._has_looked or (self.board is not None and self.board.wants_look):
             return "looking …"
         return "nothing is wrong" if self._is_configured else "nothing is watched but jobs of yours that never start"
 
@@ -129,8 +144,7 @@ class AlertsView(TableView):
     def on_mount(self) -> None:
         self.reload()
         self.look()
-        if self.board is not None:
-            self.set_interval(max(_SHORTEST_LOOK_SECONDS, self.board.settings.every_seconds), self._look_again)
+        self.set_interval(1.0, self._look_where_due)
 
     def shown(self) -> None:
         super().shown()
@@ -140,14 +154,23 @@ class AlertsView(TableView):
         self.look()
         return False
 
-    def _look_again(self) -> None:
-        # Behind another view nothing is asked for it.
-        if self.display and self.screen.is_current:
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is something that was never looked at, or the last look began long ago."""
+        if self.board is None:
+            return False
+        return self.board.wants_look or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
+
+    def _look_where_due(self) -> None:
+        """Look again, unless a look is under way; behind another view nothing is asked for it."""
+        is_looking = self._looking is not None and not self._looking.is_finished
+        if self.is_live and self._is_due and not is_looking and self.display and self.screen.is_current:
             self.look()
 
     def look(self) -> None:
         """Look at all that is watched, beside the event loop."""
-        self.run_worker(self._look(), exclusive=True, group="alerts")
+        self._look_began = self.now().timestamp()
+        self._looking = self.run_worker(self._look(), exclusive=True, group="alerts")
 
     async def _look(self) -> None:
         if self.board is None:
@@ -164,7 +187,10 @@ class AlertsView(TableView):
         board = self.board
         if board is not None:
             await board.read_again()
-            self._tell(await (board.look() if board.wants_look else board.judge()))
+            if self._is_due:
+                self._look_where_due()
+            else:
+                self._tell(await board.judge())
 
     def _tell(self, events: Sequence[Any]) -> None:
         announce = getattr(self.screen, "announce_alerts", None)

@@ -67,7 +67,7 @@ class JobView(View):
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
         self.job_id = job_id
-        self.picture = JobPicture(session.store, job_id, self._paint)
+        self.picture = JobPicture(session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent)
         self._own_words_line = 0
         self._painted: Text | None = None
 

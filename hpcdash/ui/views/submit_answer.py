@@ -28,8 +28,8 @@ class ClusterAnswer:
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self._for = ""
-        # What the missing paths are of, where they alone were asked for.
-        self._paths_for = ""
+        # What the missing paths are of: at a submission they alone are asked for.
+        self._missing_of = ""
         self._asked_at = float("-inf")
         self.is_asking = False
         self.failed = ""
@@ -58,27 +58,39 @@ class ClusterAnswer:
             await self._store.open()
             script = looked.script.encode("utf-8", "surrogateescape")
             self.estimate = await estimate_start(self._store, script, over.options if over is not None else ())
-            self.missing = () if looked.request is None else await missing_paths(self._store, looked.request)
-            self.failed = ""
+            missing = () if looked.request is None else await missing_paths(self._store, looked.request)
+            self.failed, self.missing, self._missing_of = "", missing, _key(looked)
         except HpcdashError as error:
-            self.estimate, self.missing = StartEstimate(is_known=False), ()
+            # What was told of its paths before stays told.
+            self.estimate = StartEstimate(is_known=False)
             self.failed = error.message
         finally:
             self.is_asking = False
         self._for = _key(looked)
 
     async def ask_for_paths(self, looked: Look) -> None:
-        """Ask for the paths alone of what is submitted now, where nothing is known of them, or something was wrong."""
+        """Ask for the paths alone of what is submitted now, in one command, unless all is known to be well with them.
+
+        A kill switch may be dropped at any time: where one is named nothing is known to be well.
+        """
         from hpcdash.stores.checks import missing_paths
 
-        if looked.request is None or (self.is_for(looked) and not self.missing):
+        key, switch = _key(looked), _switch_of(looked)
+        if looked.request is None or (self._missing_of == key and not self.missing and not switch):
             return
         try:
-            self.missing = await missing_paths(self._store, looked.request)
-        except HpcdashError:
+            missing = await missing_paths(self._store, looked.request)
+        except HpcdashError as error:
             # It is asked whether to submit all the same.
-            return
-        self._paths_for = _key(looked)
+            if not switch:
+                return
+            words = f"whether the kill switch {switch} is dropped is not known: {error.message}"
+            missing = (*(one for one in self.told_of(looked) if one.field), Finding("warning", "", words))
+        self.missing, self._missing_of = missing, key
+
+    def may_have_changed(self, looked: Look) -> bool:
+        """Whether what was told of the paths may be another now, though nothing else was typed."""
+        return self._missing_of == _key(looked) and bool(_switch_of(looked))
 
     def start_words(self, looked: Look, zone: tzinfo | None) -> Text:
         """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
@@ -117,7 +129,7 @@ class ClusterAnswer:
 
     def told_of(self, looked: Look) -> tuple[Finding, ...]:
         """What is missing there, of what stands there now."""
-        return self.missing if self.is_for(looked) or self._paths_for == _key(looked) else ()
+        return self.missing if self._missing_of == _key(looked) else ()
 
     def refusal_of(self, looked: Look) -> str:
         """Why the scheduler would not take what stands there now, '' where it would or that is not known."""
@@ -148,6 +160,13 @@ def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], st
     text = Text("\n").join(lines)
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
+
+
+def _switch_of(looked: Look) -> str:
+    """The kill switch that a request names, '' for none."""
+    from hpcdash.launch.wanted_paths import kill_switch_of
+
+    return "" if looked.request is None else kill_switch_of(looked.request)
 
 
 def _key(looked: Look) -> str:

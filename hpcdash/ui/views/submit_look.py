@@ -30,7 +30,8 @@ class Look:
 
     `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that
     come one after another, None where that is not known. `script` is what would be submitted, '' where nothing can be
-    told yet; `text` is what is kept of it: the request as TOML, or the script.
+    told yet; `text` is what is kept of it: the request as TOML, or the script. `called` is which function is called,
+    with how many items, '' for none.
     """
 
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Look:
     queue: str = ""
     saving: str = ""
     run_seconds: int | None = None
+    called: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -111,6 +113,7 @@ class LastSubmitted:
 
 def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
     """The request that a draft makes, and its script."""
+    from hpcdash.launch.call import call_words
     from hpcdash.launch.lint import lint_request
     from hpcdash.launch.request_text import request_text
     from hpcdash.launch.resource_words import resource_words
@@ -125,6 +128,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)
         return Look(problems, text=reading.text, links=reading.links)
+    called = call_words(request.call, request.array) if request.call is not None else ""
     try:
         script = launches.render(request, uid=_UID, root=root)
     except UsageError as error:
@@ -134,6 +138,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
             words=resource_words(in_its_queue(request, launches), offers),
             text=reading.text,
             links=reading.links,
+            called=called,
         )
     asked = in_its_queue(request, launches)
     findings = lint_request(asked, offers, script)
@@ -162,6 +167,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         links=reading.links,
         queue=asked.queue,
         run_seconds=_run_seconds(asked, reading.links),
+        called=called,
     )
 
 

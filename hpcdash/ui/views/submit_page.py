@@ -107,6 +107,7 @@ class SubmitPage(View):
                 asides.append(words)
         asides += looked.asides
         self.form.complain(problems, warnings)
+        self.form.note("command", looked.called)
         from hpcdash.ui.views.submit_answer import verdict
 
         shown = {self._label(name): words for name, words in problems.items()}
@@ -146,12 +147,13 @@ class SubmitPage(View):
             return "the same as it was submitted last"
         return "nothing of this name was submitted from here"
 
-    def told(self) -> tuple[str, ...]:
-        """What it comes to and all that is odd about it, for who is asked whether to submit."""
-        looked = self.seen
+    def told(self, looked: Look | None = None) -> tuple[str, ...]:
+        """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
+        looked = self.seen if looked is None else looked
         start = self.answer.start_told(looked, self.session.zone)
         refusal = self.answer.refusal_of(looked)
         words = [
+            looked.called,
             "; ".join(part for part in (looked.words, start) if part),
             looked.saving,
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",

@@ -62,6 +62,8 @@ class SubmitTiming(SubmitPage):
         self.form.resume()
         if time.monotonic() - self._learned_at > _OFFERED_SECONDS:
             self.run_worker(self._learn(), exclusive=True, group="learn")
+        if self.answer.may_have_changed(self.seen):
+            self.run_worker(self._ask_for_paths(), exclusive=True, group="ask for paths")
 
     def on_form_page_changed(self, event: FormPage.Changed) -> None:
         event.stop()
@@ -168,6 +170,10 @@ class SubmitTiming(SubmitPage):
         await asking
         self._tell()
         self._rest_soon()
+
+    async def _ask_for_paths(self) -> None:
+        await self.answer.ask_for_paths(self.seen)
+        self._tell()
 
     def do_ask_now(self) -> None:
         """What is offered, and when it would start, asked again."""

@@ -141,7 +141,7 @@ FieldEditor = FieldInput | FieldLines | FieldToggle
 
 
 class FieldRow(Vertical):
-    """A field: its label, its editor, and a line with what is wrong where something is."""
+    """A field: its label, its editor, a line with what takes its place, and one with what is wrong with it."""
 
     DEFAULT_CSS = """
     FieldRow { height: auto; width: 1fr; }
@@ -154,6 +154,7 @@ class FieldRow(Vertical):
     }
     FieldRow FieldToggle { width: 1fr; height: 1; background: $panel; }
     FieldRow FieldInput:focus, FieldRow FieldLines:focus, FieldRow FieldToggle:focus { background: $table-cursor; }
+    FieldRow .note { height: auto; padding-left: 15; display: none; }
     FieldRow .complaint { height: auto; padding-left: 15; display: none; color: $warning; }
     FieldRow .complaint.-error { color: $error; text-style: bold; }
     """
@@ -175,12 +176,14 @@ class FieldRow(Vertical):
             self.editor = FieldToggle()
         else:
             self.editor = FieldInput(field, values)
+        self._note = Static("", classes="note", markup=False)
         self._complaint = Static("", classes="complaint", markup=False)
 
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield Static(self.field.label, classes="label", markup=False)
             yield self.editor
+        yield self._note
         yield self._complaint
 
     @property
@@ -195,6 +198,11 @@ class FieldRow(Vertical):
             text = visible(text)
         self.editor.text = text
         self._grow()
+
+    def note(self, words: str) -> None:
+        """Say below what takes its place, or nothing."""
+        self._note.update(visible(words))
+        self._note.display = bool(words)
 
     def complain(self, words: str, *, is_error: bool = True) -> None:
         """Say below what is wrong, or nothing."""

@@ -122,6 +122,10 @@ class FormPage(VerticalScroll, can_focus=False):
             row.complain(words or warnings.get(name, ""), is_error=bool(words))
         self._arrange()
 
+    def note(self, name: str, words: str) -> None:
+        """What takes the place of a field that is empty, below it; '' for nothing."""
+        self._rows[name].note(words)
+
     def complaint_of(self, name: str) -> str:
         return self._rows[name].complaint
 
