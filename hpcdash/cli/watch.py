@@ -40,7 +40,8 @@ def watch_folder() -> Path:
 
 def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
     """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 2 where one
-    of those who are told cannot be, else with 1 where a round could not be done, or not be kept for the next."""
+    of those who are told cannot be, else with 1 where a round could not be done, or not be kept for the next, or where
+    an alert was not delivered to one of them; that is tried again."""
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:
@@ -152,7 +153,8 @@ class _Watch:
             return EXIT_REFUSED
         if not report.look.is_reached:
             return EXIT_UNREACHABLE
-        return 0 if report.is_kept else EXIT_REFUSED
+        was_told = all(delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries)
+        return 0 if report.is_kept and was_told else EXIT_REFUSED
 
     def _went_wrong(self, title: str, error: Exception) -> None:
         from hpcdash.cli.debug_log import log_traceback

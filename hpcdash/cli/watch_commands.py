@@ -19,8 +19,9 @@ def watch(common: CommonOptions, **given: Any) -> None:
     """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines.
 
     Each trouble is told once, and once that it is over; whoever could not be reached is tried again each round. --once
-    ends with 0 whatever it finds, with 1 where a round could not be done or kept, with 3 where a cluster could not be
-    asked. `hpcdash config example` has every key.
+    ends with 0 whatever it finds, with 1 where a round could not be done or kept or an alert was not delivered to
+    someone, with 2 where a secret that telling someone needs is missing, with 3 where a cluster could not be asked.
+    `hpcdash config example` has every key.
     """
     from hpcdash.cli.watch import run_watch
 

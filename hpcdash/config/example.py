@@ -185,8 +185,10 @@ _EXAMPLE = """\
 #name = "train-7b"
 #fewest_waiting = 1
 
-# Jobs that end, or may be preempted by QoS or partition, before they have saved. The last save is the newest file of a
-# pattern (saved), or the newest whole checkpoint of hpcdash.job in a folder (checkpoints); {id} is the job's.
+# Jobs that do not save for three intervals, or end, or may be preempted by QoS or partition, before they have saved.
+# The last save is the newest file of a pattern (saved), or the newest whole checkpoint in a folder (checkpoints: of
+# hpcdash.job, Hugging Face's Trainer, torch.distributed); {id} is the job's. A job whose REQUEST.toml names
+# checkpoints and that was launched from here needs neither.
 #[[watch.saves]]
 #name = "train-7b"
 #interval_seconds = "3h"

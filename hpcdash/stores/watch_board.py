@@ -45,6 +45,8 @@ class WatchBoard:
         self.unread = ""
         # Whether there are rules that were never looked at.
         self.wants_look = False
+        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this run.
+        self.looked_at: float | None = None
         self._store = store
         self._files = files
         self._watching: Watching | None = None
@@ -94,8 +96,11 @@ class WatchBoard:
     async def look(self) -> tuple[AlertEvent, ...]:
         """What is new by all that the rules need: asks the cluster."""
         async with self._step:
+            look = await self._watchdogs().look()
             self.wants_look = False
-            return self._stepped(await self._watchdogs().look())
+            if look.is_reached:
+                self.looked_at = self._store.clock.now()
+            return self._stepped(look)
 
     def toggle_snooze(self, key: str) -> float | None:
         """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when, None for the latter.

@@ -57,6 +57,7 @@ class Endings(Judge):
             losses.RULE: self._of_loss,
             losses.LATE: self._of_end,
             deadlines.END: self._of_saves,
+            deadlines.NO_SAVE: self._of_saves,
             deadlines.GRACE: self._of_saves,
             waiting.RULE: self._of_waiting,
             successors.RULE: self._of_train,
@@ -122,6 +123,11 @@ class Endings(Judge):
         meant = {job_id for _, job_id in self._saving(jobs)}
         if finding.rule == deadlines.END:
             return self._of_job(finding, jobs, finding.subject in meant, "it saves before its end")
+        if finding.rule == deadlines.NO_SAVE:
+            has_place = any(
+                place for job_id, (_, place) in self._saved_places(jobs).items() if job_id == finding.subject
+            )
+            return self._of_job(finding, jobs, has_place, "it saves again, or its next save is not late yet")
         of_array = rows_where(jobs, array_id=(finding.subject,))
         living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)

@@ -28,17 +28,20 @@ _MOST_SILENT = 4
 _TOOL_SECONDS = 20
 _DU_SECONDS = 110
 _ENDING_SECONDS = 10.0
+# A checkpoint that is one file.
+_ONE_FILE = "guard.ckpt"
 
 # $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`, `whole KEY FOLDER` (of
-# hpcdash.job.Checkpoints), `disk PATH TOOL KIND OWNER DU INODES`. Prints `TOKEN KIND KEY\n` and what a program printed,
-# first of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that a pattern
-# is filled in by its files and not parted at blanks. Whatever touches a path is bounded, the shell's own patterns too:
-# on a dead mount it would wait for ever. Below the first folder on the way that does not answer nothing more is asked.
+# checkpoints, by what is written last into each, as launches look for them), `disk PATH TOOL KIND OWNER DU INODES`.
+# Prints `TOKEN KIND KEY\n` and what a program printed, first of all the clock there. stat opens nothing: a FIFO would
+# wait for its writer. IFS is empty so that a pattern is filled in by its files and not parted at blanks. A name's line
+# break is escaped: it begins no line of its own. Whatever touches a path is bounded, the shell's own patterns too: on a
+# dead mount it would wait for ever. Below the first folder on the way that does not answer nothing more is asked.
 FACTS_SCRIPT = (
     f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} HEAD={_HEAD_BYTES}"
     f" SILENT={_MOST_SILENT}"
     + r"""
-LC_ALL=C; export LC_ALL; IFS=
+LC_ALL=C QUOTING_STYLE=escape; export LC_ALL QUOTING_STYLE; IFS=
 token=$1 user=${2:-$(id -un)}; shift 2
 silent=
 part() { printf '%s%s\n' "$token" "$1"; }
@@ -100,8 +103,12 @@ while [ $# -gt 0 ]; do
     part "bytes $key"
     [ "$size" -gt "$begin" ] && bounded "$FILE" tail -c +$((begin + 1)) -- "$path" | head -c $((size - begin))
     ;;
-  newest) newest "$2" "$3" sh -c 'IFS=; stat -L -c %Y -- $1' sh "$3"; shift 3 ;;
-  whole) newest "$2" "$3" sh -c 'stat -L -c %Y -- "$1"/step-*/WHOLE.json' sh "$3"; shift 3 ;;
+  newest) newest "$2" "$3" sh -c 'IFS=; stat -L -c "%Y %N" -- $1' sh "$3"; shift 3 ;;
+  whole)
+    newest "$2" "$3" sh -c 'stat -L -c "%Y %N" -- "$1"/*/WHOLE.json "$1"/checkpoint-*/trainer_state.json \
+      "$1"/*/.metadata "$1"/guard.ckpt' sh "$3"
+    shift 3
+    ;;
   disk)
     path=$2 tool=$3 kind=$4 owner=$5 du=$6 inodes=$7; shift 7
     part disk
@@ -200,7 +207,8 @@ class DiskLook:
 class Facts:
     """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
 
-    silent: folders, or files, that did not answer in time; nothing below them was looked at.
+    names: those of the newest, of a whole checkpoint that is a folder the folder's. silent: folders, or files, that did
+    not answer in time; nothing below them was looked at.
     """
 
     files: Mapping[str, FileLook] = field(default_factory=dict)
@@ -208,6 +216,7 @@ class Facts:
     disks: Mapping[str, DiskLook] = field(default_factory=dict)
     tails: Mapping[str, TailBytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
@@ -244,6 +253,7 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
     now = int(clock)
     files: dict[str, FileLook] = {}
     newest: dict[str, float | None] = {}
+    names: dict[str, str] = {}
     disks: list[list[tuple[str, bytes]]] = []
     tails: dict[str, TailBytes] = {}
     silent: list[str] = []
@@ -254,8 +264,11 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
         if kind == "file":
             files[asked.files[int(key)]] = _file(body, now)
         elif kind == "newest":
-            text = body.strip()
-            newest[patterns[int(key)]] = max(0.0, float(now - int(text))) if text.isdigit() else None
+            written, _, name = body.strip().partition(b" ")
+            pattern = patterns[int(key)]
+            newest[pattern] = max(0.0, float(now - int(written))) if written.isdigit() else None
+            if written.isdigit():
+                names[pattern] = _saved_name(decode(name), is_folder=int(key) >= len(asked.newest))
         elif kind == "tail":
             tails |= _tail(asked.tails[int(key)].path, body, now)
         elif kind in ("head", "bytes"):
@@ -270,7 +283,13 @@ def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
     looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
-    return Facts(files, newest, looks, tails, tuple(silent))
+    return Facts(files, newest, looks, tails, tuple(silent), names)
+
+
+def _saved_name(quoted: str, *, is_folder: bool) -> str:
+    """A file's name without its folders, of a checkpoint that is a folder that one's; older programs quote it."""
+    folders, _, name = quoted.strip("'").replace("\\ ", " ").rpartition("/")
+    return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
 
 
 def _tail(path: str, body: bytes, now: int) -> dict[str, TailBytes]:

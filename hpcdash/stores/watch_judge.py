@@ -15,7 +15,9 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.trains import find_train
 from hpcdash.domain.units import MINUTE
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.launched_checkpoints import LaunchedCheckpoints
 from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.switch_names import RECORDS_NAME
 from hpcdash.stores.watch_facts import DiskLook, Facts
 from hpcdash.stores.watch_state import DiskState, QosState, WatchState
 from hpcdash.watch.configured import (
@@ -53,7 +55,7 @@ ALL_RULES = tuple(
     finding_key(rule)
     for rule in (
         *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
-        *(deadlines.END, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
+        *(deadlines.END, deadlines.NO_SAVE, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
     )
 )
 
@@ -85,6 +87,8 @@ class Judge:
         # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
+        launches = None if store.scripts is None else store.scripts.folder.parent / RECORDS_NAME
+        self._launched = LaunchedCheckpoints(launches, store.name)
 
     def take_settings(self, settings: WatchSettings) -> None:
         """Judge by other settings from now on; what they need besides is for the next look to learn."""
@@ -158,6 +162,16 @@ class Judge:
                 found.setdefault(str(row["id"]), rule)
         return [(rule, job_id) for job_id, rule in found.items()]
 
+    def _saved_places(self, jobs: pa.Table) -> dict[str, tuple[SavesRule, str]]:
+        """The rule of each job that saves and where its saves are looked for: as the rule says, else as its launch
+        from here does; '' where neither tells."""
+        found = {job_id: (rule, _place_of(rule, job_id)) for rule, job_id in self._saving(jobs)}
+        untold = [job_id for job_id, (_, place) in found.items() if not place]
+        for row in rows_where(jobs, id=untold, state=(JobState.RUNNING,)) if untold else ():
+            job_id = str(row["id"])
+            found[job_id] = (found[job_id][0], self._launched.folder(row))
+        return found
+
     def _watched_places(self, jobs: pa.Table) -> set[str]:
         """The paths and patterns of the login node that rules look at; none of a node's own disk."""
         of_jobs: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
@@ -168,12 +182,7 @@ class Judge:
             if rule.log or job_id not in self.state.hosts
             for path in self._paths(job_id, rule)
         }
-        saves = {
-            place.replace("{id}", job_id)
-            for rule, job_id in self._saving(jobs)
-            for place in (rule.saved, rule.checkpoints)
-            if place
-        }
+        saves = {place for _, place in self._saved_places(jobs).values() if place}
         return logs | saves | {rule.watch.path for rule in self._here(self.settings.storage)}
 
     # -- judging
@@ -308,20 +317,22 @@ class Judge:
 
     def _judge_saves(self, jobs: pa.Table, now: float, look: Look) -> None:
         saves = []
-        seen = self._seen
-        newest = seen.newest if seen is not None else {}
-        for rule, job_id in self._saving(jobs):
-            place = (rule.saved or rule.checkpoints).replace("{id}", job_id)
-            if place and place not in newest:
-                look.unknown.add(finding_key(deadlines.END, job_id))
+        seen = self._seen or Facts()
+        for job_id, (rule, place) in self._saved_places(jobs).items():
+            if place and place not in seen.newest:
+                look.unknown.update(finding_key(name, job_id) for name in (deadlines.END, deadlines.NO_SAVE))
                 saves.append(deadlines.Saves(job_id, rule.watch))
                 continue
-            age = newest.get(place)
-            saves.append(deadlines.Saves(job_id, rule.watch, None if age is None else self._facts_at - age))
+            age = seen.newest.get(place)
+            saved_at = None if age is None else self._facts_at - age
+            name, is_folder = seen.names.get(place, ""), not rule.saved
+            saves.append(deadlines.Saves(job_id, rule.watch, saved_at, place, name, is_folder))
         ends = deadlines.end_before_save(jobs, saves, now)
         look.findings += [one for one in ends if one.key not in look.unknown]
+        # By when they were looked at: since then it may have saved.
+        look.findings += deadlines.no_save(jobs, saves, self._facts_at)
         qos, queues = self.state.qos, self.state.queues
-        if self._here(self.settings.saves) and not qos and not queues and seen is None:
+        if self._here(self.settings.saves) and not qos and not queues and self._seen is None:
             look.unknown.add(finding_key(deadlines.GRACE))
         look.findings += deadlines.grace_too_short(jobs, _grace_facts(qos), saves, _grace_facts(queues))
 
@@ -368,6 +379,10 @@ class Judge:
         elif table is not None:
             for rule in rules:
                 look.findings += failures.fails_on_a_node(table, rule.watch)
+
+
+def _place_of(rule: SavesRule, job_id: str) -> str:
+    return (rule.saved or rule.checkpoints).replace("{id}", job_id)
 
 
 def _name(jobs: pa.Table, job_id: str) -> str:

@@ -135,12 +135,11 @@ class Watching(Endings):
                 state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
 
     def _to_ask(self, jobs: pa.Table, now: float, look: Look) -> Asked:
-        newest, checkpoints = set(), set()
-        for rule, job_id in self._saving(jobs):
-            if rule.saved:
-                newest.add(rule.saved.replace("{id}", job_id))
-            if rule.checkpoints:
-                checkpoints.add(rule.checkpoints.replace("{id}", job_id))
+        newest: set[str] = set()
+        checkpoints: set[str] = set()
+        for rule, place in self._saved_places(jobs).values():
+            if place:
+                (newest if rule.saved else checkpoints).add(place)
         disks = []
         for one in self._here(self.settings.storage):
             known = self.state.disks.get(one.watch.path)

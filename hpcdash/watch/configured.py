@@ -99,7 +99,7 @@ class TrainRule:
 @dataclass(frozen=True, slots=True)
 class SavesRule:
     """How jobs save. The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
-    the folder `checkpoints` (hpcdash.job.Checkpoints'); {id} in either is a job's id; '' where nothing tells it."""
+    the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's launch says, if any."""
 
     meant: Meant
     watch: CheckpointWatch

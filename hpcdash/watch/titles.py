@@ -11,6 +11,7 @@ _TITLES = {
     "no-successor": "nothing waits behind it",
     "never-starts": "it will never start",
     "end-before-save": "it ends before it saves",
+    "no-save": "it does not save",
     "grace-too-short": "too little time to save",
     "fails-on-a-node": "it fails on one node",
     "loss": "its loss is not as it should be",
@@ -32,7 +33,7 @@ _OF_ASPECTS = {
 
 # Whose subject is a job's id, or an array's.
 _OF_JOBS = frozenset(
-    ("is-hanging", "no-successor", "never-starts", "end-before-save", "grace-too-short", "loss", "ends-late")
+    ("is-hanging", "no-successor", "never-starts", "end-before-save", "no-save", "grace-too-short", "loss", "ends-late")
 )
 
 

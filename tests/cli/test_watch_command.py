@@ -86,11 +86,18 @@ def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
     assert not Path(person.variables["HPCDASH_STATE"], "watch").exists()
 
 
-def test_a_notifier_that_fails_says_so_and_the_round_ends_well(person: Program) -> None:
-    configure(person, '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["/no/such/program"]')
-    run = person("watch", "--once")
-    assert run.status == 0
-    assert "not sent: command /no/such/program: No such file or directory" in run.stderr
+def test_a_notifier_that_fails_says_so_and_cron_sees_it_until_it_was_told(person: Program) -> None:
+    tell = person.home / "tell"
+    configure(person, f'[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["{tell}"]')
+    for _ in range(2):
+        run = person("watch", "--once")
+        assert run.status == 1
+        assert "not sent: command " in run.stderr
+        assert "No such file or directory" in run.stderr
+    assert person("watch", "--once", "--dry-run").status == 0
+    tell.write_text("#!/bin/sh\n")
+    tell.chmod(0o755)
+    assert [person("watch", "--once").status for _ in range(2)] == [0, 0]
 
 
 def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched(person: Program) -> None:
@@ -199,7 +206,7 @@ def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_i
     secret.chmod(0o600)
     assert person("config", "check").status == 0
     run = person("watch", "--once")
-    assert run.status == 0, run
+    assert run.status == 1, run
     assert "again for json webhook at http://127.0.0.1:1: raised critical: no job t" in run.text
 
 

@@ -154,6 +154,12 @@ def test_the_newest_file_of_a_pattern_tells_the_last_save(tmp_path: Path) -> Non
     facts = look(Asked(newest=(pattern, none)))
     assert facts.newest[pattern] == pytest.approx(300, abs=3)
     assert facts.newest[none] is None
+    assert facts.names == {pattern: "step 2.pt"}
+    # A name's line break begins no line, as of a file of the far future.
+    (tmp_path / "my run" / "step 3\n99999999999 .pt").touch()
+    facts = look(Asked(newest=(pattern,)))
+    assert facts.newest[pattern] == pytest.approx(0, abs=3)
+    assert facts.names[pattern].startswith("step 3\\n9")
 
 
 def test_of_checkpoints_only_whole_ones_count(tmp_path: Path) -> None:
@@ -168,6 +174,26 @@ def test_of_checkpoints_only_whole_ones_count(tmp_path: Path) -> None:
     (torn / "model").write_text("half")
     facts = look(Asked(checkpoints=(str(folder),)))
     assert facts.newest[str(folder)] == pytest.approx(1000, abs=3)
+    assert facts.names[str(folder)] == whole.parent.name
+
+
+@pytest.mark.parametrize(
+    ("last_written", "name"),
+    [
+        ("checkpoint-20/trainer_state.json", "checkpoint-20"),
+        ("epoch 3/.metadata", "epoch 3"),
+        ("guard.ckpt", "guard.ckpt"),
+    ],
+)
+def test_whole_checkpoints_of_other_libraries_count_as_a_launch_counts_them(
+    tmp_path: Path, last_written: str, name: str
+) -> None:
+    written = tmp_path / "saved" / last_written
+    written.parent.mkdir(parents=True)
+    written.touch()
+    folder = str(tmp_path / "saved")
+    facts = look(Asked(checkpoints=(folder,)))
+    assert (facts.newest[folder], facts.names) == (pytest.approx(0, abs=3), {folder: name})
 
 
 @NEEDS_ROOT

@@ -18,10 +18,14 @@ from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.config import settings_from_text
 from hpcdash.errors import ConnectionFailed, HpcdashError
+from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock, SystemClock
 from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.kept_scripts import KeptScripts
+from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.stores.snapshots import Kind
+from hpcdash.stores.switch_names import RECORDS_NAME
 from hpcdash.stores.watch_board import WatchBoard
 from hpcdash.stores.watch_grace import qos_state
 from hpcdash.stores.watch_round import RoundReport, watch_round
@@ -361,6 +365,40 @@ async def test_a_job_that_ends_before_its_next_save_is_told_by_what_a_pattern_sa
         assert kinds(await here.round(settings=settings)) == [("recovered", "end-before-save")]
 
 
+async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_that_it_saves_again(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = """
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = 10
+        save_seconds = 5
+    """
+    async with watched(queue, text, tmp_path) as here:
+        here.store.scripts = KeptScripts(tmp_path / "scripts")
+        task = f"{submit(queue, SILENT_UNTIL_TOLD, '-J', 'train', '--array=4')}_4"
+        records = LaunchRecords(tmp_path / RECORDS_NAME, "here")
+        request = f'checkpoints = "saved/%a%%"\nwork_dir = "{tmp_path}"'
+        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        here.store.clock = FrozenClock(here.store.clock.now() + 60)
+        # Where nobody says where it saves, nobody knows that it does not.
+        assert kinds(await here.round()) == []
+        records.launched(LaunchRecord("", "", task.partition("_")[0], "train", "", "", 1, 0.0, request))
+        here.transport.asked.clear()
+        report = await here.round()
+        assert kinds(report) == [("raised", "no-save")]
+        assert len(here.transport.asked) == 2
+        words = report.told.events[0].words
+        assert f"job {task} (train): no save for " in words
+        assert words.endswith(f"no whole checkpoint yet: {tmp_path}/saved/4%")
+        assert kinds(await here.round()) == []
+        with Checkpoints(tmp_path / "saved" / "4%").saving(1) as inside:
+            (inside / "model").write_text("x")
+        report = await here.round()
+        assert kinds(report) == [("recovered", "no-save")]
+        assert report.told.events[0].words == f"job {task} (train): it saves again, or its next save is not late yet"
+
+
 async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_path: Path) -> None:
     async with hook_receiver() as hook:
         text = f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"'
@@ -543,6 +581,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab
             found("end-before-save", job): f"{who}: it saves before its end",
             found("grace-too-short", job): f"{who}: there is time to save before it is preempted",
             found("grace-too-short", waits): None,
+            found("no-save", job): None,
             found("end-before-save", "99"): "job 99 (train) has ended",
             found("no-successor", job): f"{who}: enough waits behind it",
             found("never-starts", job): f"{who} has started",

@@ -14,7 +14,7 @@ from hpcdash.domain.trains import find_train
 from hpcdash.stores.watch_judge import ALL_RULES
 from hpcdash.watch.findings import Finding, Severity, finding_key
 from hpcdash.watch.pulse import pulse_line, pulse_words
-from hpcdash.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short
+from hpcdash.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
 from hpcdash.watch.rules.failures import fails_on_a_node
 from hpcdash.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
 from hpcdash.watch.rules.losses import losses
@@ -248,6 +248,49 @@ class TestDeadlines:
     def test_a_job_that_never_saved_counts_from_its_start_not_from_the_last_jobs_save(self) -> None:
         (found,) = self.ending(ends=660, saved=None, started=500)
         assert self.ending(ends=660, saved=10, started=500) == [found]
+
+    def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
+        table = jobs(row("8", "running", started=started, ended=2000), row("9", qos="high"))
+        last = None if saved is None else at(saved).timestamp()
+        known = Saves("8", self.plan, last, **({"place": "/scratch/ck"} | given))
+        return no_save(table, [known, Saves("9", self.plan, place="/scratch/ck")], NOW.timestamp())
+
+    def test_a_job_that_does_not_save_is_told_after_three_intervals_and_the_time_of_a_save(self) -> None:
+        assert self.silent(saved=60) == []
+        (found,) = self.silent(saved=50, newest="step-00000012")
+        assert (found.severity, found.subject) == (Severity.WARNING, "8")
+        assert found.words == (
+            "job 8 (train): no save for 3 intervals of 3 h; "
+            "the newest whole checkpoint, step-00000012, is 9 h 10 min old: /scratch/ck"
+        )
+        assert found.next_step == "hpcdash log 8 -f; hpcdash save-switch 8"
+        (found,) = self.silent(saved=None, place="/scratch/*.pt", is_folder=False)
+        assert found.words == "job 8 (train): no save for 3 intervals of 3 h; no file yet: /scratch/*.pt"
+        assert "no whole checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].words
+
+    def test_a_job_that_has_just_begun_with_an_old_checkpoint_or_whose_saves_nobody_looks_for_is_not_told(self) -> None:
+        assert self.silent(saved=10, started=300) == []
+        assert self.silent(saved=None, place="") == []
+
+    def test_before_its_end_nothing_is_said_of_a_save_that_does_not_come(self) -> None:
+        table = jobs(row("8", "running", started=0, ended=690))
+
+        def ending(**given: Any) -> list[Finding]:
+            return end_before_save(table, [Saves("8", self.plan, **given)], NOW.timestamp())
+
+        # There is time for one that is late, but not where it has missed three.
+        assert ending(last_saved_at=at(400).timestamp(), place="/scratch/ck") == []
+        (found,) = ending(place="/scratch/ck")
+        assert found.severity is Severity.WARNING
+        assert (
+            found.words
+            == "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of training would be lost"
+        )
+        table = jobs(row("8", "running", started=0, ended=600.8))
+        (found,) = ending()
+        assert found.words == (
+            "job 8 (train) ends in 48 s, and when it saved last is not known: up to 10 h of training would be lost"
+        )
 
     def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
         assert self.ending(ends=600.5, saved=599.8) == []

@@ -17,16 +17,36 @@ from hpcdash.watch.settings import CheckpointWatch
 
 END = "end-before-save"
 GRACE = "grace-too-short"
+NO_SAVE = "no-save"
+# So many intervals without a save, and the time of one, are told: one that is late once is none of them.
+MISSED_INTERVALS = 3
 _ENDS_THE_JOB = frozenset({"cancel", "requeue", "checkpoint"})
 
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or nobody knows)."""
+    """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or nobody knows).
+
+    `place`, a folder or a pattern of files, is where its saves are looked for, '' where nobody knows of them; `newest`
+    is the last one's name, as far as that is known. `is_folder`: whole checkpoints are looked for in it.
+    """
 
     job_id: str
     watch: CheckpointWatch
     last_saved_at: float | None = None
+    place: str = ""
+    newest: str = ""
+    is_folder: bool = True
+
+    @property
+    def longest_seconds(self) -> float:
+        """After so long without a save it does not save."""
+        return MISSED_INTERVALS * self.watch.interval_seconds + self.watch.save_seconds
+
+    def unsaved_since(self, row: Row, now: float) -> float:
+        """The epoch of its last save, or of its start: an earlier job's save keeps nothing of this one."""
+        started: float = row["started_at"].timestamp() if row["started_at"] is not None else now
+        return max(self.last_saved_at, started) if self.last_saved_at is not None else started
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +72,58 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
         row = rows.get(job.job_id)
         if row is None or row["ends_at"] is None:
             continue
-        started = row["started_at"].timestamp() if row["started_at"] is not None else now
-        last = max(job.last_saved_at, started) if job.last_saved_at is not None else started
+        last = job.unsaved_since(row, now)
         watch = job.watch
         ends = row["ends_at"].timestamp()
         saved = last + watch.interval_seconds + watch.save_seconds
-        # A save that is late is begun any moment.
-        saved = max(saved, now + watch.save_seconds)
+        is_late = saved < now
+        # A save that is late is begun any moment; one that has not come for long, an interval from now at best.
+        is_stopped = bool(job.place) and now - last > job.longest_seconds
+        saved = max(saved, now + watch.save_seconds + (watch.interval_seconds if is_stopped else 0.0))
         if ends >= saved + watch.spare_seconds or ends <= now:
             continue
         # Less training is lost than a save takes.
         if ends - last <= watch.save_seconds + watch.spare_seconds:
             continue
         can_save = ends - now >= watch.save_seconds + watch.spare_seconds
-        words = (
-            f"{job_words(job.job_id, row['name'])} ends in {_span(ends - now)}, its next save is over in "
-            f"{_span(saved - now)}: {_span(ends - last)} of training would be lost"
-        )
+        if not is_late:
+            why = f", its next save is over in {_span(saved - now)}: "
+        elif job.place:
+            why = f" and has not saved for {_span(now - last)}: "
+        else:
+            why = ", and when it saved last is not known: up to "
+        words = f"{job_words(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
+        words += f"{_span(ends - last)} of training would be lost"
         longer = f"hpcdash alter {shown(job.job_id)} --time"
         step = f"hpcdash save-switch {shown(job.job_id)}, or {longer}" if can_save else longer
         severity = Severity.WARNING if can_save else Severity.CRITICAL
         found.append(Finding(END, job.job_id, severity, words, step, name=row["name"] or ""))
+    return found
+
+
+def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]:
+    """One for each running job whose saves are looked for, at `now`, and that has missed MISSED_INTERVALS of them."""
+    plans = [job for job in saves if job.place]
+    rows = _rows(jobs, plans, JobState.RUNNING)
+    found = []
+    for job in plans:
+        row = rows.get(job.job_id)
+        if row is None:
+            continue
+        silent = now - job.unsaved_since(row, now)
+        if silent <= job.longest_seconds:
+            continue
+        missed = int(silent / job.watch.interval_seconds)
+        who, place = job_words(job.job_id, row["name"]), shown(job.place)
+        if job.last_saved_at is None:
+            newest = f"no {'whole checkpoint' if job.is_folder else 'file'} yet: {place}"
+        else:
+            what = "the newest whole checkpoint" if job.is_folder else "the newest file"
+            name = f", {shown(job.newest)}," if job.newest else ""
+            newest = f"{what}{name} is {_span(now - job.last_saved_at)} old: {place}"
+        words = f"{who}: no save for {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
+        step = f"hpcdash log {shown(job.job_id)} -f; hpcdash save-switch {shown(job.job_id)}"
+        found.append(Finding(NO_SAVE, job.job_id, Severity.WARNING, words, step, name=row["name"] or ""))
     return found
 
 
