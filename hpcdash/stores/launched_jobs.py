@@ -17,6 +17,7 @@ from hpcdash.domain.text import clip
 from hpcdash.errors import UsageError
 from hpcdash.launch.call import items_words, result_path
 from hpcdash.launch.request import Request
+from hpcdash.launch.resume import folder_of
 from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.stores.switch_jobs import requested_switch
 from hpcdash.stores.switch_names import RECORDS_NAME
@@ -119,9 +120,7 @@ def checkpoints_of(request: Request, row: Row, task: str) -> str:
     path = request.checkpoints
     if not path:
         return ""
-    if task:
-        path = path.replace("%%", "\0").replace("%a", task).replace("\0", "%")
-    return absolute_path(path, request.work_dir or row["work_dir"])
+    return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
 
 
 def _told(record: LaunchRecord, row: Row, task: str) -> LaunchedJob:

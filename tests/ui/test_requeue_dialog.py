@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from tests.ui.submit_stage import queue_app
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> QueueLab:
-    return QueueLab(tmp_path / "queue", tmp_path / "run", cpus=4)
+def queue(tmp_path: Path) -> Iterator[QueueLab]:
+    lab = QueueLab(tmp_path / "queue", tmp_path / "run", cpus=4)
+    yield lab
+    lab.end()
 
 
 def remembered(state: Path, job_id: str, request: str) -> None:
@@ -58,4 +61,3 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
             await press(pilot, "n")
             await until(pilot, lambda: app.screen is app.main, "the page")
             switch.unlink(missing_ok=True)
-    queue.run("cancel", job)
