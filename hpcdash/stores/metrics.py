@@ -40,6 +40,8 @@ TOLD_FILLING_SECONDS = 0.5
 _MOST_OPENED = 4
 # Where a quiet log may mean that its job has ended, the scheduler is asked at first and at the slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
+# Whether that is due is looked at so often.
+_STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
 _LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
 
@@ -167,7 +169,7 @@ class WatchedRun:
 
         `changed` is called on the event loop, at most a few times a second.
         """
-        works = (self._tell(changed), self._keep_filled(), self._read_on())
+        works = (self._tell(changed), self._keep_filled(), self._read_on(), self._keep_asking())
         tasks = {asyncio.create_task(work) for work in works}
         self._following |= tasks
         try:
@@ -300,8 +302,7 @@ class WatchedRun:
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
 
     async def _read_on(self) -> None:
-        """Look at what may grow, the sooner the sooner it grew; ask for the job's state where it is quiet."""
-        asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
+        """Look at what may grow, the sooner the sooner it grew."""
         while True:
             seconds, _, _ = next_look(self._places.values())
             if seconds <= 0:
@@ -311,6 +312,13 @@ class WatchedRun:
                 if place is not None and source is not None:
                     await self._look_at(place, source)
                     seconds, _, _ = next_look(self._places.values())
+            await asyncio.sleep(max(seconds, 0.0))
+
+    async def _keep_asking(self) -> None:
+        """Ask for the job's state where it is quiet. No read is waited for: where these are few a turn is long."""
+        asked_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
+        while True:
+            await asyncio.sleep(_STATE_TICK_SECONDS)
             now = time.monotonic()
             living = [place for place in self._places.values() if may_grow(place)]
             looks = [place.looked_of(source) for place in living for source in place.sources]
@@ -324,7 +332,6 @@ class WatchedRun:
             ):
                 asked_at, state_pause = time.monotonic(), min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._ask_again()
-            await asyncio.sleep(max(seconds, 0.0))
 
     @property
     def is_array(self) -> bool:

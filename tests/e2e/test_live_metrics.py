@@ -55,18 +55,18 @@ def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: S
 
 
 def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab, over_ssh: Program) -> None:
-    array = lab.submit("alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-1%1", script=TRAIN)
+    array = lab.submit("alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-2%1", script=TRAIN)
     folder = lab.work_dir("alice")
     wait_until("the first log", (folder / f"chain-{array}_0.out").exists, 30.0)
     answer = over_ssh("metrics", array, "-f", "--format", "json", "--metric", "loss", seconds=90).json
     (series,) = answer["series"]
     wrote: dict[int, float] = {}
-    for task in range(2):
+    for task in range(3):
         (path,) = folder.glob(f"truth-*-{task}")
         wrote |= dict(truth(path))
         path.unlink()
     assert dict(zip(series["x"], series["y"], strict=True)) == wrote
-    assert series["source"].split(", ") == [str(folder / f"chain-{array}_{task}.out") for task in range(2)]
+    assert series["source"].split(", ") == [str(folder / f"chain-{array}_{task}.out") for task in range(3)]
 
 
 async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
