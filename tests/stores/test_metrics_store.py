@@ -335,6 +335,21 @@ class DeafTransport(CountingTransport):
             return await answering
 
 
+async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
+    queue: QueueLab, store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_FIRST_STATE_SECONDS", 0.2)
+    job_id = queue.submit("echo 'step 1: loss 2.5'; sleep 600", "-J", "far", "-o", "far-%A_%a.out", "--array=0")
+    written(queue.work / f"far-{job_id}_0.out")
+    run = WatchedRun(store, job_id)
+    await run.open()
+    # As where many logs are followed and few commands a minute are allowed.
+    monkeypatch.setattr(store.budget, "reserve_read_seconds", lambda: 1000.0)
+    async with followed(run):
+        queue.act("cancel", job_id)
+        await until(lambda: run.is_over)
+
+
 async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(queue: QueueLab) -> None:
     transport = DeafTransport()
     backend = EmbeddedBackend(queue_program(queue.folder))
