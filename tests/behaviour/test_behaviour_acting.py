@@ -11,7 +11,8 @@ STUBBORN = """
 trap 'echo got TERM; exit' TERM
 sleep 1000 &
 echo "child $! up"
-wait
+# Its child may get TERM first: what it ends after is its own.
+while :; do wait; sleep 0.05; done
 """
 TRAPPING = """
 trap 'echo batch USR1' USR1
