@@ -11,16 +11,20 @@ from hpcdash.config.problems import KeyPath
 
 # Deeper keys are found by the table they are in.
 _DEEPEST = 6
-_BLANK = re.compile(r"[ \t]*+")
-_GAP = re.compile(r"(?:[ \t\r\n]|#[^\n]*+)*+")
-_BARE = re.compile(r"[A-Za-z0-9_-]++")
-_SCALAR = re.compile(r"[^,\]}\n#]*+")
-# Up to two quotes may stand inside a multi-line string, also right before the three that end it.
-_MULTI_LINE = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}' + "|" + r"'''(?:[^']|'{1,2}(?!'))*+'{3,5}",
-    re.DOTALL,
-)
-_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*+"' + "|" + r"'[^'\n]*+'")
+# No key of ours has nearly as many parts, and the time tomllib takes grows with the square of their number.
+MOST_KEY_PARTS = 32
+_BLANK = re.compile(r"[ \t]+")
+_GAP = re.compile(r"[ \t\r\n]+|#[^\n]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR = re.compile(r"[^,\]}\n#]*")
+# What ends a string, by what begins it, or is passed over inside: an escape. Up to two quotes may stand right before
+# the three that end a multi-line string.
+_STRINGS = {
+    '"""': re.compile(r'\\.|"{3,5}', re.DOTALL),
+    "'''": re.compile(r"'{3,5}"),
+    '"': re.compile(r'\\.|["\n]'),
+    "'": re.compile(r"['\n]"),
+}
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -37,6 +41,20 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     return scanner.lines
 
 
+def overlong_key_line(text: str) -> int | None:
+    """The line of the first key of more than MOST_KEY_PARTS parts, None where there is none; for any text."""
+    if all(line.count(".") < MOST_KEY_PARTS for line in text.split("\n")):
+        return None
+    scanner = _Scanner(text)
+    try:
+        scanner.document()
+    except _Overlong as key:
+        return scanner.line_at(key.position)
+    except _Lost:
+        pass
+    return None
+
+
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
     """The line of a key, or of the nearest table that holds it; None where neither is named in the text."""
     for length in range(len(path), 0, -1):
@@ -47,6 +65,14 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
 
 class _Lost(Exception):
     """The text is not TOML from here on."""
+
+
+class _Overlong(_Lost):
+    """A key has more than MOST_KEY_PARTS parts."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__()
+        self.position = position
 
 
 class _Scanner:
@@ -72,7 +98,7 @@ class _Scanner:
         start = self.position
         is_array = self.text.startswith("[[", start)
         self.position += 2 if is_array else 1
-        parts = self._key()
+        parts = self._key()[: _DEEPEST + 1]
         self._expect("]]" if is_array else "]")
         path: KeyPath = ()
         for part in parts[:-1]:
@@ -98,14 +124,18 @@ class _Scanner:
         return path
 
     def _key(self) -> list[str]:
+        start = self.position
         parts: list[str] = []
         while True:
             self._skip(_BLANK)
-            match = _BARE.match(self.text, self.position) or _QUOTED.match(self.text, self.position)
-            if match is None:
+            part = self.position
+            if not self._string():
+                self._skip(_BARE)
+            if self.position == part:
                 raise _Lost
-            self.position = match.end()
-            parts.append(_unquoted(match.group()))
+            parts.append(_unquoted(self.text[part : self.position]))
+            if len(parts) > MOST_KEY_PARTS:
+                raise _Overlong(start)
             self._skip(_BLANK)
             if not self.text.startswith(".", self.position):
                 return parts
@@ -149,15 +179,24 @@ class _Scanner:
         return path
 
     def _scalar(self) -> None:
-        for pattern in (_MULTI_LINE, _QUOTED, _SCALAR):
-            match = pattern.match(self.text, self.position)
-            if match is not None:
-                self.position = match.end()
-                return
+        if not self._string() and (match := _SCALAR.match(self.text, self.position)):
+            self.position = match.end()
+
+    def _string(self) -> bool:
+        """Pass over a string in quotes, if one is here."""
+        for quotes, pattern in _STRINGS.items():
+            if self.text.startswith(quotes, self.position):
+                for match in pattern.finditer(self.text, self.position + len(quotes)):
+                    if match.group().startswith(quotes):
+                        self.position = match.end()
+                        return True
+                    if match.group() == "\n":
+                        break
+                raise _Lost
+        return False
 
     def _skip(self, pattern: re.Pattern[str]) -> None:
-        match = pattern.match(self.text, self.position)
-        if match is not None:
+        while match := pattern.match(self.text, self.position):
             self.position = match.end()
 
     def _expect(self, token: str) -> None:
@@ -165,8 +204,11 @@ class _Scanner:
             raise _Lost
         self.position += len(token)
 
+    def line_at(self, position: int) -> int:
+        return bisect.bisect_left(self._newlines, position) + 1
+
     def _mark(self, path: KeyPath, position: int) -> None:
-        line = bisect.bisect_left(self._newlines, position) + 1
+        line = self.line_at(position)
         for length in range(1, min(len(path), _DEEPEST) + 1):
             self.lines.setdefault(path[:length], line)
 
@@ -185,6 +227,8 @@ def _unquoted(key: str) -> str:
         return key[1:-1]
     if not key.startswith('"'):
         return key
+    if "\\" not in key:
+        return key[1:-1]
     try:
         return str(tomllib.loads(f"key = {key}")["key"])
     except ValueError:

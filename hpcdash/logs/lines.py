@@ -21,9 +21,9 @@ _NUL_PICTURE = "\u2400"
 
 # Each alternative stops at the next control character, so that a line of beginnings without ends is read once.
 _ESCAPE = re.compile(
-    "(?:\x1b\\[|\x9b)(?P<parameters>[0-?]*+)(?P<between>[ -/]*+)(?P<final>[@-~])"
-    "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*+(?:\x07|\x1b\\\\|\x9c)"
-    "|\x1b[ -/]*+[0-~]"
+    "(?:\x1b\\[|\x9b)(?P<parameters>[0-?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
+    "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[ -/]*[0-~]"
 )
 _SGR_PARAMETERS = re.compile("[0-9;:]*")
 _LONGEST_SGR = 64
@@ -35,7 +35,7 @@ _CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: 
 # pictures, boxes and bars, kana, ideographs, Hangul, U+FFFD. What of these ranges is no letter is not printable.
 _ORDINARY = re.compile(
     "[ -~\u00a1-\u024f\u0370-\u03ff\u0400-\u0482\u048a-\u052f\u2010-\u2027\u2030-\u205e\u20a0-\u20bf\u2190-\u23ff"
-    "\u2400-\u2426\u2500-\u27bf\u2800-\u28ff\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\ufffd]*+"
+    "\u2400-\u2426\u2500-\u27bf\u2800-\u28ff\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\ufffd]*"
 )
 
 _ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike", 21: "underline2"}

@@ -26,18 +26,22 @@ from hpcdash.logs.metric_words import (
     tidy_name,
 )
 
-# Possessive and no longer than a name may be: a line of signs and letters costs no more than its length.
-_LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}+"
-_WORD = rf"{_LETTERS_OF_WORD}(?:\([^()=: ]{{1,12}}\))?"
+# No longer than a name may be. What a lookahead found is taken whole and never given back: a line of signs
+# and letters costs no more than its length.
+_LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}"
+_BRACKETED = r"\([^()=: ]{1,12}\)"
+_FIRST_WORD = rf"(?=(?P<first>{_LETTERS_OF_WORD}))(?P=first)(?:{_BRACKETED})?"
+_NEXT_LETTERS = rf"(?=(?P<next>{_LETTERS_OF_WORD}))(?P=next)"
+_NEXT_WORD = rf"{_NEXT_LETTERS}(?:{_BRACKETED})?"
 _OF = r"(?: ?/ ?(?P<of>\d[\d,]{0,18})(?![\w.]|,\d))?"
 # `lm loss: 2.34`, `lr=[5e-05]`, `elapsed time per iteration (ms): 12`.
 _SIGNED = re.compile(
-    rf"(?<![\w.@])(?<!\d:)(?P<name>{_WORD}(?: (?:{_LETTERS_OF_WORD}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=] ?\[{{0,2}}"
-    rf"(?P<number>{NUMBER}){_OF}{UNIT}"
+    rf"(?<![\w.@])(?<!\d:)(?P<name>{_FIRST_WORD}(?: (?:{_NEXT_LETTERS}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=]"
+    rf" ?\[{{0,2}}(?P<number>{NUMBER}){_OF}{UNIT}"
 )
 # `loss 3.2100,` between signs that part a line; and step words and `loss` anywhere.
 _SPACED = re.compile(
-    rf"(?:^|[|,;:\]]|(?<= -)|(?<=\))) ?(?P<name>{_WORD}(?: {_WORD}){{0,2}}) (?P<number>{NUMBER})"
+    rf"(?:^|[|,;:\]]|(?<= -)|(?<=\))) ?(?P<name>{_FIRST_WORD}(?: {_NEXT_WORD}){{0,2}}) (?P<number>{NUMBER})"
     rf"{_OF}{UNIT} ?(?=$|[|,;(]| - |:(?!\d))"
 )
 _LOOSE = re.compile(
@@ -56,12 +60,12 @@ _TUTORIAL = re.compile(
     re.IGNORECASE,
 )
 _EPOCH_OF = re.compile(r"\bepoch:? ?\[?(?P<epoch>\d{1,15}) ?/ ?\d+", re.IGNORECASE)
-_CALL = re.compile(r"\b[A-Za-z_]\w*+\([a-z_]\w*+=")
+_CALL = re.compile(r"\b[A-Za-z_]\w*\([a-z_]\w*=")
 _HINT = re.compile(r"step|iter|update|batch|\bit[ :=]|epoch", re.IGNORECASE)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
-_ADDRESS = re.compile(r"\b\w++://\S*")
+_ADDRESS = re.compile(r"\b\w+://\S*")
 # `loss nan lr 0.001`: a word that is a value.
-_VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
+_VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_FIRST_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
 _LETTERS = re.compile(r"[^\W\d_]")
 _MOST_OTHER_LETTERS = 24
 _DENSE_NAMES = 2

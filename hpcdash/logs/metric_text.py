@@ -17,10 +17,10 @@ _BLANK = frozenset((b"", b" ", UP, b" " + UP))
 
 _TABLE = bytes(0x0A if code == 0x0D else 0x20 if code in (0x09, 0x0B, 0x0C) else code for code in range(256))
 _DELETED = b"\0\b\x1c\x1d\x1e\x1f"
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*+m")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 # Of the usual ones, of up to so many letters between `[` and `m`.
 _COLOUR_LETTERS = 6
-_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n]*+(?:\x07|\x1b\\)?|[ -/]*+[0-Z\\^-~])")
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])")
 
 
 def last_line_end(content: bytes) -> int:
