@@ -7,6 +7,7 @@ import os
 import stat
 import string
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from hpcdash.config import (
     write_cluster,
 )
 from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.read import parse_document
 from hpcdash.errors import ConfigError
 from tests.support.somebody import as_somebody_else
 
@@ -251,6 +253,9 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         ("a = " + "1" * 5000, None, "not TOML"),
         ("a = " + "[" * 5000, None, "nested too deeply"),
         ("a = 1\x1b", 1, "not TOML"),
+        ("b = 1\n" + "a." * 32 + "a = 1\n", 2, "more than 32 parts"),
+        ("[poll]\n[[" + '"é".' * 40 + "a]]\n", 2, "more than 32 parts"),
+        ("x = [\n{y = {" + "a . " * 40 + "a = 1}}]", 2, "more than 32 parts"),
     ],
 )
 def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) -> None:
@@ -426,6 +431,45 @@ def test_a_key_is_found_on_its_line(path: tuple[str | int, ...], line: int | Non
     assert "quo" in str(tomllib.loads(TRICKY))
     assert line_of(key_lines(TRICKY), path) == line
     assert line_of(key_lines(TRICKY.replace("\n", "\r\n")), path) == line
+
+
+def test_dots_in_strings_and_comments_are_no_parts_of_a_key() -> None:
+    dots = "a." * 100
+    key = "a." * 31 + "a"
+    text = f'{key} = "{dots}" # {dots}\n"{dots}" = \'{dots}\'\nb = """\n{dots} = 1\n\\"""{dots}"""\n'
+    assert parse_document(text, "config.toml")["b"] == f'{dots} = 1\n"""{dots}'
+
+
+HOSTILE_TEXTS = {
+    "a dotted key": "a." * 50_000 + "a = 1",
+    "a dotted header": "[" + "a." * 50_000 + "a]",
+    "a dotted header of an array": "[[" + "a." * 50_000 + "a]]",
+    "a dotted key of an inline table": "x = {" + "a." * 50_000 + "a = 1}",
+    "a dotted key in quotes": '"". ' * 25_000 + "a = 1",
+    "a dotted key of escapes": '"\\n".' * 20_000 + "a = 1",
+    "dotted keys by the thousand": "".join("a." * 31 + f"a{number} = 1\n" for number in range(1500)),
+    "dotted headers by the thousand": "".join("[" + "a." * 31 + f"a{number}]\n" for number in range(1500)),
+    "tables": "[[a]]\n" * 16_000,
+    "open arrays": "x = " + "[" * 100_000,
+    "an array": "x = [" + "1," * 50_000 + "]",
+    "open inline tables": "x = " + "{a=" * 33_000,
+    "comments": "#\n" * 50_000,
+    "escapes": 'x = "' + '\\"' * 50_000,
+    "escapes in many lines": 'x = """' + '\\"""' * 25_000,
+    "quotes in many lines": "x = '''" + "''\n" * 33_000,
+    "a key without an end": "a" * 100_000,
+    "blanks": " " * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
+def test_a_hostile_text_of_100_kb_takes_no_time(text: str) -> None:
+    began = time.process_time()
+    key_lines(text)
+    assert time.process_time() - began < 0.5
+    refusal(text)
+    # Its keys by the thousand are Python objects by then.
+    assert time.process_time() - began < 2
 
 
 KEYS = st.text(alphabet="ab.\"'\\# é[", min_size=1, max_size=4)

@@ -11,7 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from hpcdash.config.check import check_document
-from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.locate import MOST_KEY_PARTS, key_lines, line_of, overlong_key_line
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted, printable
 from hpcdash.config.settings import Settings
 from hpcdash.errors import ConfigError
@@ -74,6 +74,9 @@ def _in_order(text: str, problems: list[tuple[KeyPath, str]]) -> list[Problem]:
 
 def parse_document(text: str, named: str) -> dict[str, object]:
     """A TOML text as Python values; raises ConfigProblems with tomllib's line for what is not TOML."""
+    line = overlong_key_line(text)
+    if line is not None:
+        raise ConfigProblems(named, [Problem(line, "", f"this key has more than {MOST_KEY_PARTS} parts")])
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from hpcdash.config.problems import ConfigProblems
+from hpcdash.config.read import parse_document
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.errors import ConfigError
 
@@ -51,7 +52,6 @@ _KIN: dict[JobState | NodeState, JobState] = {
 _TEXT_STYLES = frozenset(
     {"none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "underline2", "reverse", "strike"}
 )
-_LINE_IN_TOML_ERROR = re.compile(r"at line (\d+)")
 _SECTION = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 
 
@@ -109,12 +109,9 @@ class _Reader:
 
     def theme(self) -> Theme:
         try:
-            content = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
-            found = _LINE_IN_TOML_ERROR.search(str(error))
-            # "at end of document" names no line.
-            line = int(found[1]) if found else self.text.count("\n") + 1
-            raise ConfigError(f"is no TOML: {error}", file=str(self.file), line=line) from error
+            content: dict[str, Any] = parse_document(self.text, str(self.file))
+        except ConfigProblems as error:
+            raise ConfigError(error.message, file=error.file, line=error.line) from error
         for key in content:
             if key not in {"name", "dark", "colors", "variables"}:
                 raise self.wrong("unknown key", key, next_step="A theme has name, dark, [colors] and [variables].")

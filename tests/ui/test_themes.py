@@ -118,6 +118,12 @@ def test_a_file_that_is_no_toml_is_told_with_its_line(tmp_path: Path) -> None:
     assert refused.value.line == 2
 
 
+def test_a_key_of_many_parts_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="more than 32 parts") as refused:
+        load_theme(written(tmp_path, 'name = "x"\n' + "a." * 50_000 + "a = 1\n"))
+    assert refused.value.line == 2
+
+
 def test_a_file_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "latin.toml"
     file.write_bytes(b'# one\nname = "caf\xe9"\n')
