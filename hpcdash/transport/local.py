@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import cast
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
 
+from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, UsageError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
 
@@ -17,19 +18,10 @@ STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
 # What a shell says of a command ended by SIGTERM.
 STATUS_TERMINATED = 128 + signal.SIGTERM
-_KILL_AFTER_SECONDS = 1.0
 # Once the command has ended, whoever else holds its stdout has this long.
 _DRAIN_SECONDS = 1.0
 _STREAM_CHUNK_BYTES = 1 << 18
 _STDERR_KEPT_BYTES = 4000
-
-
-def signal_group(pid: int, number: int) -> None:
-    """Send a signal to the process group that `pid` leads, if there is any of it left."""
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def shell_status(returncode: int) -> int:
@@ -47,53 +39,60 @@ def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: b
     )
 
 
-class _Gatherer(asyncio.SubprocessProtocol):
+class _Gatherer:
     """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together."""
 
     def __init__(self, cap_bytes: int) -> None:
         self.chunks: dict[int, list[bytes]] = {1: [], 2: []}
         self.truncated = False
-        self.last_bytes_at = time.monotonic()
-        self.exited = asyncio.Event()
-        self.finished = asyncio.Event()
+        self._last_bytes_at = time.monotonic()
+        self._finished = asyncio.Event()
         self._left_bytes = cap_bytes
         self._open = {1, 2}
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self.last_bytes_at = time.monotonic()
+    def add(self, fd: int, data: bytes) -> None:
+        self._last_bytes_at = time.monotonic()
         if len(data) > self._left_bytes:
             data = data[: self._left_bytes]
             self.truncated = True
-            self.finished.set()
+            self._finished.set()
         self._left_bytes -= len(data)
         self.chunks[fd].append(data)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+    def end(self, fd: int) -> None:
         self._open.discard(fd)
-        self._settle()
+        if not self._open:
+            self._finished.set()
 
-    def process_exited(self) -> None:
-        self.exited.set()
-        self._settle()
-
-    def _settle(self) -> None:
-        if not self._open and self.exited.is_set():
-            self.finished.set()
-
-    async def wait(self, end_group: Callable[[], None]) -> None:
-        """Return once all output is here, the cap is reached, or the command has ended and the rest is silent."""
-        ended = asyncio.ensure_future(self.exited.wait())
-        finished = asyncio.ensure_future(self.finished.wait())
+    async def wait(self, child: ChildProcess) -> None:
+        """Return once the cap is reached, or the command has ended with all output here or the rest silent."""
+        exited = asyncio.ensure_future(child.wait())
+        finished = asyncio.ensure_future(self._finished.wait())
         try:
-            await asyncio.wait({ended, finished}, return_when=asyncio.FIRST_COMPLETED)
-            end_group()
-            while not self.finished.is_set():
-                if time.monotonic() - self.last_bytes_at > _DRAIN_SECONDS:
-                    return
+            await asyncio.wait({exited, finished}, return_when=asyncio.FIRST_COMPLETED)
+            if self.truncated:
+                return
+            await exited
+            child.signal(signal.SIGKILL)
+            while not finished.done() and time.monotonic() - self._last_bytes_at <= _DRAIN_SECONDS:
                 await asyncio.wait({finished}, timeout=_DRAIN_SECONDS / 4)
         finally:
-            ended.cancel()
+            exited.cancel()
             finished.cancel()
+
+
+class _Pipe(asyncio.Protocol):
+    """One of the two pipes that a gatherer collects from."""
+
+    def __init__(self, gatherer: _Gatherer, fd: int) -> None:
+        self._gatherer = gatherer
+        self._fd = fd
+
+    def data_received(self, data: bytes) -> None:
+        self._gatherer.add(self._fd, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gatherer.end(self._fd)
 
 
 async def run_process(
@@ -114,45 +113,33 @@ async def run_process(
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
     started = time.monotonic()
-    loop = asyncio.get_running_loop()
     has_stdin = stdin is not None or keep_stdin_open
     try:
-        transport, gatherer = await loop.subprocess_exec(
-            lambda: _Gatherer(cap_bytes),
-            *argv,
-            stdin=asyncio.subprocess.PIPE if has_stdin else asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
+        child = ChildProcess(argv, stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL, environment=environment)
     except FileNotFoundError:
         return _not_run(shown, STATUS_MISSING, f"{argv[0]}: command not found", started)
     except PermissionError:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    pid = transport.get_pid()
-    try:
-        if has_stdin:
-            pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-            pipe.write(stdin or b"")
-            if not keep_stdin_open:
-                pipe.write_eof()
-        async with asyncio.timeout(limit_seconds):
-            await gatherer.wait(lambda: signal_group(pid, signal.SIGTERM if gatherer.truncated else signal.SIGKILL))
-    except TimeoutError:
-        signal_group(pid, signal.SIGTERM)
-        await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
-        raise timed_out(shown, limit_seconds, where, b"".join(gatherer.chunks[2])) from None
-    else:
-        if gatherer.truncated:
-            await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
-    finally:
-        signal_group(pid, signal.SIGKILL)
-        # Whoever gives up on a command may close the loop next: its end has to be told before.
-        if not gatherer.exited.is_set():
-            await _within(gatherer.exited.wait(), _KILL_AFTER_SECONDS)
-        returncode = transport.get_returncode()
-        transport.close()
+    gatherer = _Gatherer(cap_bytes)
+    with closing(child):
+        try:
+            async with asyncio.timeout(limit_seconds):
+                await child.connect(1, _Pipe(gatherer, 1))
+                await child.connect(2, _Pipe(gatherer, 2))
+                if has_stdin:
+                    await child.write(stdin or b"", keep_open=keep_stdin_open)
+                await gatherer.wait(child)
+            if gatherer.truncated:
+                await child.terminate()
+        except TimeoutError:
+            await child.terminate()
+            raise timed_out(shown, limit_seconds, where, b"".join(gatherer.chunks[2])) from None
+        finally:
+            # Whoever gives up on a command may close the loop next: its end has to be told before.
+            await child.kill()
+    returncode = child.returncode
     return Completed(
         argv=shown,
         status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
@@ -167,24 +154,23 @@ async def run_process(
 class ProcessStream:
     """A running program's stdout; `stderr` is the end of what it complained of, `status` how it ended (None: runs)."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, child: ChildProcess, stdout: asyncio.StreamReader) -> None:
+        self._child = child
+        self._stdout = stdout
         self.stderr = b""
 
     @property
     def status(self) -> int | None:
-        code = self._process.returncode
+        code = self._child.returncode
         return None if code is None else shell_status(code)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        assert self._process.stdout is not None
-        while chunk := await self._process.stdout.read(_STREAM_CHUNK_BYTES):
+        while chunk := await self._stdout.read(_STREAM_CHUNK_BYTES):
             yield chunk
 
-    async def gather_stderr(self) -> None:
+    async def gather(self, stderr: asyncio.StreamReader) -> None:
         """Keep the end of stderr, so that a talkative program is never blocked by it."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(_STREAM_CHUNK_BYTES):
+        while chunk := await stderr.read(_STREAM_CHUNK_BYTES):
             self.stderr = (self.stderr + chunk)[-_STDERR_KEPT_BYTES:]
 
 
@@ -211,44 +197,25 @@ async def stream_process(
     """
     _refuse_unrunnable(argv)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE if keep_stdin_open else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-            limit=_STREAM_CHUNK_BYTES,
+        child = ChildProcess(
+            argv, stdin=subprocess.PIPE if keep_stdin_open else subprocess.DEVNULL, environment=environment
         )
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         words = f"{argv[0]}: {error.strerror}\n".encode()
         yield EmptyStream(STATUS_MISSING if missing else STATUS_NOT_EXECUTABLE, words)
         return
-    stream = ProcessStream(process)
-    stderr = asyncio.ensure_future(stream.gather_stderr())
-    try:
-        yield stream
-    finally:
-        signal_group(process.pid, signal.SIGTERM)
+    with closing(child):
+        gathering: asyncio.Task[None] | None = None
         try:
-            await _within(process.wait(), _KILL_AFTER_SECONDS)
+            stream = ProcessStream(child, await child.read(1, _STREAM_CHUNK_BYTES))
+            gathering = asyncio.create_task(stream.gather(await child.read(2, _STREAM_CHUNK_BYTES)))
+            yield stream
         finally:
-            signal_group(process.pid, signal.SIGKILL)
-            if process.stdin is not None:
-                process.stdin.close()
-        await process.wait()
-        await asyncio.wait({stderr}, timeout=_DRAIN_SECONDS)
-        stderr.cancel()
-
-
-async def _within(waiting: Awaitable[object], seconds: float) -> None:
-    """Wait, but not longer than this."""
-    try:
-        async with asyncio.timeout(seconds):
-            await waiting
-    except TimeoutError:
-        pass
+            await child.terminate()
+            if gathering is not None:
+                await asyncio.wait({gathering}, timeout=_DRAIN_SECONDS)
+                gathering.cancel()
 
 
 def _refuse_unrunnable(argv: tuple[str, ...]) -> None:

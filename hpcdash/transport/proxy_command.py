@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 import tempfile
 from dataclasses import dataclass
 from typing import IO
 
+from hpcdash.child_process import ChildProcess
 from hpcdash.errors import excerpt
-from hpcdash.transport.local import signal_group
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """A running ProxyCommand; what it says on stderr goes into a file without a name."""
 
-    process: asyncio.subprocess.Process
+    process: ChildProcess
     words: IO[bytes]
 
     def said(self) -> str:
@@ -26,22 +25,16 @@ class Proxy:
 
     def end(self) -> None:
         if self.process.returncode is None:
-            signal_group(self.process.pid, signal.SIGTERM)
+            self.process.signal(signal.SIGTERM)
 
 
-async def start_proxy(command: str) -> tuple[Proxy, socket.socket]:
+def start_proxy(command: str) -> tuple[Proxy, socket.socket]:
     """Run a ProxyCommand as ssh does, in the shell, with a socket for its stdin and stdout."""
     words = tempfile.TemporaryFile()  # noqa: SIM115
     ours, theirs = socket.socketpair()
     with theirs:
-        process = await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
-            "exec " + command,
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=words,
-            start_new_session=True,
+        process = ChildProcess(
+            ("/bin/sh", "-c", "exec " + command), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=words
         )
     ours.setblocking(False)
     return Proxy(process, words), ours

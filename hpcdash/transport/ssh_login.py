@@ -96,7 +96,7 @@ class Login:
         authorities = public_keys(known.authorities)
         sock = None
         if not line.connections and hop.proxy_command:
-            line.proxy, sock = await start_proxy(hop.proxy_command)
+            line.proxy, sock = start_proxy(hop.proxy_command)
         return await asyncssh.connect(
             hop.alias.host,
             port=hop.alias.port if hop.alias.port is not None else (),

@@ -103,6 +103,14 @@ async def until_there(word: str, seconds: float = 6.0) -> None:
         await asyncio.sleep(0.02)
 
 
+def block_until_there(word: str, seconds: float = 6.0) -> None:
+    """Have the loop do nothing until a process with this word runs, as on a busy machine."""
+    deadline = time.monotonic() + seconds
+    while not commands_with(word):
+        assert time.monotonic() < deadline, f"nothing runs with {word}"
+        time.sleep(0.02)
+
+
 def _is_sshd(process: psutil.Process) -> bool:
     try:
         return process.name().startswith("sshd") and process.status() != psutil.STATUS_ZOMBIE

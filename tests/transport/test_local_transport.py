@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
 
 import pytest
 
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.transport.local import LocalTransport
-from tests.support.sshd import until_gone, until_there
+from hpcdash.watch.message import trial_message
+from hpcdash.watch.notifiers.command import CommandNotifier
+from hpcdash.watch.settings import CommandSettings
+from tests.support.sshd import block_until_there, until_gone, until_there
+
+Starter = Callable[[LocalTransport, tuple[str, ...]], Coroutine[None, None, None]]
 
 
 async def test_status_and_both_outputs_are_given() -> None:
@@ -34,6 +42,22 @@ async def test_stdin_arrives_and_its_absence_is_an_empty_one() -> None:
     assert (await LocalTransport().run(("cat",))).stdout == b""
 
 
+async def test_a_stdin_that_nobody_reads_is_dropped_with_the_command() -> None:
+    payload = bytes(1_000_000)
+    assert (await LocalTransport().run(("true",), stdin=payload)).status == 0
+    with pytest.raises(CommandTimedOut):
+        await LocalTransport().run(("sleep", "87654.6"), stdin=payload, limit_seconds=0.3)
+    assert await until_gone("87654.6") == []
+
+
+async def test_a_stream_whose_pipes_another_session_holds_ends_with_its_context() -> None:
+    argv = ("sh", "-c", "setsid sh -c 'echo $$; exec sleep 60' & sleep 87654.7")
+    async with asyncio.timeout(10), LocalTransport().stream(argv) as stream:
+        holder = int(await anext(aiter(stream)))
+    os.kill(holder, signal.SIGKILL)
+    assert await until_gone("87654.7") == []
+
+
 async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None:
     with pytest.raises(CommandTimedOut) as caught:
         await LocalTransport().run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3)
@@ -54,6 +78,58 @@ async def test_cancelling_ends_the_group() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await until_gone("87654.3") == []
+
+
+async def _run(transport: LocalTransport, argv: tuple[str, ...]) -> None:
+    await transport.run(argv, stdin=b"some")
+
+
+async def _stream(transport: LocalTransport, argv: tuple[str, ...]) -> None:
+    async with transport.stream(argv) as stream:
+        async for _ in stream:
+            pass
+
+
+async def _notify(transport: LocalTransport, argv: tuple[str, ...]) -> None:
+    await CommandNotifier(CommandSettings(argv)).send(trial_message("juno"))
+
+
+@pytest.mark.parametrize("start", [_run, _stream, _notify])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(start: Starter, steps: int) -> None:
+    """At each step of the loop, once the shell has a child of its own, as on a busy machine."""
+    word = f"8765{steps + 10}"
+    argv = ("sh", "-c", f"sleep {word}; :")
+
+    async def cancel() -> None:
+        starting = asyncio.create_task(start(LocalTransport(), argv))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if steps:
+            block_until_there(f"sleep {word}")
+        starting.cancel()
+        await asyncio.wait_for(asyncio.gather(starting, return_exceptions=True), 5)
+
+    asyncio.run(cancel())
+    assert asyncio.run(until_gone(word)) == []
+
+
+@pytest.mark.parametrize("start", [_run, _stream, _notify])
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_command_that_starts_as_the_program_ends_leaves_nothing(start: Starter, steps: int) -> None:
+    """The end of a loop cancels every task, those of asyncio too."""
+    word = f"8766{steps + 10}"
+    argv = ("sh", "-c", f"sleep {word}; :")
+
+    async def leave() -> None:
+        starting = asyncio.create_task(start(LocalTransport(), argv))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        block_until_there(f"sleep {word}")
+        assert not starting.done()
+
+    asyncio.run(leave())
+    assert asyncio.run(until_gone(word)) == []
 
 
 async def test_what_is_left_in_the_background_ends_with_the_command() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
+import subprocess
 import tempfile
 from typing import IO
 
 import msgspec
 
+from hpcdash.child_process import ChildProcess
 from hpcdash.errors import UsageError, excerpt, readable_command
 from hpcdash.watch.message import Message
 from hpcdash.watch.notifiers.base import NotifyFailed, without_secrets
@@ -46,28 +46,25 @@ class CommandNotifier:
             given.write(body)
             given.seek(0)
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._settings.argv,
+                child = ChildProcess(
+                    self._settings.argv,
                     stdin=given,
-                    stdout=asyncio.subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
                     stderr=said,
-                    env=_environment(message, body),
-                    start_new_session=True,
+                    environment=_environment(message, body),
                 )
             except OSError as error:
                 step = "Is it there, and executable?"
                 raise NotifyFailed(f"{self.name}: {error.strerror}", step, is_lasting=True) from None
             try:
                 async with asyncio.timeout(self._settings.limit_seconds):
-                    status = await process.wait()
+                    status = await child.wait()
             except TimeoutError:
                 words = f"{self.name}: not over after {self._settings.limit_seconds:g} s, and ended"
                 raise NotifyFailed(words, is_lasting=True) from None
             finally:
-                if process.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
+                if child.returncode is None:
+                    await child.kill()
             if status != 0:
                 ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
                 words = without_secrets(_last_words(said), self._settings.argv[1:])
