@@ -90,6 +90,14 @@ def test_of_a_queue_scalars_override_and_lists_append_whatever_the_case_of_its_n
     }
 
 
+def test_the_launch_program_is_in_its_usual_place_or_where_a_cluster_has_it() -> None:
+    settings = read('[clusters.a]\n[clusters.b]\nlaunch.launch_program = "/opt/site/launch"')
+    assert settings.clusters["a"].launch.launch_program == "/usr/local/libexec/hpcdash-launch"
+    assert settings.clusters["b"].launch.launch_program == "/opt/site/launch"
+    whole = read('[launch]\nlaunch_program = "/opt/all"\n[clusters.a]\nlaunch.keep = "failed"')
+    assert whole.clusters["a"].launch.launch_program == "/opt/all"
+
+
 def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> None:
     settings = read(TEXT)
     assert settings.clusters["juno"].launch.site.run_as == "ada"
@@ -109,6 +117,8 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
             '[launch]\nimage_root = "/a"\nsingularity_image_root = "/b"',
             "3: launch.singularity_image_root: image_root is set too",
         ),
+        ('[launch]\nlaunch_program = "bin/x"', '2: launch.launch_program: "bin/x" is no program\'s path'),
+        ('[launch]\nlaunch_program = "/opt/../x"', '2: launch.launch_program: "/opt/../x" is no program\'s path'),
         ('[launch]\nrun_as = "root"', "2: launch.run_as: jobs are submitted as anyone but root"),
         ('[launch]\nrun_as = "A B"', '2: launch.run_as: "A B" is no login name'),
         ('[launch]\nstorage_root = "/a/../b"', '2: launch.storage_root: "/a/../b" cannot hold launches'),

@@ -63,12 +63,15 @@ def stub(script: str, at: str | None) -> None:
 
 @click.command()
 @click.option("--account", metavar="NAME", help="Who submits for others; who one is when left out.")
+@click.option("--group", metavar="GROUP", help="Whose members it submits for, and can then run anything as.")
 @click.option("--for", "scheduler", type=_SCHEDULERS, help="Whose commands; the cluster's own when left out.")
 @click.option("--bin", "bin_folder", metavar="DIR", help="Where they are: /opt/slurm/bin")
 @click.option("--storage-root", metavar="DIR", help="Where launches are; else the configuration's.")
+@click.option("--env-file", metavar="FILE", help="Root's file of variables for these commands, such as SLURM_CONF.")
+@click.option("--program", is_flag=True, help="Print root's program, which makes, reads and removes launches.")
 @common_options
 def sudoers(common: CommonOptions, **given: Any) -> None:
-    """Print sudo rules with which one account submits for its users."""
+    """Print sudo rules with which one account submits jobs as the members of a group."""
     from hpcdash.cli.sudoers import run_sudoers
 
     run_sudoers(common, **given)

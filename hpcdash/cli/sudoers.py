@@ -1,48 +1,76 @@
-"""`hpcdash sudoers`: the sudo rules of an account that submits for its users. Installs nothing, asks no cluster."""
+"""`hpcdash sudoers`: the sudo rules of an account that submits for its users, and root's program for their launches.
+
+Installs nothing, asks no cluster.
+"""
 
 from __future__ import annotations
 
 import getpass
+import grp
+import pwd
+import stat
 import sys
+from pathlib import Path
 
 from hpcdash.cli.build import EMBEDDED
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Scheduler
-from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, sudoers_text
+from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, program_text, sudoers_text
 
 _COMMANDS = {Scheduler.SLURM: SLURM_COMMANDS, Scheduler.PBS: PBS_COMMANDS}
 _USUAL_BIN = {Scheduler.SLURM: "/usr/bin", Scheduler.PBS: "/opt/pbs/bin"}
+# login.defs(5), UID_MIN: below are system accounts.
+_LEAST_UID = 1000
 
 
 def run_sudoers(
     common: CommonOptions,
     *,
     account: str | None,
+    group: str | None,
     scheduler: str | None,
     bin_folder: str | None,
     storage_root: str | None,
+    env_file: str | None,
+    program: bool,
 ) -> None:
-    """Print the rules; what was not said and not configured is named on stderr, so that it can be checked."""
+    """Print the rules, or the program; what was not said and not configured is named on stderr, to be checked."""
     site = chosen_site(common)
+    root = (storage_root or site.launch.site.storage_root).rstrip("/")
+    if not root:
+        # A home is closed to those who are submitted for; run_as asks for a folder too.
+        raise UsageError("where are launches kept there?", "Write --storage-root DIR, or storage_root in [launch].")
+    if program:
+        sys.stdout.write(program_text(root))
+        return
     if site.cluster.backend == EMBEDDED and not scheduler:
         raise UsageError("the embedded queue submits for nobody else", "Write --for slurm or --for pbs.")
+    if not group:
+        raise UsageError(
+            "whom does the account submit for?", "Write --group GROUP: it can then run any program as its members."
+        )
     made_for = scheduler_for(scheduler, site.cluster)
     login = account or _login(site)
     folder = bin_folder or site.cluster.path.partition(":")[0]
-    root = storage_root or site.launch.site.storage_root
     if not account:
         print(f"hpcdash: for the account {login} (--account names another)", file=sys.stderr)
     if not folder:
         folder = _USUAL_BIN[made_for]
         print(f"hpcdash: {made_for}'s commands are taken to be in {folder} (--bin names another)", file=sys.stderr)
-    if not root:
-        # A home is closed to those who are submitted for; run_as asks for a folder too.
-        raise UsageError("where are launches kept there?", "Write --storage-root DIR, or storage_root in [launch].")
     text = sudoers_text(
-        login, bin_folder=folder.rstrip("/"), commands=_COMMANDS[made_for], storage_root=root.rstrip("/")
+        login,
+        group,
+        bin_folder=folder.rstrip("/"),
+        commands=_COMMANDS[made_for],
+        storage_root=root,
+        launch_program=site.launch.launch_program,
+        env_file=env_file or "",
     )
+    if site.cluster.ssh is None:
+        _refuse_swappable(root)
+        _warn_of(group)
     sys.stdout.write(text)
 
 
@@ -55,3 +83,43 @@ def _login(site: ChosenSite) -> str:
         return getpass.getuser()
     except (OSError, KeyError) as error:
         raise UsageError("who submits there? this process has no login name", "Write --account NAME.") from error
+
+
+def _refuse_swappable(root: str) -> None:
+    """Raises UsageError where somebody else could have root's own `install -d` follow a link of theirs."""
+    for part in (Path(root), *Path(root).parents):
+        try:
+            found = part.lstat()
+        except OSError:
+            continue
+        is_open = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or stat.S_ISLNK(found.st_mode) or is_open:
+            why = "is a link" if stat.S_ISLNK(found.st_mode) else "can be changed by others than root"
+            raise UsageError(
+                f"{root} cannot be the storage root: {part} {why}",
+                "--storage-root: write a folder that is root's, in folders that are root's, by its real path.",
+            )
+
+
+def _warn_of(group: str) -> None:
+    """Say who of this machine would get into the rules that should not be."""
+    try:
+        found = grp.getgrnam(group)
+    except KeyError:
+        print(f"hpcdash: this machine has no group {group}", file=sys.stderr)
+        return
+    members = {entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid} | set(found.gr_mem)
+    odd = []
+    for name in sorted(members):
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+        if 0 < uid < _LEAST_UID:
+            odd.append(f"{name} (uid {uid})")
+    if odd:
+        print(
+            f"hpcdash: {group} has system accounts among its members, and the rules allow them: {', '.join(odd)}."
+            f" Take them out of it, or name another group.",
+            file=sys.stderr,
+        )

@@ -70,6 +70,8 @@ _EXAMPLE = """\
 #image_root = "/work/images"
 # Whose account jobs are submitted as, through sudo (`hpcdash sudoers`); "user" is the cluster's own `user`.
 #run_as = "ada"
+# Root's program there that keeps the launches of other accounts (`hpcdash sudoers --program`).
+#launch_program = "/usr/local/libexec/hpcdash-launch"
 # Bash that is run on each node before a launch's command: a node on which it fails, or takes over 5 minutes, is named
 # in the job's stderr, and the job ends with 1 before the command starts anywhere. "true" asks for nothing.
 #node_probe = "nvidia-smi -L > /dev/null && df -h /data > /dev/null"

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hpcdash.config.problems import KeyPath
+from hpcdash.config.problems import KeyPath, shown
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.config.values import Reader, Unfit
+from hpcdash.config.values import Reader, Unfit, line_of_text
 from hpcdash.launch.pools import overridden
 from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS, as_fields, image_root_problem, variable, whose
+from hpcdash.launch.sudoers import PLAIN_PATH
 
 
 class Checking(Protocol):
@@ -33,7 +34,8 @@ def launch_settings(
     run_as may still be the word that `settled` settles.
     """
     table, here = checking.table(parent, path, "launch"), (*path, "launch")
-    own = _values(checking, table, here, SITE_FIELDS, inner=("queues",))
+    own = _values(checking, table, here, {**SITE_FIELDS, "launch_program": _launch_program}, inner=("queues",))
+    program = own.pop("launch_program", inherited.launch_program)
     queues: dict[str, Mapping[str, object]] = dict(inherited.queues)
     named: dict[str, str] = {}
     given = checking.table(table, here, "queues")
@@ -45,7 +47,7 @@ def launch_settings(
         values = _queue(checking, checking.table(given, (*here, "queues"), name), at)
         before = next((one for one in queues if one.casefold() == name.casefold()), name)
         queues[before] = overridden(queues.get(before, {}), {name: values}, name)
-    return LaunchSettings(replace(inherited.site, **own), queues)
+    return LaunchSettings(replace(inherited.site, **own), queues, program)
 
 
 def settled(launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None) -> LaunchSettings:
@@ -57,6 +59,13 @@ def settled(launch: LaunchSettings, user: str | None, complain: Callable[[str], 
         if complain:
             complain(str(error))
     return replace(launch, site=replace(launch.site, run_as=run_as))
+
+
+def _launch_program(value: object) -> str:
+    text = line_of_text(value)
+    if not PLAIN_PATH.fullmatch(text):
+        raise Unfit(f"{shown(text)} is no program's path: write it from the root, of letters, digits and ._@+- alone")
+    return text
 
 
 def _queue(checking: Checking, table: Mapping[str, object], path: KeyPath) -> dict[str, object]:

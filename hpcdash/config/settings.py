@@ -51,10 +51,12 @@ class LaunchSettings:
 
     queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the fields of Request
     and Site: scalars take the place of the request's unsaid ones and of the site's, lists go before the request's own.
+    launch_program: root's program there (`hpcdash sudoers --program`) that keeps the launches of `run_as`.
     """
 
     site: Site = field(default_factory=Site)
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    launch_program: str = "/usr/local/libexec/hpcdash-launch"
 
 
 @dataclass(frozen=True, slots=True)

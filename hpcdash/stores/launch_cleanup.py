@@ -16,10 +16,11 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
+from hpcdash.launch.sudoers import NOTHING_THERE
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launch_records import LaunchRecords
 from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.staging import NOTHING_THERE, Staged, chown_argv, discard_argv
+from hpcdash.stores.staging import Staged, discard_argv
 
 # What neither list nor history has heard of for so long is not asked for again.
 _FORGOTTEN_SECONDS = 86400.0
@@ -30,14 +31,17 @@ Row = Mapping[str, Any]
 
 async def discarded(store: ClusterStore, staged: Staged) -> str:
     """Remove the folder of what was not submitted; in words where it is left. Raises nothing of HpcdashError."""
-    left = await _removed(store, staged.folder, staged.sums_digest, staged.run_as)
+    left = await _removed(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
     return f"its files are left in {staged.folder}: {left}" if left else ""
 
 
-async def tidied(store: ClusterStore, records: LaunchRecords, *, every_seconds: float = 0.0) -> tuple[str, ...]:
-    """Remove the folders of launches that completed; one question for those that may have ended.
+async def tidied(
+    store: ClusterStore, records: LaunchRecords, launch_program: str, *, every_seconds: float = 0.0
+) -> tuple[str, ...]:
+    """Remove the folders of launches that completed, those of other accounts with root's `launch_program` there.
 
-    None where one was asked within the last `every_seconds`, from here or by another program.
+    One question for those that may have ended; none where one was asked within the last `every_seconds`, from here or
+    by another program.
 
     Raises what keeps the cluster from answering, and OSError for a record that cannot be written.
     """
@@ -54,7 +58,7 @@ async def tidied(store: ClusterStore, records: LaunchRecords, *, every_seconds: 
         if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
             await asyncio.to_thread(records.stays, record, "how it ended is not known")
         elif has_completed(rows, record.tasks):
-            left = await _removed(store, record.folder, record.sums, record.run_as, has_run=True)
+            left = await _removed(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
             if left:
                 told.append(f"job {record.job_id} completed, but its files are left in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
@@ -110,27 +114,19 @@ def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
     return found
 
 
-async def _removed(store: ClusterStore, folder: str, sums: str, run_as: str, *, has_run: bool = False) -> str:
+async def _removed(
+    store: ClusterStore, folder: str, sums: str, run_as: str, launch_program: str, *, has_run: bool = False
+) -> str:
     """'' once a folder is not there any more; else why it is."""
     root, _, name = folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
         return "that is no folder of a launch"
+    argv = discard_argv(root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program)
     try:
         await store.open()
-        if run_as:
-            owner = store.probe.user if store.probe else ""
-            back = await store.act(ActionCommand(chown_argv(owner, folder), (), lambda answer: ()))
-            # One that was never staged, or is not handed over yet, is not there to be given back.
-            said_of_owner = excerpt(back.stderr) if back.status else ""
-        else:
-            said_of_owner = ""
-        gone = await store.act(
-            ActionCommand(
-                discard_argv(root, name, sums, has_run=has_run), (), lambda answer: (), limit_seconds=_LIMIT_SECONDS
-            )
-        )
+        gone = await store.act(ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS))
     except HpcdashError as error:
         return error.message
     if gone.status in (0, NOTHING_THERE):
         return ""
-    return said_of_owner or excerpt(gone.stderr) or "it does not hold what was staged"
+    return excerpt(gone.stderr) or "it does not hold what was staged"

@@ -1,4 +1,4 @@
-"""Puts a launch's commands together: its folder is made and filled, handed over, then its script is submitted from it.
+"""Puts a launch's commands together: its folder is made and filled, then its script is submitted from it.
 
 Knows no screen and runs nothing.
 """
@@ -22,15 +22,23 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launch_records import LaunchRecord
 from hpcdash.stores.launches import PlannedLaunch, WantedLaunch
 from hpcdash.stores.resubmission import CLOCKS_APART, Again, Search
-from hpcdash.stores.staging import handover_command, staged_files, staging_command
+from hpcdash.stores.staging import staged_files, staging_command
 
 _SUBMITTING = ("sbatch", "qsub")
 
 
 def planned_launch(
-    store: ClusterStore, wanted: WantedLaunch, request: Request, place: Place, script: BatchScript
+    store: ClusterStore,
+    wanted: WantedLaunch,
+    request: Request,
+    place: Place,
+    script: BatchScript,
+    launch_program: str,
 ) -> PlannedLaunch:
-    """The plan of a request whose script is made. Raises UsageError for what cannot be staged or submitted."""
+    """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
+
+    Raises UsageError for what cannot be staged or submitted.
+    """
     run_as = request.site.run_as
     content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
     own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
@@ -38,7 +46,9 @@ def planned_launch(
         own[LIBRARY_NAME] = _library()
     if request.call is not None:
         own |= call_files(request.call)
-    staged = staged_files(place.folder, own, wanted.files, run_as=run_as, at=store.clock.now())
+    staged = staged_files(
+        place.folder, own, wanted.files, run_as=run_as, launch_program=launch_program, at=store.clock.now()
+    )
     submission = Submission(
         script=content,
         name=script.job_name,
@@ -53,10 +63,7 @@ def planned_launch(
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(handover.mark, handover.job_name or None, not_before, run_as)
     name = handover.command.job_ids[0]
-    before = [staging_command(staged, name)]
-    if run_as:
-        before.append(handover_command(staged, name))
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*before, handover.command))
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.command))
     return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
 
 

@@ -82,6 +82,8 @@ class Launches:
         self.settings = settings or LaunchSettings()
         self.state_folder = state_folder
         self._roots: dict[str, _Root] = {}
+        # Storage roots that only root's program keeps launches of other accounts in.
+        self._trusted: set[str] = set()
         # What was said of kill switches as the folder was asked for.
         self._switches: dict[str, Finding] = {}
         self._asking = asyncio.Lock()
@@ -152,6 +154,8 @@ class Launches:
         from hpcdash.launch.wanted_paths import kill_switch_of
 
         root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
+        if asked.site.run_as:
+            await self._trust(root.rstrip("/"))
         request, aside = self._in_its_queue(await self._after_in_full(asked))
         name = asked.script.rpartition("/")[2]
         place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in wanted.files)
@@ -159,7 +163,15 @@ class Launches:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
         script = self._script(request, place, aside)
-        return planned_launch(self.store, wanted, request, place, script)
+        return planned_launch(self.store, wanted, request, place, script, self.settings.launch_program)
+
+    async def _trust(self, root: str) -> None:
+        """Raises UsageError where others could change what root's program keeps; asked for once a connection."""
+        from hpcdash.stores.staging import trust_query
+
+        if root not in self._trusted:
+            await self.store.ask(trust_query(self.settings.launch_program, root))
+            self._trusted.add(root)
 
     async def findings(self, planned: PlannedLaunch) -> tuple[Finding, ...]:
         """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
@@ -208,7 +220,7 @@ class Launches:
 
         async with self._tidying:
             try:
-                return await tidied(self.store, self.records, every_seconds=every_seconds)
+                return await tidied(self.store, self.records, self.settings.launch_program, every_seconds=every_seconds)
             except (HpcdashError, OSError):
                 # It is looked at another time.
                 return ()
@@ -254,6 +266,8 @@ class Launches:
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
         name = request.script.rpartition("/")[2]
+        # Root's program takes names, and no paths.
+        below = folder if request.site.run_as else f"{folder}/{STAGED_FOLDER}"
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
             known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
@@ -261,7 +275,7 @@ class Launches:
         return Place(
             uid,
             folder,
-            script=f"{folder}/{STAGED_FOLDER}/{name}" if staged and folder and name else "",
+            script=f"{below}/{name}" if staged and folder and name else "",
             login=f"{root}/{LOGIN_NAME}" if has_login else "",
         )
 

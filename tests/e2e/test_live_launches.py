@@ -7,13 +7,16 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program
+from hpcdash.launch.sudoers import SLURM_COMMANDS
+from tests.e2e.program import Program, home_with
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
+from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 pytestmark = pytest.mark.slurm
 
@@ -131,14 +134,87 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         slurm_lab.admin("scancel", "--quiet", *links, check=False)
 
 
-def test_as_another_account_it_is_alice_s_job_and_her_folder(locally: Program, root: Path) -> None:
-    if shutil.which("sudo") is None:
-        pytest.skip("sudo is not installed")
-    job, folder = launched(locally, root, 'run_as = "alice"\n')
-    assert locally("show", job, "--format", "json").json["job"]["user"] == "alice"
-    assert folder.owner() == "alice"
-    assert locally("log", job).text.splitlines()[:2] == ["alice", str(folder)]
-    wait_until("its folder to go", lambda: is_tidied(locally, folder), 30)
+@dataclass(frozen=True, slots=True)
+class Submitting:
+    """hpcdash of an account that submits as `member`, as the printed rules allow; `config` is what it needs."""
+
+    program: Program
+    site: SudoSite
+    member: str
+
+    @property
+    def config(self) -> str:
+        return f'run_as = "{self.member}"\nlaunch_program = "{self.site.program}"\n'
+
+
+@pytest.fixture
+def as_launcher(slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Submitting]:
+    """Over ssh, on a lab whose slurm.conf only root's file of variables names."""
+    if reason := why_no_sudo():
+        pytest.skip(reason)
+    member = slurm_lab.users[0]
+    with sudo_site() as site:
+        slurm_lab.admin("usermod", "-a", "-G", site.group, member)
+        variables = site.top / "slurm.env"
+        variables.write_text(f"SLURM_CONF={slurm_lab.conf}\n")
+        site.install(commands=SLURM_COMMANDS, env_file=str(variables))
+        ssh_config = f"Host lab-launcher\n  User {site.launcher}\n{slurm_lab.ssh_config.read_text()}"
+        yield Submitting(Program(home_with(tmp_path / "launcher", ssh_config), ("--ssh", "lab-launcher")), site, member)
+
+
+def test_as_another_account_it_is_that_account_s_job_and_folder(as_launcher: Submitting) -> None:
+    program, site, member = as_launcher.program, as_launcher.site, as_launcher.member
+    job, folder = launched(program, site.root, as_launcher.config)
+    assert folder.parent == site.root
+    assert program("show", job, "--format", "json").json["job"]["user"] == member
+    assert {path.owner() for path in (folder, *folder.iterdir())} == {member}
+    # The launcher itself may not even look.
+    assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
+    wait_until("its folder to go", lambda: is_tidied(program, folder), 30)
+    assert list(site.root.iterdir()) == []
+
+
+def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Submitting) -> None:
+    program, site = as_launcher.program, as_launcher.site
+    file = request(program, site.root, as_launcher.config)
+    Path(file).write_text('slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "echo no; exit 3"\n')
+    answer = program("submit", file, "--format", "json")
+    assert answer.status == 0, answer
+    job, folder = str(json.loads(answer.stdout)["job_id"]), Path(json.loads(answer.stdout)["folder"])
+    wait_until(
+        "the job to end",
+        lambda: program("show", job, "--format", "json").json["job"]["state"] == "failed",
+        30,
+    )
+    assert not is_tidied(program, folder)
+
+
+def test_as_another_account_what_slurm_refuses_leaves_nothing(as_launcher: Submitting) -> None:
+    program, site = as_launcher.program, as_launcher.site
+    done = program("submit", request(program, site.root, as_launcher.config), "--", "--qos=none-such")
+    assert done.status == 1
+    assert "Invalid qos" in done.stderr
+    assert list(site.root.iterdir()) == []
+
+
+def test_as_somebody_outside_the_group_nothing_is_submitted(as_launcher: Submitting, slurm_lab: SlurmLab) -> None:
+    program, site = as_launcher.program, as_launcher.site
+    other = slurm_lab.users[1]
+    more = as_launcher.config.replace(as_launcher.member, other)
+    done = program("submit", request(program, site.root, more))
+    assert done.status == 1
+    assert f"the sudo rules do not let this account run {site.program} as {other}" in done.stderr
+    assert list(site.root.iterdir()) == []
+
+
+def test_without_root_s_program_nothing_is_submitted_as_another(as_launcher: Submitting) -> None:
+    program, site = as_launcher.program, as_launcher.site
+    file = request(program, site.root, as_launcher.config)
+    site.program.unlink()
+    said = program("submit", file).refused(2)
+    assert f"run_as: {site.program} is not there" in said
+    assert f"install -o root -m 0755 -D /dev/stdin {site.program}" in said
+    assert f"install -d -m 1777 {site.root}" in said
 
 
 def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program, root: Path) -> None:

@@ -1,128 +1,180 @@
-"""The sudo rules of an account that submits for others."""
+"""The sudo rules of an account that submits for others, and what they give it on the real sudo."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hpcdash.errors import UsageError
 from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, sudoers_text
-from tests.support.sudo_rules import install_rules
+from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
+
+PROGRAM = "/usr/local/libexec/hpcdash-launch"
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """An account that submits for others; `root` is where it keeps its jobs' files."""
+def rules(
+    account: str = "launcher",
+    group: str = "hpcusers",
+    folder: str = "/usr/bin",
+    root: str = "/work/launches",
+    program: str = PROGRAM,
+    env_file: str = "",
+) -> str:
+    return sudoers_text(
+        account,
+        group,
+        bin_folder=folder,
+        commands=SLURM_COMMANDS,
+        storage_root=root,
+        launch_program=program,
+        env_file=env_file,
+    )
 
-    account: str
-    root: Path
 
-    def sudo(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """What sudo does for the account, asking nobody."""
-        asked = ["setpriv", f"--reuid={self.account}", "--init-groups", "--reset-env", "sudo", "-n", *words]
-        return subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+def rule_of(text: str) -> str:
+    """What sudo reads of it, on one line."""
+    return " ".join(line.rstrip("\\").strip() for line in text.splitlines() if not line.startswith("#"))
 
 
-def rules(account: str = "launcher", folder: str = "/usr/bin", root: str = "/home/launcher/jobs") -> str:
-    return sudoers_text(account, bin_folder=folder, commands=SLURM_COMMANDS, storage_root=root)
-
-
-def test_the_scheduler_s_commands_are_run_as_anyone_but_root() -> None:
-    text = rules()
-    assert "launcher ALL = (ALL, !root) NOPASSWD:SETENV: " in text
-    for name in SLURM_COMMANDS:
-        assert f"/usr/bin/{name}" in text
-    pbs = sudoers_text("launcher", bin_folder="/opt/pbs/bin", commands=PBS_COMMANDS, storage_root="/jobs")
+def test_the_scheduler_s_commands_and_root_s_program_are_run_as_members_of_the_group() -> None:
+    paths = ", ".join((*(f"/usr/bin/{name}" for name in SLURM_COMMANDS), PROGRAM))
+    assert rule_of(rules()) == f"launcher ALL = (%hpcusers, !root, !#0) NOPASSWD: {paths}"
+    pbs = sudoers_text(
+        "launcher",
+        "hpcusers",
+        bin_folder="/opt/pbs/bin",
+        commands=PBS_COMMANDS,
+        storage_root="/jobs",
+        launch_program=PROGRAM,
+    )
     assert "/opt/pbs/bin/qsub" in pbs
     assert "sbatch" not in pbs
 
 
+def test_a_file_of_variables_is_root_s_to_write() -> None:
+    found = rule_of(rules(env_file="/etc/hpcdash/slurm.env"))
+    assert found.startswith("Defaults:launcher env_file=/etc/hpcdash/slurm.env launcher ALL = ")
+
+
+def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> None:
+    text = rules()
+    remarks = [line for line in text.splitlines() if line.startswith("#")]
+    program = (
+        f"hpcdash sudoers --program --storage-root /work/launches | install -o root -m 0755 -D /dev/stdin {PROGRAM}"
+    )
+    assert f"#   {program}" in remarks
+    assert "#   install -d -m 1777 /work/launches" in remarks
+    assert "can run any program as any member" in text
+
+
 @pytest.mark.parametrize(
-    ("account", "folder", "root"),
+    "wrong",
     [
-        ("root", "/usr/bin", "/jobs"),
-        ("ALL", "/usr/bin", "/jobs"),
-        ("a b", "/usr/bin", "/jobs"),
-        ("launcher", "bin", "/jobs"),
-        ("launcher", "/usr/bin", "/jobs\nroot ALL=(ALL) ALL"),
-        ("launcher", "/usr/bin", "/jobs/../etc"),
-        ("launcher", "/usr/bin", "/"),
+        {"account": "root"},
+        {"account": "ALL"},
+        {"account": "a b"},
+        {"group": ""},
+        {"group": "hpcusers, root"},
+        {"group": "%#0"},
+        {"group": "-g"},
+        {"folder": "bin"},
+        {"root": "/jobs\nroot ALL=(ALL) ALL"},
+        {"root": "/jobs/../etc"},
+        {"root": "/jobs/./x"},
+        {"root": "/jobs/*"},
+        {"root": "/"},
+        {"program": "/usr/bin/env *"},
+        {"program": "hpcdash-launch"},
+        {"env_file": "slurm.env"},
+        {"env_file": "/etc/a,!env_reset"},
     ],
+    ids=str,
 )
-def test_what_sudo_would_read_as_something_else_is_refused(account: str, folder: str, root: str) -> None:
+def test_what_sudo_would_read_as_something_else_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(UsageError):
-        rules(account, folder, root)
+        rules(**wrong)
 
 
 @pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
-def test_the_rules_of_two_accounts_stand_beside_each_other(tmp_path: Path) -> None:
+def test_sudo_s_own_check_finds_nothing_wrong_in_the_rules_of_two_accounts(tmp_path: Path) -> None:
     file = tmp_path / "rules"
-    file.write_text(rules("launcher") + rules("other", root="/home/other/jobs"))
+    file.write_text(rules("launcher", env_file="/etc/hpcdash/slurm.env") + rules("other", group="Others.2"))
+    file.chmod(0o440)
     checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-@pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
-def test_sudo_s_own_check_finds_nothing_wrong(tmp_path: Path) -> None:
-    file = tmp_path / "launcher"
-    file.write_text(rules())
-    file.chmod(0o440)
-    checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+@pytest.fixture(scope="module")
+def site() -> Iterator[SudoSite]:
+    """Accounts with the rules on the real sudo, in which id and env stand for the scheduler's commands."""
+    if reason := why_no_sudo():
+        pytest.skip(reason)
+    with sudo_site() as found:
+        variables = found.top / "variables"
+        variables.write_text("SLURM_CONF=/etc/roots.conf\n")
+        found.install(commands=("id", "env"), env_file=str(variables))
+        yield found
 
 
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """An account with these rules on the real sudo, and a folder for what it hands over."""
-    if os.geteuid() != 0:
-        pytest.skip("only root installs sudo rules")
-    if shutil.which("sudo") is None:
-        pytest.skip("sudo is not installed")
-    account = f"hpcdash-l{os.getpid()}"
-    subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", account], check=True, capture_output=True)
-    root = Path(tempfile.mkdtemp(prefix="hpcdash-launch-"))
-    installed = Path("/etc/sudoers.d") / account
-    try:
-        root.chmod(0o755)
-        (root / "job-1").mkdir()
-        text = sudoers_text(account, bin_folder="/usr/bin", commands=("id",), storage_root=str(root))
-        install_rules(installed, text)
-        yield Launcher(account, root)
-    finally:
-        installed.unlink(missing_ok=True)
-        shutil.rmtree(root)
-        subprocess.run(["userdel", account], check=False, capture_output=True)
+def test_a_command_is_run_as_every_member_of_the_group(site: SudoSite) -> None:
+    for member in (site.alice, site.bob):
+        assert site.sudo("-u", member, "id", "-un").stdout.decode() == f"{member}\n"
 
 
-def test_the_account_runs_the_scheduler_s_commands_as_a_user_and_not_as_root(launcher: Launcher) -> None:
-    assert launcher.sudo("-u", "nobody", "id", "-un").stdout == "nobody\n"
-    assert launcher.sudo("-u", "root", "id", "-un").returncode != 0
-    assert launcher.sudo("-u", "nobody", "env").returncode != 0
+def test_nobody_else_is_run_as(site: SudoSite) -> None:
+    others = ["root", "#0", site.second_root, site.outsider, "nobody", "daemon", "#-1", "#4294967295", "%root"]
+    for other in (*others, site.launcher):
+        assert site.sudo("-u", other, "id").returncode != 0, other
+    assert site.sudo("id").returncode != 0
 
 
-def test_it_hands_over_what_is_below_its_storage_and_nothing_else(launcher: Launcher) -> None:
-    folder = launcher.root / "job-1"
-    assert launcher.sudo("chown", "-R", "nobody", str(folder)).returncode == 0
-    assert folder.owner() == "nobody"
-    for elsewhere in ("/etc", f"{launcher.root}/../etc", str(launcher.root), f"{folder}/.."):
-        assert launcher.sudo("chown", "-R", "nobody", elsewhere).returncode != 0, elsewhere
-    assert launcher.sudo("chown", "-R", "nobody", str(folder), "/etc").returncode != 0
+def test_an_account_of_uid_0_is_left_out_although_it_is_in_the_group(site: SudoSite) -> None:
+    listed = subprocess.run(["id", "-G", "-n", site.second_root], capture_output=True, text=True, check=True)
+    assert site.group in listed.stdout.split()
+    done = site.sudo("-u", site.second_root, "id")
+    assert done.returncode != 0
+    assert done.stdout == b""
 
 
-def test_no_link_on_the_way_leads_a_hand_over_out_of_the_storage(launcher: Launcher, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "deeper").mkdir(parents=True)
-    (elsewhere / "secret").touch()
-    (launcher.root / "job-2").symlink_to(elsewhere)
-    for below in ("secret", "deeper"):
-        assert launcher.sudo("chown", "-R", "nobody", f"{launcher.root}/job-2/{below}").returncode != 0, below
-    # The link itself changes hands, as chown -R follows none.
-    launcher.sudo("chown", "-R", "nobody", f"{launcher.root}/job-2")
-    assert [path.owner() for path in (elsewhere, *elsewhere.iterdir())] == ["root", "root", "root"]
+def test_no_group_is_taken_that_a_member_is_not_in(site: SudoSite) -> None:
+    for group in ("root", "#0", "shadow", "disk"):
+        assert site.sudo("-u", site.alice, "-g", group, "id").returncode != 0, group
+        assert site.sudo("-g", group, "id").returncode != 0, group
+    assert site.sudo("-g", site.group, "id").returncode != 0
+
+
+def test_no_other_program_is_run(site: SudoSite) -> None:
+    for words in (("chown", "-R", site.launcher, str(site.root)), ("sh", "-c", "id"), ("/usr/bin/../bin/sh",)):
+        assert site.sudo("-u", site.alice, *words).returncode != 0, words
+        assert site.sudo("-u", "root", *words).returncode != 0, words
+    for option in (("-s",), ("-i",), ("-e", "/etc/passwd"), ("-D", "/", "id"), ("-R", "/", "id")):
+        assert site.sudo("-u", site.alice, *option).returncode != 0, option
+
+
+def test_no_variable_of_the_launcher_s_arrives(site: SudoSite) -> None:
+    mine = {
+        "LD_PRELOAD": "/tmp/mine.so",
+        "SBATCH_ACCOUNT": "mine",
+        "BASH_ENV": "/tmp/mine",
+        "SLURM_CONF": "/tmp/mine.conf",
+    }
+    done = site.sudo("-u", site.alice, "env", variables=mine)
+    assert done.returncode == 0
+    assert [line for line in done.stdout.decode().splitlines() if "mine" in line] == []
+    for option in (
+        ("-E", "env"),
+        ("--preserve-env=SLURM_CONF", "env"),
+        ("LD_PRELOAD=/tmp/mine.so", "env"),
+        ("SLURM_CONF=/tmp/mine.conf", "env"),
+    ):
+        assert site.sudo("-u", site.alice, *option, variables=mine).returncode != 0, option
+
+
+def test_variables_of_root_s_file_arrive(site: SudoSite) -> None:
+    lines = site.sudo("-u", site.alice, "env").stdout.decode().splitlines()
+    assert "SLURM_CONF=/etc/roots.conf" in lines
+    assert f"HOME={site.home(site.alice)}" in lines

@@ -152,7 +152,7 @@ async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) 
     assert len({plan.place.folder for plan in plans}) == 2
     assert len({plan.again.searches["one"].mark for plan in plans}) == 2
     stage, submit = (command.argv for command in plans[0].again.plan.commands)
-    assert stage[-3:-1] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
+    assert stage[-2:] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
     assert submit[-1] == f"{plans[0].place.folder}/batch.sh"
 
 

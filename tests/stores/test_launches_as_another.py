@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,17 +14,17 @@ from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
 from hpcdash.launch.request import Request, Site, SlotType
-from hpcdash.launch.sudoers import sudoers_text
+from hpcdash.launch.sudoers import NOTHING_THERE
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import SystemClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
-from hpcdash.stores.launch_cleanup import _removed
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.stores.staging import discard_argv
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed
 from hpcdash.transport.local import LocalTransport
-from tests.support.sudo_rules import install_rules
+from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
 SQUEUE = '#!/bin/sh\n[ "$1" = --version ] && echo "slurm-wlm 22.05.8"\n'
 SCONTROL = '#!/bin/sh\necho "Slurmctld(primary) at here is UP"\n'
@@ -39,34 +36,12 @@ echo "Submitted batch job 7"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    """Two accounts, sudo's rules for the first, Slurm's commands in `bin`, and where launches are."""
+class AsLauncher(LocalTransport):
+    """Runs commands as the launcher, with the stand-ins on the PATH."""
 
-    launcher: str
-    user: str
-    top: Path
-
-    @property
-    def bin(self) -> Path:
-        return self.top / "bin"
-
-    @property
-    def root(self) -> Path:
-        return self.top / "jobs"
-
-    @property
-    def called(self) -> list[str]:
-        return (self.bin / "said" / "called").read_text().splitlines()
-
-
-class AsAccount(LocalTransport):
-    """Runs commands as an account whose home is `home`."""
-
-    def __init__(self, account: str, path: str, home: Path) -> None:
+    def __init__(self, site: SudoSite) -> None:
         super().__init__()
-        self._before = ("setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", "env")
-        self._before += (f"PATH={path}:/usr/bin:/bin", f"HOME={home}", f"USER={account}")
+        self._before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
 
     async def run(
         self,
@@ -79,50 +54,39 @@ class AsAccount(LocalTransport):
         return await super().run((*self._before, *argv), stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
 
 
-@pytest.fixture
-def site() -> Iterator[Accounts]:
-    if os.geteuid() != 0:
-        pytest.skip("only root installs sudo rules")
-    if shutil.which("sudo") is None:
-        pytest.skip("sudo is not installed")
-    found = Accounts(
-        f"hpcdash-a{os.getpid()}", f"hpcdash-b{os.getpid()}", Path(tempfile.mkdtemp(prefix="hpcdash-launch-"))
-    )
-    rules = Path("/etc/sudoers.d") / found.launcher
-    try:
-        for account in (found.launcher, found.user):
-            subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", account], check=True)
-        found.top.chmod(0o755)
-        found.bin.mkdir()
+@pytest.fixture(scope="module")
+def a_site() -> Iterator[SudoSite]:
+    if reason := why_no_sudo():
+        pytest.skip(reason)
+    with sudo_site() as found:
         for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL), ("sbatch", SBATCH)):
             (found.bin / name).write_text(text)
             (found.bin / name).chmod(0o755)
-        (found.bin / "said").mkdir()
-        (found.bin / "said").chmod(0o777)
-        found.root.mkdir()
-        shutil.chown(found.root, found.launcher)
-        text = sudoers_text(
-            found.launcher, bin_folder=str(found.bin), commands=("sbatch",), storage_root=str(found.root)
-        )
-        install_rules(rules, text)
         yield found
-    finally:
-        rules.unlink(missing_ok=True)
-        shutil.rmtree(found.top)
-        for account in (found.launcher, found.user):
-            subprocess.run(["userdel", account], check=False, capture_output=True)
 
 
 @pytest.fixture
-def launches(site: Accounts, tmp_path: Path) -> Launches:
-    transport = AsAccount(site.launcher, str(site.bin), site.top)
-    store = ClusterStore("site", transport, (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
-    return Launches(store, LaunchSettings(Site(storage_root=str(site.root), run_as=site.user)), tmp_path / "state")
+def site(a_site: SudoSite) -> SudoSite:
+    """The rules as they are printed, and nothing launched so far."""
+    shutil.rmtree(a_site.root, ignore_errors=True)
+    shutil.rmtree(a_site.bin / "said", ignore_errors=True)
+    (a_site.bin / "said").mkdir()
+    (a_site.bin / "said").chmod(0o777)
+    (a_site.bin / "refuses").unlink(missing_ok=True)
+    a_site.install(commands=("sbatch",), bin_folder=str(a_site.bin))
+    return a_site
 
 
-async def planned(launches: Launches) -> PlannedLaunch:
-    request = Request(command="true", name="as-another", slot_type=SlotType.CPU, site=launches.settings.site)
-    return await launches.plan(WantedLaunch(request, "# text\n", {"run.sh": b"#!/bin/sh\n"}))
+@pytest.fixture
+def launches(site: SudoSite, tmp_path: Path) -> Launches:
+    store = ClusterStore("site", AsLauncher(site), (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
+    settings = LaunchSettings(Site(storage_root=str(site.root), run_as=site.alice), {}, str(site.program))
+    return Launches(store, settings, tmp_path / "state")
+
+
+async def planned(launches: Launches, name: str = "run.sh") -> PlannedLaunch:
+    request = Request(script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site)
+    return await launches.plan(WantedLaunch(request, "# text\n", {name: b"#!/bin/sh\n"}))
 
 
 async def submitted(launches: Launches, one: PlannedLaunch, tmp_path: Path) -> tuple[Outcome, str]:
@@ -131,74 +95,169 @@ async def submitted(launches: Launches, one: PlannedLaunch, tmp_path: Path) -> t
     return outcome, await launches.conclude(one, outcome)
 
 
+def called(site: SudoSite) -> list[str]:
+    return (site.bin / "said" / "called").read_text().splitlines()
+
+
 def owners(folder: Path) -> set[str]:
     return {path.owner() for path in (folder, *folder.rglob("*"))}
 
 
-def mode(folder: Path) -> int:
-    return folder.stat().st_mode & 0o777
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
 
 
-async def test_it_is_submitted_as_the_user_whose_the_folder_is_by_then(
-    launches: Launches, site: Accounts, tmp_path: Path
+def modes_in(folder: Path) -> dict[str, int]:
+    return {path.name: mode(path) for path in folder.iterdir()}
+
+
+async def test_it_is_submitted_as_the_user_whose_the_folder_is(
+    launches: Launches, site: SudoSite, tmp_path: Path
 ) -> None:
     one = await planned(launches)
     assert await submitted(launches, one, tmp_path) == (Outcome("as-another", True, "job 7"), "")
     folder = Path(one.place.folder)
-    assert owners(folder) == {site.user}
+    assert owners(folder) == {site.alice}
+    modes = modes_in(folder)
+    assert modes.pop("run.sh") == modes.pop("batch.sh") == 0o700
+    assert set(modes) == {"SHA256SUMS", "request.toml", "hpcdash-job.zip"}
+    assert set(modes.values()) == {0o600}
     assert mode(folder) == 0o700
-    called = site.called
-    assert called[0] == site.user
-    assert f"{folder}/batch.sh" in called
-    assert f"#SBATCH --chdir={folder}" in called
-    assert not [line for line in called if line.startswith(("HOME=", "USER=")) and site.user not in line]
+    said = called(site)
+    assert said[0] == site.alice
+    assert f"{folder}/batch.sh" in said
+    assert f"bash {folder}/run.sh" in said
+    assert f"#SBATCH --chdir={folder}" in said
+    assert not [line for line in said if line.startswith(("HOME=", "USER=")) and site.alice not in line]
 
 
-async def test_the_commands_are_those_that_the_rules_allow(launches: Launches, site: Accounts) -> None:
+async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site: SudoSite) -> None:
     one = await planned(launches)
-    _, handed_over, submit = (command.argv for command in one.again.plan.commands)
-    assert handed_over == ("sudo", "-n", "chown", "-R", site.user, one.place.folder)
-    assert submit[:6] == ("sudo", "-n", "--preserve-env=SLURM_CONF", "-u", site.user, f"{site.bin}/sbatch")
-    assert one.again.searches["as-another"].user == site.user
+    stage, submit = one.again.plan.commands
+    assert "chown" not in " ".join(stage.argv)
+    assert stage.words.startswith("stage 4 files (")
+    assert stage.words.endswith(f") in {one.place.folder} as {site.alice}")
+    assert submit.argv[:5] == ("sudo", "-n", "-u", site.alice, f"{site.bin}/sbatch")
+    assert one.again.searches["as-another"].user == site.alice
 
 
-async def test_a_refused_one_is_handed_back_and_removed(launches: Launches, site: Accounts, tmp_path: Path) -> None:
+async def test_a_refused_one_is_removed(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     (site.bin / "refuses").touch()
     outcome, said = await submitted(launches, await planned(launches), tmp_path)
     assert (outcome.done, outcome.words, said) == (False, "Invalid qos", "")
     assert list(site.root.iterdir()) == []
 
 
-async def test_without_the_rules_nothing_is_submitted(launches: Launches, site: Accounts, tmp_path: Path) -> None:
+async def test_without_the_rules_nothing_is_submitted(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     one = await planned(launches)
-    install_rules(Path("/etc/sudoers.d") / site.launcher, "")
+    install_rules(site.rules, "")
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
-    assert f"nothing was submitted: {one.place.folder} is not {site.user}'s: sudo: a password is required" in (
+    assert f"nothing was submitted: {one.place.folder} cannot be made and filled: sudo: a password is required" in (
         outcome.words
     )
+    assert f"the sudo rules do not let this account run {site.program} as {site.alice}" in outcome.words
     assert said == ""
     assert not (site.bin / "said" / "called").exists()
     assert list(site.root.iterdir()) == []
 
 
-async def test_a_completed_one_is_handed_back_and_removed(launches: Launches, site: Accounts, tmp_path: Path) -> None:
+async def test_nothing_is_submitted_from_a_folder_that_was_there_before(
+    launches: Launches, site: SudoSite, tmp_path: Path
+) -> None:
+    one = await planned(launches)
+    site.run_as(site.bob, "mkdir", "-m", "777", one.place.folder)
+    outcome, said = await submitted(launches, one, tmp_path)
+    assert outcome.done is False
+    assert "File exists" in outcome.words
+    assert "is another account's" in said
+    assert owners(Path(one.place.folder)) == {site.bob}
+    assert not (site.bin / "said" / "called").exists()
+
+
+async def test_a_program_that_keeps_another_root_is_told_of(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+    other = site.top / "other"
+    other.mkdir(exist_ok=True)
+    other.chmod(0o1777)
+    launches.settings = replace(launches.settings, site=replace(launches.settings.site, storage_root=str(other)))
+    outcome, said = await submitted(launches, await planned(launches), tmp_path)
+    assert outcome.done is False
+    assert f"{site.program} keeps launches in {site.root}" in outcome.words
+    assert said == ""
+    assert (list(site.root.iterdir()), list(other.iterdir())) == ([], [])
+
+
+async def test_one_that_has_run_is_removed_as_its_account(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
-    assert await _removed(launches.store, one.staged.folder, one.staged.sums_digest, site.user) == ""
+    folder = Path(one.place.folder)
+    assert site.launch(site.alice, "write", folder.name, "7.out", stdin=b"1\n").returncode == 0
+    argv = discard_argv(
+        one.staged.root,
+        one.staged.name,
+        one.staged.sums_digest,
+        has_run=True,
+        run_as=site.alice,
+        launch_program=str(site.program),
+    )
+    assert site.run_as(site.launcher, *argv).returncode == 0
     assert list(site.root.iterdir()) == []
+    assert site.run_as(site.launcher, *argv).returncode == NOTHING_THERE
 
 
-async def test_it_needs_a_storage_root(launches: Launches, site: Accounts) -> None:
-    launches.settings = LaunchSettings(Site(run_as=site.user))
+async def test_it_needs_a_storage_root(launches: Launches, site: SudoSite) -> None:
+    launches.settings = replace(launches.settings, site=Site(run_as=site.alice))
     with pytest.raises(UsageError, match="storage_root"):
         await planned(launches)
 
 
-async def test_without_another_account_nothing_uses_sudo(launches: Launches, site: Accounts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["batch.sh", "SHA256SUMS", "two words.sh", "-rf", ".profile", "naïve.sh"])
+async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(launches: Launches, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a staged file"):
+        await planned(launches, name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda site: site.program.unlink(), "{program} is not there"),
+        (lambda site: site.program.chmod(0o775), "others may write to {program}"),
+        (lambda site: site.program.chmod(0o644), "{program} is no program"),
+        (lambda site: shutil.chown(site.program, site.launcher), "{program} is not root's"),
+        (lambda site: site.program.parent.chmod(0o1777), "others may write to {program.parent}"),
+        (lambda site: shutil.chown(site.program.parent, site.launcher), "{program.parent} is not root's"),
+        (lambda site: site.top.chmod(0o775), "others may write to {top}"),
+        (lambda site: site.root.rmdir(), "{root} is not there"),
+        (lambda site: site.root.chmod(0o777), "others may write to {root}"),
+        (lambda site: shutil.chown(site.root, site.alice), "{root} is not root's"),
+        (lambda site: (site.root.rmdir(), site.root.symlink_to("/tmp")), "{root} is a link"),
+        (lambda site: (site.program.unlink(), site.program.symlink_to("/bin/sh")), "{program} is a link"),
+    ],
+)
+async def test_what_others_could_swap_is_refused_with_root_s_commands(
+    launches: Launches, site: SudoSite, spoil: object, why: str
+) -> None:
+    assert callable(spoil)
+    spoil(site)
+    try:
+        with pytest.raises(UsageError) as refused:
+            await planned(launches)
+    finally:
+        site.top.chmod(0o755)
+        shutil.chown(site.program.parent, "root")
+        site.program.parent.chmod(0o755)
+        site.program.unlink(missing_ok=True)
+        if site.root.is_symlink():
+            site.root.unlink()
+    assert refused.value.message == f"run_as: {why.format(program=site.program, root=site.root, top=site.top)}"
+    assert f"install -o root -m 0755 -D /dev/stdin {site.program}" in refused.value.next_step
+    assert f"install -d -m 1777 {site.root}" in refused.value.next_step
+
+
+async def test_without_another_account_nothing_uses_sudo(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     launches.settings = LaunchSettings(Site(storage_root=str(site.root)))
     one = await planned(launches)
-    assert not [command for command in one.again.plan.commands if "sudo" in command.argv]
+    assert not [command for command in one.again.plan.commands if "sudo" in " ".join(command.argv)]
     outcome, _ = await submitted(launches, one, tmp_path)
     assert outcome.done
-    assert site.called[0] == site.launcher
+    assert called(site)[0] == site.launcher

@@ -267,8 +267,8 @@ async def test_one_of_an_earlier_run_whose_mark_was_not_noted_stays_as_it_is(tmp
 
 async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its_jobs(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    sudo = ("sudo", "-n", "--preserve-env=SLURM_CONF", "-u", "svc", "/usr/bin/sbatch", "--comment=hpcdash:0123456789")
-    for name, words in (("theirs", sudo), ("mine", sudo[5:])):
-        journal.before(cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=[("chown", "x"), words])
+    sudo = ("sudo", "-n", "-u", "svc", "/usr/bin/sbatch", "--comment=hpcdash:0123456789")
+    for name, words in (("theirs", sudo), ("mine", sudo[4:])):
+        journal.before(cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=[("sh", "x"), words])
     (mine, theirs), _ = journal.read()
     assert (searches_of(theirs)["theirs"].user, searches_of(mine)["mine"].user) == ("svc", "alice")

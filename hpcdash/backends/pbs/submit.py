@@ -148,15 +148,7 @@ def _as_account(wanted: Submission, command: tuple[str, ...]) -> tuple[str, ...]
     """The command itself, or through sudo by its own path."""
     if not wanted.run_as:
         return command
-    return (
-        "sudo",
-        "-n",
-        "--preserve-env=PBS_CONF_FILE",
-        "-u",
-        wanted.run_as,
-        wanted.program or command[0],
-        *command[1:],
-    )
+    return ("sudo", "-n", "-u", wanted.run_as, wanted.program or command[0], *command[1:])
 
 
 def _refuse_long(options: Sequence[str]) -> None:

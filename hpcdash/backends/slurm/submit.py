@@ -39,8 +39,6 @@ _CLEAN = (
     *(word for name in _INPUT_VARIABLES for word in ("-u", f"SBATCH_{name}")),
     *("-u", "SLURM_CLUSTERS", "-u", "SLURM_HOSTFILE"),
 )
-# sudo resets the environment, but for where Slurm is configured.
-_SUDO = ("sudo", "-n", "--preserve-env=SLURM_CONF", "-u")
 # sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to be a pipe of one's
 # own, which not every stdin is.
 _WITH_ARGUMENTS = 'cat | "$@"'
@@ -151,7 +149,7 @@ def submission(wanted: Submission) -> Handover:
     if mark:
         words.append(f"--comment={mark}")
     if wanted.run_as:
-        argv = (*_SUDO, wanted.run_as, wanted.program or "sbatch", *words, wanted.file, *wanted.arguments)
+        argv = ("sudo", "-n", "-u", wanted.run_as, wanted.program or "sbatch", *words, wanted.file, *wanted.arguments)
     elif wanted.file:
         argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
     else:
