@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpcdash.launch.findings import Finding
     from hpcdash.stores.launch_queues import LaunchQueues
     from hpcdash.stores.launch_records import LaunchRecords
+    from hpcdash.stores.log_file import LogFile
     from hpcdash.stores.resubmission import Again
     from hpcdash.stores.staging import Staged
 
@@ -243,6 +244,23 @@ class Launches:
                 task.add_done_callback(running.discard)
 
         return self.store.listen(heard)
+
+    def log_file(self, path: str, host: str = "") -> LogFile:
+        """A file of a job's; one of a launch that was submitted as another account is read as that account."""
+        from hpcdash.launch.sudoers import PLAIN_NAME, program_argv
+        from hpcdash.stores.log_file import LogFile
+
+        folder, _, name = path.rpartition("/")
+        reader: tuple[str, ...] = ()
+        if not host and PLAIN_NAME.fullmatch(name):
+            try:
+                launched = [record for record in self.records.all() if record.folder == folder]
+            except OSError:
+                launched = []
+            if launched and (account := launched[-1].run_as):
+                launch = folder.rpartition("/")[2]
+                reader = program_argv(account, self.settings.launch_program, "read", launch, name)
+        return LogFile(self.store.transport, path, host, reader)
 
     @property
     def records(self) -> LaunchRecords:

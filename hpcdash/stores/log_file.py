@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, excerpt
+from hpcdash.launch.sudoers import NOTHING_THERE
 from hpcdash.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
 from hpcdash.stores.log_scripts import COUNT_SCRIPT, FIND_SCRIPT, READ_SCRIPT
 from hpcdash.stores.through_node import NodeUnreached, ThroughNode
@@ -118,15 +119,17 @@ class LogFile:
     """One file. Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
 
     A relative path is one from the home folder of the person there; `path` may carry bytes that are no UTF-8 as
-    os.fsdecode does. `host` is the node whose own disk it is on, '' where the login node has it.
+    os.fsdecode does. `host` is the node whose own disk it is on, '' where the login node has it. `reader` is a command
+    that reads it as another account, and takes where to begin (or `end`) and how many bytes; () where we read it.
     """
 
-    def __init__(self, transport: Transport, path: str, host: str = "") -> None:
+    def __init__(self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()) -> None:
         self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
         self.host = host
         # How long to wait at least before the next look.
-        self.pause_seconds = NODE_PAUSE_SECONDS if host else 0.0
+        self.pause_seconds = NODE_PAUSE_SECONDS if host or reader else 0.0
+        self._reader = reader
         # Why the node was not reached the last time, '' where it was.
         self._unreached = ""
 
@@ -181,7 +184,9 @@ class LogFile:
         """
         if offset <= 0 or self._refusal():
             return 0
-        answer = await self._run(COUNT_SCRIPT, (self._safe_path, str(offset)), limit_seconds)
+        if self._reader:
+            return await self._count_read(offset)
+        answer = await self._run(("sh", "-c", COUNT_SCRIPT, "sh", self._safe_path, str(offset)), limit_seconds)
         words = answer.stdout.split() if answer is not None else ()
         return int(words[-1]) if words and words[-1].isdigit() else 0
 
@@ -198,10 +203,15 @@ class LogFile:
             return "no file can have this path"
         return ""
 
-    async def _run(self, script: str, arguments: tuple[str, ...], limit_seconds: float) -> Completed | None:
-        """Run a script; None where the transport cannot carry it (a path of more than 100 000 letters), or where the
+    async def _count_read(self, offset: int) -> int:
+        """The newlines before `offset`, where they can only be read."""
+        if offset > _SCAN_BYTES:
+            raise CommandTimedOut("The lines are too many to be read for counting them.")
+        return (await self.read(0, offset)).content.count(b"\n")
+
+    async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> Completed | None:
+        """Run a command; None where the transport cannot carry it (a path of more than 100 000 letters), or where the
         node is not reached."""
-        argv = ("sh", "-c", script, "sh", *arguments)
         self._unreached = ""
         try:
             answer = await self.transport.run(argv, limit_seconds=limit_seconds)
@@ -213,7 +223,7 @@ class LogFile:
             return None
         except HpcdashError:
             return None
-        self.pause_seconds = NODE_PAUSE_SECONDS if self.host else 0.0
+        self.pause_seconds = NODE_PAUSE_SECONDS if self.host or self._reader else 0.0
         return answer
 
     async def _read(self, begin: str, length: int) -> Chunk:
@@ -222,11 +232,14 @@ class LogFile:
             return Chunk(Look(problem=refusal), offset, b"")
         token = secrets.token_hex(8)
         block = _block_size(length)
-        arguments = (token, self._safe_path, begin, str(length), str(block))
-        answer = await self._run(READ_SCRIPT, arguments, READ_LIMIT_SECONDS)
+        script = ("sh", "-c", READ_SCRIPT, "sh", token, self._safe_path, begin, str(length), str(block))
+        argv = (*self._reader, begin, str(length)) if self._reader else script
+        answer = await self._run(argv, READ_LIMIT_SECONDS)
         if answer is None:
             problem = self._unreached or "it cannot be asked for here"
             return Chunk(Look(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
+        if self._reader:
+            return _chunk_read(answer, offset, length)
         _, found, rest = answer.stdout.partition(token.encode() + b" ")
         header, newline, content = rest.partition(b"\n")
         if not (found and newline):
@@ -247,7 +260,13 @@ class LogFile:
 
     async def _grep(self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool) -> int | None:
         """The offset of the first match in these bytes (the last one, backwards)."""
-        arguments = (
+        if self._reader:
+            return await self._scan(wanted.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case)
+        argv = (
+            "sh",
+            "-c",
+            FIND_SCRIPT,
+            "sh",
             self._safe_path,
             wanted,
             str(low),
@@ -256,7 +275,7 @@ class LogFile:
             "backwards" if backwards else "forwards",
             "-i" if folds_case else "",
         )
-        answer = await self._run(FIND_SCRIPT, arguments, FIND_LIMIT_SECONDS)
+        answer = await self._run(argv, FIND_LIMIT_SECONDS)
         words = answer.stdout.split() if answer is not None else []
         if words and words[-1].isdigit():
             return int(words[-1])
@@ -265,7 +284,7 @@ class LogFile:
         return None
 
     async def _scan(self, needle: bytes, low: int, high: int, backwards: bool, folds_case: bool) -> int | None:
-        """The same where no grep there tells offsets: the bytes are read and looked through here."""
+        """The same where grep there tells no offsets, or may not read the file: the bytes are looked through here."""
         if folds_case:
             needle = needle.lower()
         shared = len(needle) - 1
@@ -304,6 +323,18 @@ def _cut(look: Look, start: int, length: int, block: int, content: bytes, compla
     if complaint and not asked and length and start < look.size:
         look = replace(look, problem=complaint)
     return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
+
+
+def _chunk_read(answer: Completed, offset: int, length: int) -> Chunk:
+    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes."""
+    header, _, content = answer.stdout.partition(b"\n")
+    words = header.split()
+    if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
+        problem = _own_words(answer)
+        return Chunk(Look(problem=problem, is_missing=answer.status == NOTHING_THERE), offset, b"")
+    identity, size, modified_at, start = words
+    look = Look(identity.decode("ascii", "replace"), int(size), float(modified_at))
+    return _cut(look, int(start), length, 1, content, _own_words(answer))
 
 
 def _block_size(length: int) -> int:

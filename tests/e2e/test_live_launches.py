@@ -162,12 +162,14 @@ def as_launcher(slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Submitting]:
         yield Submitting(Program(home_with(tmp_path / "launcher", ssh_config), ("--ssh", "lab-launcher")), site, member)
 
 
-def test_as_another_account_it_is_that_account_s_job_and_folder(as_launcher: Submitting) -> None:
+def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher: Submitting) -> None:
     program, site, member = as_launcher.program, as_launcher.site, as_launcher.member
     job, folder = launched(program, site.root, as_launcher.config)
     assert folder.parent == site.root
     assert program("show", job, "--format", "json").json["job"]["user"] == member
     assert {path.owner() for path in (folder, *folder.iterdir())} == {member}
+    lines = program("log", job).text.splitlines()
+    assert lines == [member, str(folder), f"{folder}/run.sh", "é!"]
     # The launcher itself may not even look.
     assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
     wait_until("its folder to go", lambda: is_tidied(program, folder), 30)
@@ -187,6 +189,7 @@ def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Subm
         30,
     )
     assert not is_tidied(program, folder)
+    assert program("log", job).text == "no\n"
 
 
 def test_as_another_account_what_slurm_refuses_leaves_nothing(as_launcher: Submitting) -> None:

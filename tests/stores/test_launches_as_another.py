@@ -111,6 +111,11 @@ def modes_in(folder: Path) -> dict[str, int]:
     return {path.name: mode(path) for path in folder.iterdir()}
 
 
+def identity(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
 async def test_it_is_submitted_as_the_user_whose_the_folder_is(
     launches: Launches, site: SudoSite, tmp_path: Path
 ) -> None:
@@ -203,6 +208,31 @@ async def test_one_that_has_run_is_removed_as_its_account(launches: Launches, si
     assert site.run_as(site.launcher, *argv).returncode == 0
     assert list(site.root.iterdir()) == []
     assert site.run_as(site.launcher, *argv).returncode == NOTHING_THERE
+
+
+async def test_its_log_is_read_as_its_account(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
+    one = await planned(launches)
+    await submitted(launches, one, tmp_path)
+    path = f"{one.place.folder}/7.out"
+    file = launches.log_file(path)
+    missing = await file.look()
+    assert (missing.is_there, missing.is_missing) == (False, True)
+    assert missing.problem == "hpcdash-launch: there is no file 7.out"
+    lines = b"".join(b"line %d\n" % number for number in range(1000))
+    assert site.launch(site.alice, "write", one.place.folder.rpartition("/")[2], "7.out", stdin=lines).returncode == 0
+    chunk = await file.read(5, 3)
+    assert (chunk.look.identity, chunk.look.size) == (identity(Path(path)), len(lines))
+    assert (chunk.offset, chunk.content) == (5, lines[5:8])
+    end = await file.read_end(9)
+    assert (end.content, end.ends_the_file) == (lines[-9:], True)
+    assert await file.find("LINE 7".lower(), 0) == lines.index(b"line 7\n")
+    assert await file.find("line 7", len(lines), backwards=True) == lines.index(b"line 799\n")
+    assert await file.count_lines(lines.index(b"line 500\n")) == 500
+    # Whoever is not the launch's account may not, and says why.
+    plain = await launches.log_file(f"{one.place.folder}x/7.out").look()
+    assert plain.is_missing
+    install_rules(site.rules, "")
+    assert (await file.look()).problem == "sudo: a password is required"
 
 
 async def test_it_needs_a_storage_root(launches: Launches, site: SudoSite) -> None:

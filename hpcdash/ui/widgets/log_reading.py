@@ -19,7 +19,6 @@ from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.logs.lines import shown_line
-from hpcdash.stores.log_file import LogFile
 from hpcdash.stores.log_window import LogWindow, Row
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.widgets.lines import Line
@@ -76,7 +75,7 @@ class LogReading(Vertical):
         self.is_beside = False
         self.search_text = ""
         clock = session.store.clock
-        self.window = LogWindow(LogFile(session.store.transport, path or "", host), clock.now)
+        self.window = LogWindow(session.log_file(path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
         # What a search or a jump is doing, or came to.
