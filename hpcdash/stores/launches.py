@@ -38,7 +38,9 @@ _ROOT = (
     "sh",
     "-c",
     f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
-    f'test ! -f "$root/{LOGIN_NAME}" || echo {LOGIN_NAME}; '
+    # Others may put files into a shared root.
+    f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
+    f"echo {LOGIN_NAME}; fi; "
     '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
     "sh",
 )

@@ -287,6 +287,13 @@ def test_a_login_is_in_no_script_and_in_no_argv(node: Node, runtime: str) -> Non
     assert (refused.returncode, calls) == (1, [])
     assert "mode 0600" in refused.stderr
     file.chmod(0o600)
+    # Who else may put files there could have another file of one's own read as a script.
+    link = file.with_name("link")
+    link.symlink_to(file)
+    refused, calls = node.run(made_of(runtime, "nvcr.io/lab/net:1", login=str(link), command=("apptainer", "x")))
+    assert (refused.returncode, calls) == (1, [])
+    assert "mode 0600" in refused.stderr
+    link.unlink()
     traced = ContainerCommand(made.argv, ("set -x", *made.prepare), made.environment, made.finish)
     ended, calls = node.run(traced)
     assert ended.returncode == 0, ended.stderr

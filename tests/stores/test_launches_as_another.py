@@ -13,7 +13,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
-from hpcdash.launch.request import Request, Site, SlotType
+from hpcdash.launch.request import Container, Request, Site, SlotType
 from hpcdash.launch.sudoers import NOTHING_THERE
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
@@ -291,3 +291,20 @@ async def test_without_another_account_nothing_uses_sudo(launches: Launches, sit
     outcome, _ = await submitted(launches, one, tmp_path)
     assert outcome.done
     assert called(site)[0] == site.launcher
+
+
+@pytest.mark.parametrize("planted", ["own file", "link"])
+async def test_a_login_that_another_planted_in_the_shared_root_is_none(
+    launches: Launches, site: SudoSite, planted: str
+) -> None:
+    own = site.home(site.launcher) / "commands"
+    own.write_text("touch stolen\n")
+    shutil.chown(own, site.launcher)
+    own.chmod(0o600)
+    login = site.root / "login"
+    site.run_as(site.bob, *(("cp", "/etc/hostname") if planted == "own file" else ("ln", "-s", str(own))), str(login))
+    site_settings = Site(storage_root=str(site.root))
+    launches.settings = LaunchSettings(site_settings)
+    container = Container(image="nvcr.io/lab/net:1")
+    request = Request(command="true", name="one", slot_type=SlotType.CPU, site=site_settings, container=container)
+    assert "source" not in (await launches.plan(WantedLaunch(request))).script.text

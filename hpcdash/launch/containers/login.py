@@ -23,13 +23,13 @@ def without_trace(*lines: str) -> tuple[str, ...]:
 
 
 def source_login(path: str) -> tuple[str, ...]:
-    """Lines of bash that source the file; they end the shell where it is another's, or others may read it."""
+    """Lines of bash that source the file; they end the shell where it is a link, another's, or others may read it."""
     if not path:
         return ()
     file = shlex.quote(path)
     complaint = shlex.quote(f"hpcdash: {path} must be a file of one's own of mode 0600; nothing was started")
     return without_trace(
-        f'[[ -O {file} && "$(stat -L -c %a -- {file})" == 600 ]] || {{',
+        f'[[ ! -L {file} && -O {file} && "$(stat -L -c %a -- {file})" == 600 ]] || {{',
         f"  printf '%s\\n' {complaint} >&2",
         "  exit 1",
         "}",
