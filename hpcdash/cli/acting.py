@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_json
 from hpcdash.config import load_settings
 from hpcdash.domain.job_ids import number_of, split_ids
 from hpcdash.domain.rfc3339 import format_utc
@@ -198,5 +197,4 @@ def _write_json(report: Report, session: ClusterSession) -> None:
         "verb": str(report.plan.request.verb),
         "results": results,
     }
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
+    print_json(answer)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import msgspec
-
+from hpcdash.cli.stdout import print_json
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
@@ -36,8 +35,7 @@ def run_checkpoints(*, days: float | None, every: str | None, save: str | None, 
             "tb_per_day": plan.tb_per_day,
             "tb_in_all": plan.tb_in_all,
         }
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(answer)
         return
     for label, value, unit in _lines(plan):
         print(f"{label:<13} {value:>10} {unit}".rstrip())

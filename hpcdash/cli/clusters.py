@@ -8,12 +8,11 @@ import io
 import sys
 from typing import Any
 
-import msgspec
-
 from hpcdash.cli.build import BACKENDS, EMBEDDED, build_session, connection_pool
 from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.stdout import print_json, print_text
 from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
@@ -60,14 +59,14 @@ def run_clusters(common: CommonOptions, form: str) -> None:
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
     if form == "json":
-        sys.stdout.buffer.write(msgspec.json.encode({"schema": 1, "clusters": rows}) + b"\n")
+        print_json({"schema": 1, "clusters": rows})
         return
     if form == "csv":
         text = io.StringIO()
         writer = csv.DictWriter(text, _COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-        sys.stdout.write(text.getvalue())
+        print_text(text.getvalue())
         return
     if not rows:
         path, _ = config_path(common.config)

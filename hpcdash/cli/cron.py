@@ -11,6 +11,7 @@ from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.build import queue_folder, queue_program, state_root
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_text
 from hpcdash.cli.watch import nobody_told
 from hpcdash.config import config_path, load_settings
 from hpcdash.domain.states import ACTIVE, WAITING
@@ -66,9 +67,7 @@ def run_cron(
     except _Declined:
         print("nothing was done", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
-    for line in lines:
-        print(visible(line) if deed else line)
-    sys.stdout.flush()
+    print_text("".join(f"{visible(line) if deed else line}\n" for line in lines))
 
 
 def _every_seconds(text: str) -> int:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from hpcdash import __version__
 from hpcdash.backends.base import Capability
 from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.stdout import print_json
 from hpcdash.config import Settings, load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
@@ -93,7 +92,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
             "taken_at": format_utc(time.time()),
             "checks": checks,
         }
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        print_json(answer)
     else:
         for check in checks:
             print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<14} {visible(check.detail)}")

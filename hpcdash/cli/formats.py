@@ -7,12 +7,12 @@ import io
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import BinaryIO
 
 import msgspec
 import pyarrow as pa
 
 from hpcdash.cli.kinds import Kind, contract_columns, rows_key
+from hpcdash.cli.stdout import ByteStream
 from hpcdash.cli.text_table import default_columns, write_table
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 
@@ -27,7 +27,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def write_json(
     kind: Kind,
     table: pa.Table,
-    out: BinaryIO,
+    out: ByteStream,
     *,
     cluster: str,
     backend: str,
@@ -58,7 +58,7 @@ def write_json(
     out.flush()
 
 
-def write_csv(kind: Kind, table: pa.Table, out: BinaryIO) -> None:
+def write_csv(kind: Kind, table: pa.Table, out: ByteStream) -> None:
     """Write RFC 4180 in UTF-8, a header of the contract's columns first, and flush.
 
     Unknown is empty, lists are joined with ',', and text is as it is: quoted where it must be, never altered.

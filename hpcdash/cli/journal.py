@@ -6,11 +6,10 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
-import msgspec
-
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.build import journal
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_json
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.stores.journal import JournalEntry
@@ -33,8 +32,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         print(f"hpcdash: {lines} of the journal could not be read", file=sys.stderr)
     if form == "json":
         answer = {"schema": 1, "actions": list(map(_json_action, entries))}
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(answer)
         return
     _write_table([_HEADINGS, *map(_cells, entries)])
     if not entries and sys.stderr.isatty():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from dataclasses import replace
 
@@ -14,6 +12,7 @@ from hpcdash.cli.log_output import log_output
 from hpcdash.cli.log_tail import SMALL_BYTES, LogTail, say
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_text
 from hpcdash.domain.exits import exit_words
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import visible
@@ -44,7 +43,7 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
             say(f"of array {job} this is task {place.row['id']}")
         file = _file(session, place, err)
         if path_only:
-            sys.stdout.buffer.write(os.fsencode(file.place) + b"\n")
+            print_text(f"{file.place}\n")
             return
         await _JobLog(session, place, file, err).show(lines, follow)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from hpcdash.cli import act_commands, look_commands, setup_commands, submit_comm
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.image_commands import images
 from hpcdash.cli.options import CommonOptions, common_options
+from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 
 _INTERRUPTED = 130
@@ -83,8 +85,6 @@ for command in (
 
 
 def _complain(words: str) -> None:
-    from hpcdash.domain.text import visible
-
     for number, line in enumerate(words.splitlines()):
         print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
 
@@ -104,7 +104,10 @@ def main() -> None:
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        # It repeats words of the command line, and a glob may have put any file's name there.
+        sys.stderr.write(visible_text(shown.getvalue()))
         status = EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         status = _INTERRUPTED

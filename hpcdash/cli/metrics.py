@@ -21,6 +21,7 @@ from hpcdash.cli.log_tail import say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import ByteStream, stdout
 from hpcdash.config import did_you_mean, load_settings
 from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
@@ -135,8 +136,13 @@ class _Output:
             return
         content = self._content(self._names())
         if self._out is None:
-            sys.stdout.buffer.write(content)
-            sys.stdout.buffer.flush()
+            if self._form == "chart":
+                # Its colours are ours, its words were made visible.
+                out: ByteStream = sys.stdout.buffer
+            else:
+                out = stdout(is_json=self._form == "json")
+            out.write(content)
+            out.flush()
             return
         try:
             self._out.write_bytes(content)
@@ -152,8 +158,9 @@ class _Output:
             names = self._names()
             for words in self.rows.left_out(run, names):
                 say(words)
-            sys.stdout.buffer.write(self.rows.new_rows(run, names, is_end=is_end))
-            sys.stdout.buffer.flush()
+            out = stdout()
+            out.write(self.rows.new_rows(run, names, is_end=is_end))
+            out.flush()
 
     def redraw(self) -> None:
         """The chart as it is now, in place of the one before."""

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from hpcdash.backends.job_detail import JobDetail
@@ -19,6 +18,7 @@ from hpcdash.cli.formats import Kind as OutputKind
 from hpcdash.cli.formats import write_csv, write_json, write_table
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.stdout import print_json, stdout
 from hpcdash.config import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
@@ -103,21 +103,21 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-    out = sys.stdout.buffer
     if form == "json":
         write_json(
             name,
             table,
-            out,
+            stdout(is_json=True),
             cluster=cluster,
             backend=backend,
             taken_at=snapshot.taken_at,
             rejected_rows=len(snapshot.rejected),
         )
     elif form == "csv":
-        write_csv(name, table, out)
+        write_csv(name, table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
+        out = sys.stdout.buffer
         write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
         if not table.num_rows and sys.stderr.isatty():
             print(_nothing_words(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
@@ -161,7 +161,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "failure": _failure(picture),
             "launch": None if picture.launched is None else picture.launched.for_json(),
         }
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        print_json(answer)
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
         _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
+from hpcdash.cli.stdout import print_text
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name, has_library
@@ -53,9 +54,7 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         raise source.placed(error) from None
     for words in (*script.warnings, *asides):
         print(f"hpcdash: {visible(words)}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(script.text.encode("utf-8", "surrogateescape"))
-    sys.stdout.buffer.flush()
+    print_text(script.text)
 
 
 def _unknown(request: Request) -> list[str]:

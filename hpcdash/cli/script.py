@@ -8,6 +8,7 @@ import sys
 from hpcdash.backends.job_detail import Script
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_text
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.text import visible
 from hpcdash.stores.scripts import READ_FROM, fetch_script
@@ -17,7 +18,8 @@ from hpcdash.ui.session import ClusterSession
 def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bool) -> None:
     """Print the script, or a unified difference from the script of `diff` to that of `job`.
 
-    Bytes are printed as they were submitted, except with `explain`, which adds a comment line below each directive.
+    A pipe gets the bytes as they were submitted, a terminal what cannot harm it; `explain` adds a comment line below
+    each directive.
     """
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
@@ -35,9 +37,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
         text = _explained(scripts[0], session)
     else:
         text = scripts[0].text
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-    sys.stdout.buffer.flush()
+    print_text(text)
 
 
 def _explained(script: Script, session: ClusterSession) -> str:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_json, print_text
 from hpcdash.config import load_settings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
@@ -243,7 +242,7 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
         "backend": session.store.backend.name,
         "taken_at": format_utc(time.time()),
     }
-    sys.stdout.buffer.write(msgspec.json.encode({**common, **answer}) + b"\n")
+    print_json({**common, **answer})
 
 
 def _print_dry(
@@ -258,11 +257,10 @@ def _print_dry(
         answer = {"job_id": None, "done": None, "words": "nothing was submitted", **shown, "commands": commands}
         _print_json(session, answer)
     elif is_request:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(shown["script"].encode("utf-8", "surrogateescape") + b"\n")
+        print_text(shown["script"] + "\n")
         for command, words in zip(planned.plan.commands, commands, strict=True):
             shown_words = shlex.join(words) if in_full else command.words
-            sys.stdout.buffer.write(f"# {visible(shown_words)}\n".encode("utf-8", "surrogateescape"))
+            print(f"# {visible(shown_words)}")
     else:
         print(visible(shlex.join(commands[0]) if in_full else planned.plan.commands[0].words))
     sys.stdout.flush()

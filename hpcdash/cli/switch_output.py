@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.acting import jobs_words
+from hpcdash.cli.stdout import print_json
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ACTIVE
@@ -117,8 +116,7 @@ def write_json(kind: SwitchKind, found: Sequence[Found], outcomes: Sequence[Outc
         "switches": [_as_json(one) for one in found],
         "results": [{"job_id": one.job_id, "done": one.done, "words": one.words} for one in outcomes],
     }
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
+    print_json(answer)
 
 
 def _as_json(one: Found) -> dict[str, Any]:

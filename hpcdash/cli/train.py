@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 
 from hpcdash.cli.formats import write_table
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.stdout import print_json, print_text
 from hpcdash.cli.submit import read_script
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
@@ -58,7 +58,7 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
             "notes": list(notes),
             "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, train.rows)), JOBS), public_names(JOBS)),
         }
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        print_json(answer)
         return
     width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
     print(picture(train.rows, signs().states, (width or 80) - 1))
@@ -114,5 +114,4 @@ def run_stub(script: str, at: str | None) -> None:
         raise UsageError("a script from stdin has no file to be read later", "--at PATH names it.")
     text = read_script(script).decode("utf-8", "surrogateescape")
     stub = stub_script(text, at or str(Path(script).resolve()))
-    sys.stdout.buffer.write(stub.encode("utf-8", "surrogateescape"))
-    sys.stdout.buffer.flush()
+    print_text(stub)

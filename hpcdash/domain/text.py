@@ -21,6 +21,7 @@ _PRESENTATION_SELECTORS = "\ufe0e\ufe0f"
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 # Blocks that newer Unicode versions fill with emoji and ideographs; their widths are settled before their letters.
 _RESERVED_BUT_PRINTABLE = re.compile("[\U0001f300-\U0001faff\U00020000-\U0002fffd\U00030000-\U0003fffd]")
+_LINE_ENDS_AND_TABS = re.compile("((?:\r?\n|\t)+)")
 _PLAIN, _MARK, _JOINER = range(3)
 
 
@@ -67,6 +68,11 @@ def visible(text: str) -> str:
         shown.append(stand_in)
         base = character
     return "".join(shown)
+
+
+def visible_text(text: str) -> str:
+    """As `visible`, of many lines: tabs and line ends, CRLF too, stay."""
+    return "".join(part if at % 2 else visible(part) for at, part in enumerate(_LINE_ENDS_AND_TABS.split(text)))
 
 
 def clip(text: str, width: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, decode, visible, width_of
+from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, decode, visible, visible_text, width_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 HOSTILE = st.text(
@@ -85,3 +85,7 @@ def test_any_bytes_become_text(raw: bytes) -> None:
 
 def test_latin_1_bytes_leave_a_mark() -> None:
     assert decode(b"caf\xe9") == "caf\ufffd"
+
+
+def test_text_of_many_lines_keeps_its_lines_and_tabs() -> None:
+    assert visible_text("#!/bin/sh\r\n\techo \x1b[2J\rx\n\n") == "#!/bin/sh\r\n\techo ␛[2J␍x\n\n"

@@ -33,6 +33,7 @@ class Screen:
         self._stream = pyte.ByteStream(self._screen)
         self._unfinished = b""
         self._changed = asyncio.Event()
+        self._closed = asyncio.Event()
         self.raw = b""
 
     @property
@@ -47,6 +48,7 @@ class Screen:
             chunk = b""
         if not chunk:
             asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._closed.set()
         self.raw += chunk
         whole = self._unfinished + chunk
         # A sequence may be cut between two reads.
@@ -80,6 +82,11 @@ class Screen:
     async def ended(self, seconds: float = 10.0) -> int:
         """The exit status, once the program has ended by itself."""
         return await asyncio.wait_for(asyncio.to_thread(self.process.wait), seconds)
+
+    async def all_output(self, seconds: float = 30.0) -> bytes:
+        """All that was written, once the program and whatever else had the terminal have left it."""
+        await asyncio.wait_for(self._closed.wait(), seconds)
+        return self.raw
 
 
 @asynccontextmanager

@@ -1,0 +1,74 @@
+"""What one-shot commands write to stdout: bytes as they are into a pipe or a file, made safe on a terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from hpcdash.domain.text import visible, visible_text
+
+_NOT_PLAIN = re.compile(r"[^\n -~]")
+
+
+class ByteStream(Protocol):
+    """What tables are written to."""
+
+    def write(self, content: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+def stdout(*, is_json: bool = False) -> ByteStream:
+    """This stdout, for UTF-8 that ends with whole letters at each write.
+
+    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same letters as `\\uXXXX`.
+    """
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer
+    return _Terminal(_escape_json if is_json else visible_text)
+
+
+def print_text(text: str) -> None:
+    """A script or another file's text; lone surrogates are the bytes that were not UTF-8."""
+    _print(text.encode("utf-8", "surrogateescape"), stdout())
+
+
+def print_json(answer: object) -> None:
+    """One JSON value and a newline."""
+    _print(msgspec.json.encode(answer) + b"\n", stdout(is_json=True))
+
+
+def _print(content: bytes, out: ByteStream) -> None:
+    # What was printed before comes before.
+    sys.stdout.flush()
+    out.write(content)
+    out.flush()
+
+
+class _Terminal:
+    def __init__(self, make_safe: Callable[[str], str]) -> None:
+        self._make_safe = make_safe
+
+    def write(self, content: bytes) -> None:
+        shown = self._make_safe(content.decode("utf-8", "replace"))
+        sys.stdout.buffer.write(shown.encode(sys.stdout.encoding or "utf-8", "replace"))
+
+    def flush(self) -> None:
+        sys.stdout.buffer.flush()
+
+
+def _escape_json(text: str) -> str:
+    return _NOT_PLAIN.sub(lambda found: _json_letter(found[0]), text)
+
+
+@lru_cache(maxsize=8192)
+def _json_letter(letter: str) -> str:
+    if visible(letter) == letter:
+        return letter
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
