@@ -125,6 +125,7 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
         ('[clusters.a.launch]\nrun_as = "user"', '2: clusters.a.launch.run_as: "user" means the cluster\'s user'),
         ('[launch]\njob_project_source = "lable"', "2: launch.job_project_source: expected project, workspace"),
         ('[launch.queues.gpu]\nqueue = "gpu"', "2: launch.queues.gpu.queue: unknown key"),
+        ('[launch.queues.""]\nslots_per_node = 8', '1: launch.queues."": a queue has a name'),
         ("[launch.queues.gpu]\nslots_per_nod = 8", '2: launch.queues.gpu.slots_per_nod: unknown key; did you mean "sl'),
         ('[launch.queues.gpu]\ntime = "90"', '2: launch.queues.gpu.time: "90" has no unit'),
         (

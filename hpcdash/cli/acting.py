@@ -11,10 +11,10 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.oneshot import with_session
-from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.stdout import print_json
 from hpcdash.config import load_settings
-from hpcdash.domain.job_ids import number_of, split_ids
+from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible
@@ -63,7 +63,7 @@ def run_action(
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{verb}: nothing is changed here ({whence})")
-    job_ids = tuple(dict.fromkeys(job_id for words in jobs for job_id in split_ids(words)))
+    job_ids = named_jobs(jobs)
     request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}))
     must_ask = request.verb in _ASKED_FOR and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()

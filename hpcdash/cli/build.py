@@ -27,6 +27,7 @@ from hpcdash.config import (
     did_you_mean,
     parse_ssh_destination,
 )
+from hpcdash.config.read import path_variable
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.launch.request import Site
@@ -56,14 +57,12 @@ _QUEUE_COMMANDS_PER_MINUTE = 600
 
 def cache_root() -> Path:
     """Where snapshots are kept between runs; HPCDASH_CACHE sets another place."""
-    named = os.environ.get("HPCDASH_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("hpcdash")
+    return path_variable("HPCDASH_CACHE") or platformdirs.user_cache_path("hpcdash")
 
 
 def state_root() -> Path:
     """Where the journal and kept scripts are; HPCDASH_STATE sets another place."""
-    named = os.environ.get("HPCDASH_STATE")
-    return Path(named) if named else platformdirs.user_state_path("hpcdash")
+    return path_variable("HPCDASH_STATE") or platformdirs.user_state_path("hpcdash")
 
 
 def journal() -> Journal:
@@ -73,8 +72,7 @@ def journal() -> Journal:
 
 def queue_folder() -> Path:
     """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place. Homes may be shared by machines."""
-    named = os.environ.get("HPCDASH_QUEUE")
-    return Path(named) if named else state_root() / "queue" / node_name()
+    return path_variable("HPCDASH_QUEUE") or state_root() / "queue" / node_name()
 
 
 def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:

@@ -15,7 +15,7 @@ from hpcdash import __version__
 from hpcdash.cli import act_commands, look_commands, setup_commands, submit_commands, watch_commands
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.image_commands import images
-from hpcdash.cli.options import CommonOptions, common_options
+from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_words
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 
@@ -82,6 +82,7 @@ for command in (
     images,
 ):
     cli.add_command(command)
+refuse_empty_words(cli)
 
 
 def _complain(words: str) -> None:

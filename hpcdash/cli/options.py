@@ -1,19 +1,23 @@
-"""The options every command takes, before or after its name. Knows no cluster."""
+"""The options every command takes, before or after its name, and what no option or argument may be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from hpcdash.domain.job_ids import BadJobId, split_ids
 from hpcdash.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 # How a command prints rows.
 ROW_FORMATS = click.Choice(["table", "json", "csv"])
+# No filter leaves nothing out, and a job's script may be given empty arguments.
+_MAY_BE_EMPTY = ("--filter", "arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +79,43 @@ def common_options(function: F) -> F:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
+
+
+def refuse_empty_words(command: click.Command) -> None:
+    """Have a command, and those below it, raise UsageError for each empty word given to an option or argument.
+
+    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
+    """
+    for parameter in command.params:
+        if isinstance(parameter.type, click.types.StringParamType | click.Path) and not (
+            {*parameter.opts} & {*_MAY_BE_EMPTY}
+        ):
+            parameter.type = _NotEmpty(parameter.type)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            refuse_empty_words(below)
+
+
+class _NotEmpty(click.ParamType):  # type: ignore[type-arg]
+    """Another type, without the empty word; a default may be empty."""
+
+    def __init__(self, of: click.types.StringParamType | click.Path) -> None:
+        self._of = of
+        self.name = of.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        assert ctx is not None
+        assert param is not None
+        is_default = ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
+        if isinstance(value, str) and not value.strip() and not is_default:
+            named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            raise UsageError(f"{named} is empty", "Is a variable not set? Give it a value, or leave it out.")
+        return self._of.convert(value, param, ctx)
+
+
+def named_jobs(words: Sequence[str]) -> tuple[str, ...]:
+    """The ids that arguments name, each once; raises UsageError."""
+    try:
+        return tuple(dict.fromkeys(job_id for word in words for job_id in split_ids(word)))
+    except BadJobId as error:
+        raise UsageError(str(error)) from None

@@ -11,10 +11,9 @@ from typing import Literal
 from hpcdash.backends.actions import Outcome
 from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.oneshot import with_session
-from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.switch_output import Found, announce, state_words, write_json
 from hpcdash.config import load_settings
-from hpcdash.domain.job_ids import split_ids
 from hpcdash.domain.switch_looks import in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
@@ -56,7 +55,7 @@ def run_switch(
         raise UsageError(f"{kind}-switch: nothing is changed here ({whence})", "--status looks all the same.")
     must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    job_ids = tuple(dict.fromkeys(job_id for words in jobs for job_id in split_ids(words)))
+    job_ids = named_jobs(jobs)
     if must_ask and not can_ask:
         raise UsageError(f"{kind}-switch asks first, and there is no terminal to ask on", "--yes does it without.")
 

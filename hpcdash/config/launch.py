@@ -41,6 +41,8 @@ def launch_settings(
     given = checking.table(table, here, "queues")
     for name in given:
         at = (*here, "queues", name)
+        if not name.strip():
+            checking.problem(at, "a queue has a name")
         if name.casefold() in named:
             checking.problem(at, f"the same queue as {named[name.casefold()]}: upper and lower case are alike")
         named[name.casefold()] = name

@@ -14,7 +14,7 @@ from hpcdash.config.check import check_document
 from hpcdash.config.locate import MOST_KEY_PARTS, key_lines, line_of, overlong_key_line
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted, printable
 from hpcdash.config.settings import Settings
-from hpcdash.errors import ConfigError
+from hpcdash.errors import ConfigError, UsageError
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
 MAX_FILE_BYTES = 256 * 1024
@@ -31,10 +31,20 @@ def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
     """
     if explicit is not None:
         return explicit, True
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    if named:
-        return Path(named), True
+    named = path_variable(ENVIRONMENT_VARIABLE)
+    if named is not None:
+        return named, True
     return platformdirs.user_config_path("hpcdash") / "config.toml", False
+
+
+def path_variable(name: str) -> Path | None:
+    """The path that an environment variable names; None where it is not set. Raises UsageError where it is empty."""
+    named = os.environ.get(name)
+    if named is None:
+        return None
+    if not named.strip():
+        raise UsageError(f"${name} is empty", f"Give it a path, or unset {name}.")
+    return Path(named)
 
 
 def load_settings(path: Path | None = None, *, action_names: Collection[str] | None = None) -> Settings:

@@ -17,6 +17,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
 # A number alone after the dot is a step of Slurm's. A PBS server that was given a port (-p) has it in its name.
 _SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
+_MISSING = re.compile(r"(?:^|,)\s*,|,\s*$")
 _SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
 _PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)
 
@@ -121,7 +122,10 @@ def _bad_item(body: str) -> int:
 
 
 def split_ids(text: str) -> list[str]:
-    """The ids of a list with commas or blanks between them; those within brackets belong to an id."""
+    """The ids of a list with commas or blanks between them; those within brackets belong to an id.
+
+    Raises BadJobId where a comma has no id on one of its sides.
+    """
     parts: list[str] = []
     start = depth = 0
     for position, character in enumerate(text):
@@ -132,6 +136,8 @@ def split_ids(text: str) -> list[str]:
         elif depth == 0 and _SEPARATOR.match(character):
             parts.append(text[start:position])
             start = position + 1
+    if missing := _MISSING.search(text):
+        raise BadJobId(text, missing.start(), "an id is missing beside a comma")
     return [part for part in (*parts, text[start:]) if part]
 
 

@@ -110,14 +110,10 @@ def _after(value: object) -> tuple[str, ...]:
     for at, item in enumerate(value if isinstance(value, list) else [value]):
         try:
             words = split_ids(shown(item) if type(item) is int else line_of_text(item))
-            ids += [str(parse_job_id(word)) for word in words] or [_no_id(item)]
+            ids += [str(parse_job_id(word)) for word in words]
         except ValueError as error:
             raise Unfit(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
     return tuple(dict.fromkeys(ids))
-
-
-def _no_id(value: object) -> str:
-    raise Unfit(f"{shown(value)} is no job id")
 
 
 def _signal(value: object) -> EarlySignal:

@@ -26,7 +26,7 @@ _MODULES = {
 
 def main(words: Sequence[str]) -> int:
     """Run one command: `FOLDER COMMAND [ARGUMENT…]`; returns its exit status."""
-    if len(words) < 2 or words[1] not in _MODULES:
+    if len(words) < 2 or not words[0] or words[1] not in _MODULES:
         print(f"usage: python -m hpcdash.local FOLDER {'|'.join(_MODULES)} …", file=sys.stderr)
         return 2
     module = import_module(f"hpcdash.local.{_MODULES[words[1]]}")

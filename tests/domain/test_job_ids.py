@@ -95,8 +95,13 @@ def test_any_text_is_an_id_or_refused_at_a_place_in_it(text: str) -> None:
 
 def test_a_list_is_split_at_commas_outside_of_brackets() -> None:
     assert split_ids("88_[3-5,9],90, 91_2\n92") == ["88_[3-5,9]", "90", "91_2", "92"]
-    assert split_ids(" , ") == []
     assert split_ids("88_[3,4") == ["88_[3,4"]
+
+
+@pytest.mark.parametrize("text", [",", " , ", "1,", "1, ", ",2", "1,,2", "1, ,2", "88_[3,4],"])
+def test_a_list_in_which_an_id_is_missing_is_refused(text: str) -> None:
+    with pytest.raises(BadJobId, match="missing"):
+        split_ids(text)
 
 
 @pytest.mark.parametrize(
