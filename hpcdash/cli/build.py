@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -31,8 +30,10 @@ from hpcdash.config.read import path_variable
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.launch.request import Site
+from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.machine import node_name
 from hpcdash.local.wake import wake
+from hpcdash.private_files import close_to_others, make_private, require_own, write_private
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -61,8 +62,10 @@ def cache_root() -> Path:
 
 
 def state_root() -> Path:
-    """Where the journal and kept scripts are; HPCDASH_STATE sets another place."""
-    return path_variable("HPCDASH_STATE") or platformdirs.user_state_path("hpcdash")
+    """Where the journal and kept scripts are; HPCDASH_STATE sets another place. Raises NotPrivate."""
+    folder = path_variable("HPCDASH_STATE") or platformdirs.user_state_path("hpcdash")
+    require_own(folder, "HPCDASH_STATE")
+    return folder
 
 
 def journal() -> Journal:
@@ -72,26 +75,25 @@ def journal() -> Journal:
 
 def queue_folder() -> Path:
     """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place. Homes may be shared by machines."""
-    return path_variable("HPCDASH_QUEUE") or state_root() / "queue" / node_name()
+    return path_variable(FOLDER_VARIABLE) or state_root() / "queue" / node_name()
 
 
 def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
     """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it is.
 
-    Raises ConfigError where it cannot be written.
+    Raises ConfigError where it cannot be written, NotPrivate where the folder is somebody else's.
     """
     slots = {name: value for name, value in asdict(wanted).items() if value is not None}
     if not slots:
         return
-    file, words = folder / "slots.json", json.dumps(slots)
+    file, words = folder / "slots.json", json.dumps(slots).encode()
+    make_private(folder, FOLDER_VARIABLE)
+    close_to_others(file)
     try:
-        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-            if file.read_text() == words:
+        with contextlib.suppress(FileNotFoundError):
+            if file.read_bytes() == words:
                 return
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = folder / f"slots.{os.getpid()}"
-        unfinished.write_text(words)
-        unfinished.replace(file)
+        write_private(file, words)
         # Jobs that wait may fit now.
         wake(folder)
     except OSError as error:

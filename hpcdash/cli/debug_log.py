@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from hpcdash.private_files import close_to_others
+
 
 def log_file() -> Path:
     """Where --debug writes."""
@@ -19,6 +21,7 @@ def log_traceback(error: BaseException) -> Path | None:
     path = log_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_to_others(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         # What was typed may be no UTF-8.
         with os.fdopen(descriptor, "a", errors="backslashreplace") as stream:

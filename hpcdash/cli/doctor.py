@@ -23,8 +23,10 @@ from hpcdash.config import Settings, load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
+from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.machine import this_machine
 from hpcdash.local.wake import supervisor_pid
+from hpcdash.private_files import make_private
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Transport
@@ -208,6 +210,10 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
 
 def queue_checks(folder: Path) -> list[Check]:
     """The embedded queue's folder, who starts its jobs, and what they may have."""
+    try:
+        make_private(folder, FOLDER_VARIABLE)
+    except HpcdashError as error:
+        return [_failed("queue's folder", error)]
     mode = folder.stat().st_mode & 0o777
     is_open = bool(mode & 0o077)
     found = f"{folder} is open to others (mode {mode:03o})" if is_open else f"{folder}, private"

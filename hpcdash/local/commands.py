@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from hpcdash.errors import HpcdashError
+from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.store import readable
+from hpcdash.private_files import make_private
 
 Run = Callable[[Path, list[str]], int]
 # Which module has a command, as a function of its name; each is loaded alone, to start at once.
@@ -31,8 +33,11 @@ def main(words: Sequence[str]) -> int:
         return 2
     module = import_module(f"hpcdash.local.{_MODULES[words[1]]}")
     run: Run = module.COMMANDS[words[1]]
+    folder = Path(os.path.abspath(os.path.expanduser(words[0])))
     try:
-        return run(Path(os.path.abspath(os.path.expanduser(words[0]))), list(words[2:]))
+        # Before anything in it is read: in somebody else's it may be a trap.
+        make_private(folder, FOLDER_VARIABLE)
+        return run(folder, list(words[2:]))
     except HpcdashError as error:
         print(readable(str(error)), file=sys.stderr)
         return error.exit_status

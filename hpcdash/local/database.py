@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpcdash.errors import HpcdashError
+from hpcdash.local import FOLDER_VARIABLE
+from hpcdash.private_files import make_private
 
 FORMAT = 1
 # Another process may hold the file for as long as this: a backup, a slow disk.
@@ -80,33 +82,12 @@ class StoreUnusable(HpcdashError):
     """The queue's file cannot be opened, read or written."""
 
 
-def make_private(folder: Path) -> None:
-    """The folder with its parents, closed to everybody else; raises StoreUnusable."""
-    try:
-        old_mask = os.umask(0o077)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        finally:
-            os.umask(old_mask)
-        status = folder.stat()
-        if status.st_uid != os.geteuid():
-            raise StoreUnusable(
-                f"the queue's folder {folder} belongs to another user", "Set HPCDASH_QUEUE to a folder of your own."
-            )
-        if status.st_mode & 0o077:
-            folder.chmod(0o700)
-    except OSError as error:
-        raise StoreUnusable(
-            f"the queue's folder {folder} cannot be made: {error.strerror}", "Set HPCDASH_QUEUE to another folder."
-        ) from error
-
-
 class Database:
     """Opens (and where there is none makes) the queue's file in a folder. Not shared between threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        make_private(folder)
+        make_private(folder, FOLDER_VARIABLE)
         self.path = folder / "queue.db"
         old_mask = os.umask(0o077)
         try:

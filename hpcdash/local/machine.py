@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.errors import ConfigError
+from hpcdash.private_files import write_private
 
 _NVIDIA_LIMIT_SECONDS = 10.0
 _DEFAULT_GRACE_SECONDS = 10.0
@@ -133,11 +134,7 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
     if found is None:
         return (), ""
     with suppress(OSError):
-        unfinished = noted.with_suffix(f".{os.getpid()}")
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(json.dumps([boot_id(), *found]))
-        unfinished.replace(noted)
+        write_private(noted, json.dumps([boot_id(), *found]).encode())
     return found
 
 

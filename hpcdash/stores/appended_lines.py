@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcdash.private_files import close_to_others
+
 ROTATE_BYTES = 5_000_000
 _LOCK_WAIT_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.02
@@ -23,10 +25,13 @@ def older_file(path: Path) -> Path:
 def append_line(path: Path, line: bytes) -> None:
     """Append one line, which holds no newline, and wait until it is on the disk. Raises OSError.
 
-    The file is made 0600, its folder 0700. A last line that a crash cut off stays a line of its own. Where other
-    programs hold the lock for long, or the file system has no locks, it is written all the same.
+    The file is made 0600, its folder 0700; one that is looser, and the older one beside it, is closed. A last line that
+    a crash cut off stays a line of its own. Where other programs hold the lock for long, or the file system has no
+    locks, it is written all the same.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in (path, older_file(path)):
+        close_to_others(one)
     with _opened(path) as (file, is_new):
         size = os.fstat(file).st_size
         is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"

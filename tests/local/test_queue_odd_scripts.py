@@ -203,8 +203,8 @@ def test_a_queue_s_folder_is_closed_again_and_one_of_somebody_else_refused(queue
     other = QueueLab.__new__(QueueLab)
     other.folder, other.work, other.environment = theirs, queue.work, queue.environment
     done = other.run("jobs")
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert b"belongs to another user" in done.stderr
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"belongs to uid 12345, not to you" in done.stderr
     assert list(theirs.iterdir()) == []
 
 

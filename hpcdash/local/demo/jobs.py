@@ -19,6 +19,7 @@ from hpcdash.local import commands
 from hpcdash.local.start import ensure_supervisor
 from hpcdash.local.store import QueueStore
 from hpcdash.local.wake import supervisor_pid, wake
+from hpcdash.private_files import write_private
 
 READY = "ready"
 _SAMPLES = Path(__file__).parent
@@ -89,7 +90,7 @@ class Demonstration:
         """Hand the samples in through the queue's own commands; raises HpcdashError where it takes one not."""
         self.queue_folder.mkdir(mode=0o700)
         self.work_folder.mkdir(mode=0o700)
-        (self.queue_folder / "slots.json").write_text(json.dumps(_SLOTS))
+        write_private(self.queue_folder / "slots.json", json.dumps(_SLOTS).encode())
         os.chdir(self.work_folder)
         QueueStore(self.queue_folder).close()
         # Awake before the first job is there: each submission would start one otherwise.

@@ -1,0 +1,88 @@
+"""Folders and files of a person's own, which nobody else may read, fill, or lead elsewhere by a link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+
+from hpcdash.errors import EXIT_USAGE, HpcdashError
+
+_ROOT = 0
+
+
+class NotPrivate(HpcdashError):
+    """A folder of one's own that is somebody else's, or holds what somebody else put there."""
+
+    exit_status = EXIT_USAGE
+
+
+def require_own(folder: Path, variable: str) -> None:
+    """Raises NotPrivate where a folder, the link that leads to it, or something in it is somebody else's.
+
+    A folder that is not there, or that tells nothing of itself, is left to whoever opens it. Root may own links and
+    what is in it. Others' permission to write there is taken away. `variable` names another folder.
+    """
+    own = (os.geteuid(), _ROOT)
+    with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+        if (owner := os.lstat(folder).st_uid) not in own or (owner := os.stat(folder).st_uid) != os.geteuid():
+            raise NotPrivate(f"{folder} belongs to {_name(owner)}, not to you", _another(variable))
+        mode = os.stat(folder).st_mode & 0o7777
+        if mode & 0o022:
+            os.chmod(folder, mode & ~0o022)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
+                    raise NotPrivate(
+                        f"{entry.path} belongs to {_name(owner)}, who could have put it there for you to write to",
+                        f"Remove it if it is nothing you know. {_another(variable)}",
+                    )
+
+
+def make_private(folder: Path, variable: str) -> None:
+    """Make a folder with its parents, or close the one that is there to everybody else. Raises NotPrivate."""
+    try:
+        old_mask = os.umask(0o077)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        finally:
+            os.umask(old_mask)
+        require_own(folder, variable)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+    except OSError as error:
+        raise NotPrivate(f"the folder {folder} cannot be made: {error.strerror}", _another(variable)) from error
+
+
+def close_to_others(file: Path) -> None:
+    """Make a file 0600 where it is there and looser; what cannot be changed stays."""
+    with contextlib.suppress(OSError):
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all, in the place of what was there. Raises OSError."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    # A program of this number that was killed may have left it.
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        unfinished.replace(file)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _another(variable: str) -> str:
+    return f"Set {variable} to a folder of your own."
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
