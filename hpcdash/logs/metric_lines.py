@@ -19,7 +19,7 @@ from hpcdash.logs.metric_bars import (
 )
 from hpcdash.logs.metric_counts import step_of
 from hpcdash.logs.metric_pairs import read_pairs
-from hpcdash.logs.metric_patterns import read_pattern
+from hpcdash.logs.metric_patterns import MetricPattern, read_pattern
 from hpcdash.logs.metric_records import read_dict, read_header, read_json, read_row
 from hpcdash.logs.metric_samples import SampleColumns
 from hpcdash.logs.metric_words import Reading, sort_pairs
@@ -40,7 +40,7 @@ class LineReader:
     def __init__(
         self,
         columns: SampleColumns,
-        patterns: Sequence[re.Pattern[str]],
+        patterns: Sequence[MetricPattern],
         start: int,
         *,
         is_cut: bool,

@@ -142,6 +142,14 @@ class LossTails:
             if piece.content is not None and number < len(wanted)
         ]
 
+    def pattern_problems(self) -> list[str]:
+        """Which patterns took too long, in words."""
+        if not self._patterns:
+            return []
+        from hpcdash.logs.metric_patterns import pattern_problems
+
+        return pattern_problems(self._patterns)
+
     def _tail_of(self, job_id: str, piece: _Piece) -> LossTail:
         """One that is empty of a log that went wrong: it keeps nobody from the others."""
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.logs.joined import JoinedRun
-from hpcdash.logs.metric_patterns import compile_patterns
+from hpcdash.logs.metric_patterns import compile_patterns, pattern_problems
 from hpcdash.logs.series import CELLS, EXACT_POINTS
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS
@@ -136,6 +136,10 @@ class WatchedRun:
     @property
     def problem(self) -> str:
         """In words why there is nothing, or not all; '' where all is well."""
+        return "; ".join(filter(None, (self._reading_problem, *pattern_problems(self._patterns))))
+
+    @property
+    def _reading_problem(self) -> str:
         if self._line_problem:
             return self._line_problem
         located = "" if self._located is None else self._located.problem

@@ -213,6 +213,10 @@ class Watching(Endings):
         self._answered_at = self.store.clock.now()
         if self._facts.tails:
             self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
+            if patterns := self.settings.metric_patterns:
+                from hpcdash.logs.metric_patterns import pattern_problems
+
+                look.problems += pattern_problems(patterns)
         self._remember(jobs, self._facts, now)
         self._note_blind(jobs, self._facts, failure)
 

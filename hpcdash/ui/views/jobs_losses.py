@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,6 +54,8 @@ class ShownLosses:
             self._tell(rows, "", error)
         for job_id, failure in list(self._tails.failures.items()):
             self._tell(rows, f"{job_id}: ", failure)
+        for words in self._tails.pattern_problems():
+            self._say_once(rows, words, "warning")
         if is_new and rows.is_attached:
             rows.repaint()
 
@@ -61,8 +63,12 @@ class ShownLosses:
         """Once for each job and kind of error."""
         if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
             self._told.add(key)
-            said = visible(f"{whose}{unexpected(rows.app, 'read this', error).message}")
-            rows.app.notify(said, severity="error", markup=False)
+            self._say_once(rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error")
+
+    def _say_once(self, rows: RowsTable, words: str, severity: Literal["warning", "error"]) -> None:
+        if words not in self._told and rows.is_attached:
+            self._told.add(words)
+            rows.app.notify(visible(words), severity=severity, markup=False)
 
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
         ids = table["_row_id"]
