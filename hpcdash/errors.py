@@ -105,6 +105,10 @@ class AuthenticationFailed(UnreachableError):
     """A login node did not accept who we are, or nobody was there to answer its question."""
 
 
+class LoginRequired(AuthenticationFailed, NotSent):
+    """Connecting again would take a person (a password, a code, an approval), so it waits until one asks for it."""
+
+
 class HostKeyChanged(UnreachableError):
     """A host shows another key than the one in known_hosts: never accepted, never asked about."""
 

@@ -16,6 +16,17 @@ from hpcdash.transport.base import HostKeyQuestion, Prompt
 class TerminalPrompter:
     """Talks to /dev/tty, so that stdout and stdin stay free for data."""
 
+    def can_ask(self) -> bool:
+        with _terminal() as terminal:
+            return terminal is not None
+
+    def show(self, hop: str, words: str) -> None:
+        for line in filter(str.strip, words.splitlines()):
+            print(f"{visible(hop)}: {visible(line)}", file=sys.stderr, flush=True)
+
+    def waiting(self, hop: str) -> None:
+        self.show(hop, "no answer yet; it may wait for you to approve the login on your phone or another device")
+
     async def answer(self, prompt: Prompt) -> list[str] | None:
         if not prompt.fields:
             return []

@@ -240,7 +240,8 @@ class _Looking:
         pause = 0.25
         while True:
             try:
-                await self._store.open(force=True)
+                # Not forced: a login that asks a person is left to them.
+                await self._store.open()
                 return await self._store.ask(query)
             except _NEEDS_A_PERSON:
                 raise

@@ -57,6 +57,18 @@ class HostKeyQuestion:
 class Prompter(Protocol):
     """Answers a transport's questions; implemented by the screen and by the command line."""
 
+    def can_ask(self) -> bool:
+        """Whether a person is here to answer; where none is, no login that may need one is tried."""
+        ...
+
+    def show(self, hop: str, words: str) -> None:
+        """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a login request"."""
+        ...
+
+    def waiting(self, hop: str) -> None:
+        """Tell that `hop` has asked nothing for a while and may wait for an approval on another device."""
+        ...
+
     async def answer(self, prompt: Prompt) -> list[str] | None:
         """One answer a field, or None when the person gives up."""
         ...
@@ -76,7 +88,10 @@ class Stream(Protocol):
 class Health:
     """How a connection is, for the status line and the clusters view.
 
-    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in words.
+    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in words. `asking` means
+    that a person may be needed: a prompt is open, or the host waits for an approval. `words` is what the hosts said in
+    this login or the last, each line after its hop (their own, hostile words), `waiting_since` when (monotonic) the
+    wait for the person began.
     """
 
     state: str = "idle"
@@ -85,6 +100,8 @@ class Health:
     connected_at: float | None = None
     last_seconds: float | None = None
     retry_at: float | None = None
+    words: str = ""
+    waiting_since: float | None = None
     extra: dict[str, str] = field(default_factory=dict)
 
 

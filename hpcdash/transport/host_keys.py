@@ -47,7 +47,7 @@ class HostKeys:
         target = hop.user_known_hosts[0] if hop.user_known_hosts else None
         if hop.strict not in ("no", "accept-new"):
             question = HostKeyQuestion(hop.label, algorithm, shown, str(target or ""))
-            with clock.person():
+            with clock.prompt():
                 accepted = await self._prompter.accept_host_key(question)
             if not accepted:
                 raise HostKeyRefused(

@@ -1,50 +1,99 @@
-"""How long a login may take, without the time in which a person reads and types. Knows no network."""
+"""How long a login may take: the network's steps are short, and a person's are as long as the host allows."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from hpcdash.transport.base import Health
 
 T = TypeVar("T")
+# The host ends a login that takes too long, after 120 s as a rule (sshd_config(5), LoginGraceTime). This is for a host
+# that never does, or whose connection has died unseen.
+PERSON_SECONDS = 600.0
+# A host that asked nothing and is silent for this long probably waits for an approval on another device.
+SILENT_SECONDS = 3.0
 _CANCEL_SECONDS = 2.0
 
 
 class LoginClock:
-    """Limits each network phase of a login; stands still while a person is asked, then starts anew."""
+    """Limits a login to one hop.
 
-    def __init__(self, seconds: float, health: Health) -> None:
+    Connecting, the key exchange and each answer before a person is needed may take `seconds`; from `wait_for_person`
+    on each step may take `person_seconds`.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        health: Health,
+        *,
+        person_seconds: float = PERSON_SECONDS,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         self.seconds = seconds
+        self.person_seconds = person_seconds
+        self.awaits_person = False
+        self._silent_seconds = silent_seconds
         self._health = health
-        self._asked = 0
+        self._prompts = 0
+        self._began = self._since = time.monotonic()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long this attempt has taken."""
+        return time.monotonic() - self._began
+
+    @property
+    def outlasted_network(self) -> bool:
+        """Whether the host took longer than the network may, which only waiting for a person explains."""
+        return self.awaits_person and time.monotonic() - self._since > self.seconds
+
+    def wait_for_person(self) -> None:
+        """A step begins in which the host may wait for a person."""
+        self.awaits_person = True
         self._since = time.monotonic()
+        self._health.state = "asking"
+        if self._health.waiting_since is None:
+            self._health.waiting_since = self._since
 
     @contextmanager
-    def person(self) -> Iterator[None]:
+    def prompt(self) -> Iterator[None]:
         """While a person reads and types."""
-        self._asked += 1
+        self._prompts += 1
+        self._since = time.monotonic()
         self._health.state = "asking"
         try:
             yield
         finally:
-            self._asked -= 1
+            self._prompts -= 1
             self._since = time.monotonic()
-            self._health.state = "connecting"
+            self._health.state = "asking" if self.awaits_person else "connecting"
 
-    async def limit(self, awaited: Awaitable[T]) -> T:
-        """Await something; TimeoutError once the network alone has taken too long."""
-        self._since = time.monotonic()
+    async def limit(self, awaited: Awaitable[T], silent: Callable[[], None] = lambda: None) -> T:
+        """Await a login; TimeoutError once a step has taken too long.
+
+        `silent` is called once when the host, which may wait for a person, has asked nothing for a while.
+        """
+        self._began = self._since = time.monotonic()
+        self.awaits_person = False
+        is_silent = False
         task = asyncio.ensure_future(awaited)
         try:
             while not task.done():
-                left = self.seconds if self._asked else self._since + self.seconds - time.monotonic()
+                waited = time.monotonic() - self._since
+                is_persons = self.awaits_person or self._prompts > 0
+                left = (self.person_seconds if is_persons else self.seconds) - waited
                 if left <= 0:
                     raise TimeoutError
-                await asyncio.wait({task}, timeout=left)
+                if is_persons and not self._prompts and not is_silent and waited >= self._silent_seconds:
+                    is_silent = True
+                    silent()
+                # Whose turn it is may change meanwhile.
+                await asyncio.wait({task}, timeout=min(left, self.seconds, 1.0))
             return task.result()
         finally:
             if not task.done():

@@ -1,4 +1,4 @@
-"""A login node over ssh: one connection, kept, with commands in parallel channels. Knows no scheduler, no screen."""
+"""A login node over ssh: one connection, kept, with commands in parallel channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from hpcdash.errors import (
     HostKeyChanged,
     HostKeyRefused,
     HpcdashError,
+    LoginRequired,
     NotSent,
     UnreachableError,
     excerpt,
@@ -46,14 +47,16 @@ LONGEST_RETRY_SECONDS = 60.0
 STREAM_LIMIT_SECONDS = 86_400.0
 # What only a person can mend is not tried again until a person asks for it.
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
+_OPENED_AGAIN = "It is opened again with the next command."
+_LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again."
 
 
 class SshStream:
     """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how it ended."""
 
-    def __init__(self, session: StreamSession, where: str) -> None:
+    def __init__(self, session: StreamSession, line_lost: Callable[[Exception | None, str], ConnectionFailed]) -> None:
         self._session = session
-        self._where = where
+        self._line_lost = line_lost
 
     @property
     def status(self) -> int | None:
@@ -67,7 +70,7 @@ class SshStream:
         async for chunk in self._session.chunks():
             yield chunk
         if self._session.status is None:
-            raise _line_lost(self._where, self._session.lost, "reading")
+            raise self._line_lost(self._session.lost, "reading")
 
 
 class SshTransport:
@@ -153,7 +156,7 @@ class SshTransport:
                             session.send(stdin)
                         except OSError as error:
                             doing = f"running {program_name(argv)}"
-                            raise _line_lost(self.name, session.lost or error, doing, is_sent=False) from error
+                            raise self._line_lost(session.lost or error, doing, is_sent=False) from error
                     await session.wait()
             except TimeoutError:
                 raise timed_out(argv, limit_seconds, self.name, session.stderr) from None
@@ -182,7 +185,7 @@ class SshTransport:
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:
-                yield SshStream(session, self.name)
+                yield SshStream(session, self._line_lost)
             finally:
                 session.abort()
 
@@ -254,7 +257,10 @@ class SshTransport:
                     self._login = Login(hops, self._prompter, health)
             line = await self._login.open(self._lost)
         except (UnreachableError, ConfigError) as failed:
-            error = NotSent(failed.message, failed.next_step) if type(failed) is ConnectionFailed else failed
+            error = failed
+            if not isinstance(failed, _NEEDS_A_PERSON):
+                # Another try would ask the person again.
+                error = (LoginRequired if self._is_attended else NotSent)(failed.message, failed.next_step)
             self._failures += 1
             self._last_error = error
             health.state, health.detail = "failed", error.message
@@ -265,12 +271,19 @@ class SshTransport:
             raise error from failed.__cause__
         except asyncio.CancelledError:
             health.state, health.detail = "idle", ""
+            if self._is_attended:
+                self._last_error = LoginRequired(f"Logging in to {self.name} was given up.", _LOG_IN_AGAIN)
             raise
         finally:
             self._opening = None
         self._failures, self._last_error, self._line = 0, None, line
         health.state, health.detail, health.connected_at = "connected", "", time.time()
         return line
+
+    @property
+    def _is_attended(self) -> bool:
+        """Whether the last login took a person, so that another one has to be asked for."""
+        return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
         """The connection ended without our closing it."""
@@ -280,6 +293,12 @@ class SshTransport:
         line.abort()
         self.health.state, self.health.connected_at = "lost", None
         self.health.detail = reason or "the login node closed the connection"
+        if self._is_attended:
+            self._last_error = LoginRequired(
+                f"The line to {self.name} was lost: {self.health.detail}. It is not opened again by itself, as that "
+                "would ask you to log in.",
+                _LOG_IN_AGAIN,
+            )
 
     async def _start(
         self,
@@ -309,20 +328,20 @@ class SshTransport:
                 raise
             except asyncssh.ChannelOpenError as error:
                 if self._line is not line:
-                    raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
+                    raise self._line_lost(error, doing, is_sent=not does_read) from error
                 if pause is None:
                     raise (NotSent if does_read else ConnectionFailed)(
                         f"{self.name} opened no channel for {doing}: {error.reason}.",
                         "It may allow few sessions at once (MaxSessions); close other windows on it.",
                     ) from error
             except (asyncssh.Error, OSError) as error:
-                raise _line_lost(self.name, error, doing, is_sent=not does_read) from error
+                raise self._line_lost(error, doing, is_sent=not does_read) from error
             await asyncio.sleep(pause)
         raise AssertionError("a refused channel is told")
 
     def _status(self, session: RunSession, program: str) -> int:
         if session.status is None:
-            raise _line_lost(self.name, session.lost, f"running {program}")
+            raise self._line_lost(session.lost, f"running {program}")
         if not session.began and not session.truncated:
             words = excerpt(session.noise, 500)
             raise ConnectionFailed(
@@ -332,23 +351,20 @@ class SshTransport:
             )
         return session.status
 
+    def _line_lost(self, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:
+        reason = f": {error}" if error is not None and str(error) else ""
+        again = _LOG_IN_AGAIN if self._is_attended else _OPENED_AGAIN
+        if not is_sent:
+            return NotSent(f"The line to {self.name} was lost before {doing}{reason}.", again)
+        return ConnectionFailed(
+            f"The line to {self.name} was lost while {doing}{reason}.", f"{again} What was submitted may have arrived."
+        )
+
 
 def retry_seconds(failures: int) -> float:
     """How long to wait after so many failures in a row: 1 s doubled up to 60 s, less up to half at random."""
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)
-
-
-def _line_lost(where: str, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:
-    reason = f": {error}" if error is not None and str(error) else ""
-    if not is_sent:
-        return NotSent(
-            f"The line to {where} was lost before {doing}{reason}.", "It is opened again with the next command."
-        )
-    return ConnectionFailed(
-        f"The line to {where} was lost while {doing}{reason}.",
-        "It is opened again with the next command; what was submitted may have arrived.",
-    )
 
 
 def _close_late(opening: asyncio.Future[tuple[asyncssh.SSHClientChannel[Any], Any]]) -> None:

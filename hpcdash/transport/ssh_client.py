@@ -1,36 +1,60 @@
-"""Answers what one host asks during a login, by asking the person. Opens no connection."""
+"""Answers what one host asks during a login, by asking the person."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import asyncssh
 
-from hpcdash.transport.base import Prompt, Prompter, PromptField
+from hpcdash.transport.base import Health, Prompt, Prompter, PromptField
 from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.ssh_config import Hop
-from hpcdash.transport.ssh_identity import Identities
 
 _PASSWORD_TRIES = 3
+_LONGEST_WORDS = 4000
 
 
 class HopClient(asyncssh.SSHClient):
-    """Answers one hop's questions by asking the person; remembers the key it showed and the ways in that were tried."""
+    """Answers one hop's questions by asking the person.
+
+    Keeps the key the host showed, the ways in that were tried, the methods the host offers, and what it said.
+    """
 
     def __init__(
-        self, hop: Hop, prompter: Prompter, clock: LoginClock, identities: Identities, lost: Callable[[str], None]
+        self, hop: Hop, prompter: Prompter, clock: LoginClock, health: Health, lost: Callable[[str], None]
     ) -> None:
         self.hop = hop
+        self.clock = clock
         self.shown_key: asyncssh.SSHKey | None = None
-        self.tried: list[str] = [f"key {name}" for name in identities.names]
+        self.tried: list[str] = []
+        self.offered: set[str] = set()
         self.gave_up = False
-        self.banner = ""
+        self.found_nobody = False
+        self.words = ""
         self._prompter = prompter
-        self._clock = clock
+        self._health = health
         self._lost = lost
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._had_person = False
         self._asked = {"keyboard-interactive": 0, "password": 0}
+        self._had_fields = False
+
+    @property
+    def awaited_approval(self) -> bool:
+        """Whether the host had the person wait without asking them anything."""
+        return self._asked["keyboard-interactive"] > 0 and not self._had_fields
+
+    @property
+    def attended(self) -> bool:
+        """Whether this login took a person, or may have: a prompt, a touch of a hardware key, an approval."""
+        return self._had_person or self.clock.outlasted_network
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._connection = None
         self._lost(str(exc) if exc else "")
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
@@ -39,13 +63,33 @@ class HopClient(asyncssh.SSHClient):
         return False
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
-        self.banner = msg[:2000]
+        if not self.hop.is_quiet:
+            self.show(msg)
+
+    def public_key_auth_requested(self) -> None:
+        self._note_offered()
 
     async def password_auth_requested(self) -> str | None:
         if not self._may_ask("password"):
             return None
         answers = await self.ask("Password", "", (PromptField(f"Password of {self.hop.label}"),))
         return answers[0] if answers else None
+
+    async def password_change_requested(self, prompt: str, lang: str) -> tuple[str, str]:
+        labels = ("Current password", "New password", "New password again")
+        instructions = prompt or "The password has expired."
+        for _ in range(_PASSWORD_TRIES):
+            answers = await self.ask("Change the password", instructions, tuple(map(PromptField, labels)))
+            if answers is None:
+                break
+            current, new, again = answers
+            if new == again:
+                return current, new
+            instructions = "The new passwords differ."
+        return NotImplemented  # type: ignore[no-any-return]
+
+    def password_changed(self) -> None:
+        self.show("The password was changed.")
 
     def kbdint_auth_requested(self) -> str | None:
         return "" if self._may_ask("keyboard-interactive") else None
@@ -54,24 +98,70 @@ class HopClient(asyncssh.SSHClient):
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
     ) -> list[str] | None:
         if not prompts:
+            self.clock.wait_for_person()
+            self.show(f"{name}\n{instructions}")
             return []
+        self._had_fields = True
         return await self.ask(name, instructions, tuple(PromptField(label, secret=not echo) for label, echo in prompts))
+
+    async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
+        """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one did not fit."""
+        instructions = "That passphrase did not fit." if is_wrong else ""
+        answers = await self.ask("Passphrase", instructions, (PromptField(f"Passphrase of {path}"),))
+        return answers[0] if answers else None
+
+    def signing(self, needs_touch: bool) -> None:
+        """A key is about to sign, which its agent may ask the person to allow, and a hardware key by a touch."""
+        self.clock.wait_for_person()
+        self._had_person |= needs_touch
 
     async def ask(self, title: str, instructions: str, fields: tuple[PromptField, ...]) -> list[str] | None:
         """The person's answers, one a field, or None once they gave up."""
         if self.gave_up:
             return None
-        with self._clock.person():
+        self._had_person = True
+        with self.clock.prompt():
             answers = await self._prompter.answer(Prompt(self.hop.label, title, instructions, fields))
         if answers is None or len(answers) != len(fields):
             self.gave_up = True
             return None
         return answers
 
+    def show(self, words: str) -> None:
+        """Show what the host says, and keep it."""
+        if words := words.strip()[:_LONGEST_WORDS]:
+            self.words = words
+            said = "\n".join(f"{self.hop.label}: {line}" for line in words.splitlines() if line.strip())
+            self._health.words = f"{self._health.words}\n{said}".strip()
+            self._prompter.show(self.hop.label, words)
+
+    def silent(self) -> None:
+        """Tell the person why nothing happens."""
+        self._prompter.waiting(self.hop.label)
+
+    def _note_offered(self) -> None:
+        if self._connection is not None:
+            self.offered.update(self._connection.get_server_auth_methods())
+
     def _may_ask(self, method: str) -> bool:
+        self._note_offered()
         if self.gave_up or self._asked[method] >= _PASSWORD_TRIES:
             return False
+        # A request on the phone that was declined, or that nobody saw, is not sent a second time.
+        if method == "keyboard-interactive" and self.awaited_approval:
+            return False
+        if not self._prompter.can_ask():
+            self.found_nobody = True
+            self._try(f"{method} (not tried: nobody is here to answer)")
+            return False
         self._asked[method] += 1
-        if method not in self.tried:
-            self.tried.append(method)
+        if method == "keyboard-interactive":
+            self._had_fields = False
+        self._had_person = True
+        self._try(method)
+        self.clock.wait_for_person()
         return True
+
+    def _try(self, way: str) -> None:
+        if way not in self.tried:
+            self.tried.append(way)

@@ -21,6 +21,8 @@ _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _IDENTITY_NAMES = ("id_ed25519_sk", "id_ecdsa_sk", "id_ed25519", "id_ecdsa", "id_rsa")
 _LONGEST_CHAIN = 8
+# Below INFO ssh shows no banner.
+_QUIET_LEVELS = ("quiet", "fatal", "error")
 
 
 class _Config(SSHClientConfig):
@@ -41,6 +43,7 @@ class _Config(SSHClientConfig):
 
     _handlers = {  # noqa: RUF012
         **SSHClientConfig._handlers,
+        "loglevel": ("LogLevel", SSHConfig._set_string),
         "stricthostkeychecking": ("StrictHostKeyChecking", SSHConfig._set_string),
         "proxyjump": ("ProxyJump", _set_first_proxy),
         "proxycommand": ("ProxyCommand", _set_first_proxy),
@@ -62,6 +65,8 @@ class Hop:
 
     `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of them is written;
     `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds` is ConnectTimeout, None where not set.
+    `agent_path` is the agent's socket, '' for none; `authentications` is PreferredAuthentications, () where not set.
+    `is_quiet` hides the host's banner.
     """
 
     alias: Destination
@@ -75,7 +80,12 @@ class Hop:
     global_known_hosts: tuple[Path, ...]
     proxy_command: str | None
     identity_files: tuple[Path, ...]
+    certificate_files: tuple[Path, ...]
     identities_only: bool
+    agent_path: str
+    uses_gssapi: bool
+    authentications: tuple[str, ...]
+    is_quiet: bool
     has_host_key_algorithms: bool
     login_seconds: float | None
     keepalive_seconds: float | None
@@ -168,7 +178,13 @@ def _resolve(
             global_known_hosts=() if known_hosts else _paths(config, cast("list[str]", global_files)),
             proxy_command=config.expanded(str(command)) if command else None,
             identity_files=_identity_files(config, identities),
+            certificate_files=_paths(config, cast("list[str]", config.get("CertificateFile", []))),
             identities_only=bool(config.get("IdentitiesOnly")),
+            agent_path=_agent_path(config),
+            # Off where it is not set: ssh_config(5).
+            uses_gssapi=bool(config.get("GSSAPIAuthentication")),
+            authentications=tuple(filter(None, str(config.get("PreferredAuthentications") or "").split(","))),
+            is_quiet=str(config.get("LogLevel")).lower() in _QUIET_LEVELS,
             has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
             login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
             keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
@@ -216,6 +232,20 @@ def _strict(word: object) -> str:
 
 def _paths(config: _Config, names: Sequence[str]) -> tuple[Path, ...]:
     return tuple(Path(config.expanded(name)).expanduser() for name in names if name.lower() != "none")
+
+
+def _agent_path(config: _Config) -> str:
+    """IdentityAgent: a path, none, SSH_AUTH_SOCK, or $VARIABLE that holds a path; else what SSH_AUTH_SOCK holds."""
+    named = config.get("IdentityAgent", "SSH_AUTH_SOCK")
+    if named is None:
+        return ""
+    name = str(named)
+    if name == "SSH_AUTH_SOCK":
+        return os.environ.get(name, "")
+    if name.startswith("$"):
+        # A variable that is not set is named as the path where no agent is.
+        name = os.environ.get(name[1:], name)
+    return str(Path(name).expanduser())
 
 
 def _identity_files(config: _Config, names: Sequence[str] | None) -> tuple[Path, ...]:

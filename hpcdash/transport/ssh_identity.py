@@ -1,65 +1,87 @@
-"""The key files a person logs in with; a locked one asks for its passphrase once a host wants it. Connects nowhere."""
+"""The keys and certificates a person logs in with, from files and from an agent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import base64
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import asyncssh
+from asyncssh.gss import GSSClient, GSSError, gss_available  # type: ignore[attr-defined]
 
-# Asks for the passphrase of a key file; `wrong` says that the last one did not fit. None: the person gives up.
-AskPassphrase = Callable[[Path, bool], Awaitable["str | None"]]
+from hpcdash.domain.text import counted
+from hpcdash.transport.ssh_config import Hop
 
+GSSAPI = "gssapi-with-mic"
 _TRIES = 3
-# An agent holds no key of this name: with IdentitiesOnly and no file, none of its keys is offered.
-_NO_IDENTITY = b"-"
+_AGENT_SECONDS = 5.0
+_MOST_AGENT_NAMES = 4
+_HARDWARE = b"sk-"
+_RENEW = "Get a new certificate the way your site issues them, then connect again."
 
 
-@dataclass(frozen=True, slots=True)
+class KeyOwner(Protocol):
+    """The person whose keys these are."""
+
+    async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
+        """The passphrase of a key file, None when the person gives up; `is_wrong`: the last one did not fit."""
+        ...
+
+    def signing(self, needs_touch: bool) -> None:
+        """A key is about to sign; `needs_touch`: it is a hardware key."""
+        ...
+
+
+@dataclass(slots=True)
 class Identities:
-    """`keys` to try in order; `agent_keys` limits the agent to these public keys (None: all it holds)."""
+    """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no use.
 
-    keys: tuple[asyncssh.SSHKeyPair, ...]
-    agent_keys: tuple[bytes, ...] | None
-    names: tuple[str, ...]
+    `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos ticket to log in with,
+    too; where the configuration wants one and there is none, `gssapi_problem` says why, `gssapi_step` what to do.
+    """
+
+    keys: list[asyncssh.SSHKeyPair] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    next_steps: list[str] = field(default_factory=list)
+    agent: asyncssh.SSHAgentClient | None = None
+    uses_gssapi: bool = False
+    gssapi_problem: str = ""
+    gssapi_step: str = ""
+
+    def close(self) -> None:
+        """Leave the agent."""
+        if self.agent is not None:
+            self.agent.close()
 
 
-class LockedKey(asyncssh.SSHKeyPair):
-    """A key file under a passphrase whose public half is known; unlocked when a host accepts that half."""
+class _PrivateKey:
+    """A key file's private half; a locked one is unlocked when a host accepts its public half."""
 
-    _key_type = "local"
-
-    def __init__(self, path: Path, private: bytes, public: asyncssh.SSHKey, ask: AskPassphrase) -> None:
-        super().__init__(
-            public.algorithm,
-            public.algorithm,
-            public.sig_algorithms,
-            public.sig_algorithms,
-            public.public_data,
-            None,
-            filename=str(path).encode(),
-        )
+    def __init__(self, path: Path, content: bytes, key: asyncssh.SSHKey | None) -> None:
         self._path = path
-        self._private = private
-        self._ask = ask
-        self._unlocked: asyncssh.SSHKey | None = None
+        self._content = content
+        self._key = key
 
-    async def sign_async(self, data: bytes) -> bytes:
-        """Sign with the private half. Raises ValueError, which passes on to the next key, when it stays locked."""
-        if self._unlocked is None:
-            self._unlocked = await self._unlock()
-        return self._unlocked.sign(data, self.sig_algorithm)
+    async def unlocked(self, owner: KeyOwner) -> asyncssh.SSHKey:
+        """Raises ValueError, which passes on to the next key, when it stays locked."""
+        if self._key is None:
+            self._key = await self._unlock(owner)
+        return self._key
 
-    async def _unlock(self) -> asyncssh.SSHKey:
+    async def _unlock(self, owner: KeyOwner) -> asyncssh.SSHKey:
         for attempt in range(_TRIES):
-            passphrase = await self._ask(self._path, attempt > 0)
+            passphrase = await owner.passphrase(self._path, attempt > 0)
             if passphrase is None:
                 break
             try:
                 # bcrypt takes a tenth of a second on purpose.
-                return await asyncio.to_thread(asyncssh.import_private_key, self._private, passphrase)
+                return await asyncio.to_thread(asyncssh.import_private_key, self._content, passphrase)
             except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
                 # Any other word means that no passphrase would help: a cipher or a module is missing.
                 if "passphrase" not in str(error).lower():
@@ -67,38 +89,183 @@ class LockedKey(asyncssh.SSHKeyPair):
         raise ValueError(f"{self._path} stayed locked")
 
 
-def read_identities(paths: Sequence[Path], identities_only: bool, ask: AskPassphrase) -> Identities:
-    """Read key files; those that are no keys, or locked without their public half to be found, are passed over.
+class _FileKey(asyncssh.SSHKeyPair):
+    """A key of a file, with or without a certificate."""
 
-    `names` says of a file that is there why it is no use.
+    _key_type = "local"
+
+    def __init__(
+        self,
+        private: _PrivateKey,
+        public: asyncssh.SSHKey,
+        owner: KeyOwner,
+        certificate: asyncssh.SSHCertificate | None = None,
+    ) -> None:
+        algorithms = public.sig_algorithms
+        super().__init__(
+            public.algorithm, public.algorithm, algorithms, algorithms, public.public_data, None, certificate
+        )
+        self._private = private
+        self._owner = owner
+
+    async def sign_async(self, data: bytes) -> bytes:
+        self._owner.signing(False)
+        key = await self._private.unlocked(self._owner)
+        return key.sign(data, self.sig_algorithm)
+
+
+class _AgentKey(asyncssh.SSHAgentKeyPair):
+    """A key that an agent holds, with or without a certificate."""
+
+    def __init__(
+        self,
+        agent: asyncssh.SSHAgentClient,
+        held: asyncssh.SSHKeyPair,
+        owner: KeyOwner,
+        certificate: asyncssh.SSHCertificate | None = None,
+    ) -> None:
+        super().__init__(agent, held.key_algorithm, held.key_public_data, held.get_comment_bytes() or b"")
+        self._owner = owner
+        if certificate is not None:
+            self.set_certificate(certificate)
+
+    async def sign_async(self, data: bytes) -> bytes:
+        self._owner.signing(self.key_algorithm.startswith(_HARDWARE))
+        return await super().sign_async(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A key file as it was read; `key` is its private half where that is in it and not locked."""
+
+    path: Path
+    content: bytes
+    public: asyncssh.SSHKey | None
+    key: asyncssh.SSHKey | None
+
+    @property
+    def is_private(self) -> bool:
+        return b"PRIVATE KEY" in self.content
+
+
+async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
+    """What to log in to a hop with: the agent's keys first, then those of files, each with its certificates before it.
+
+    Files that are no keys, and keys that cannot be used, are passed over and named.
     """
-    keys: list[asyncssh.SSHKeyPair] = []
-    public_blobs: list[bytes] = []
-    names: list[str] = []
-    for path in paths:
+    found = Identities()
+    files, certificates = await asyncio.to_thread(_read_files, hop, found)
+    named = {one.public.public_data for one in files if one.public is not None}
+    wanted = named | {certificate.public_data for certificate in certificates.values()}
+    held = await _agent_keys(hop.agent_path, found)
+    if hop.identities_only:
+        held = [key for key in held if key.key_public_data in wanted]
+    # OpenSSH tries first what the configuration names.
+    held.sort(key=lambda key: key.key_public_data not in wanted)
+    available = {key.key_public_data for key in held} | named
+    by_key: dict[bytes, list[asyncssh.SSHCertificate]] = {}
+    for path, certificate in certificates.items():
+        title = f"certificate {path.name}"
+        by_key.setdefault(certificate.key.public_data, []).append(certificate)
+        if certificate.key.public_data not in available:
+            found.names.append(f"{title} (its private key is not here)")
+        else:
+            _name_certificate(title, certificate, hop.user, found)
+    for key in held:
+        assert found.agent is not None
+        found.keys += [_AgentKey(found.agent, key, owner, one) for one in (*by_key.get(key.key_public_data, ()), None)]
+        if (own := _certificate_in_agent(key)) is not None:
+            _name_certificate(f"certificate {_comment(key)} of the agent", own, hop.user, found)
+    _name_agent_keys(held, found)
+    in_agent = {key.key_public_data for key in held}
+    for file in files:
+        _add_file(file, in_agent, by_key, owner, found)
+    if hop.uses_gssapi:
+        await asyncio.to_thread(_look_for_ticket, hop.host, found)
+    return found
+
+
+def _look_for_ticket(host: str, found: Identities) -> None:
+    if not gss_available:
+        found.gssapi_problem = "GSSAPI (not tried: the Python package gssapi is not installed)"
+        found.gssapi_step = (
+            "For Kerberos: pip install 'hpcdash[gssapi]', or set transport = \"openssh\" for this cluster."
+        )
+        return
+    try:
+        GSSClient(host, None, False)
+    except GSSError as error:
+        # "Major (458752): …, Minor (2529639053): No Kerberos credentials available"
+        reason = " ".join(str(error).split()).rpartition("): ")[2]
+        found.gssapi_problem = f"GSSAPI ({reason})"
+        found.gssapi_step = "Get a Kerberos ticket (kinit), then connect again."
+    else:
+        found.uses_gssapi = True
+        found.names.append("GSSAPI")
+
+
+def _add_file(
+    file: _File,
+    in_agent: set[bytes],
+    by_key: dict[bytes, list[asyncssh.SSHCertificate]],
+    owner: KeyOwner,
+    found: Identities,
+) -> None:
+    name, public = f"key {file.path.name}", file.public
+    if public is not None and public.public_data in in_agent:
+        return
+    if public is not None and public.algorithm.startswith(_HARDWARE):
+        found.names.append(f"{name} (a hardware key, which is used only through an agent)")
+        found.next_steps.append(
+            f'Add it to an agent (ssh-add {file.path}), or set transport = "openssh" for this cluster.'
+        )
+    elif not file.is_private:
+        if public is not None:
+            found.names.append(f"{name} (its private key is neither beside it nor in an agent)")
+    elif public is None:
+        found.names.append(f"{name} (not used: locked or damaged, and {file.path.name}.pub is not beside it)")
+    else:
+        private = _PrivateKey(file.path, file.content, file.key)
+        certificates = (*by_key.get(public.public_data, ()), None)
+        found.keys += [_FileKey(private, public, owner, certificate) for certificate in certificates]
+        found.names.append(name)
+
+
+def _read_files(hop: Hop, found: Identities) -> tuple[list[_File], dict[Path, asyncssh.SSHCertificate]]:
+    """The key files, and the certificates by their files."""
+    files: list[_File] = []
+    certificates: dict[Path, asyncssh.SSHCertificate] = {}
+    for path in hop.certificate_files:
+        try:
+            certificates[path] = asyncssh.import_certificate(path.read_bytes())
+        except (OSError, asyncssh.KeyImportError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no certificate is in it"
+            found.names.append(f"certificate {path.name} (cannot be read: {reason})")
+            found.next_steps.append(f"{path} is named by CertificateFile: make it anew, or correct ~/.ssh/config.")
+    for path in hop.identity_files:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
-            names.append(f"{path.name} (cannot be read: {error.strerror})")
+            found.names.append(f"key {path.name} (cannot be read: {error.strerror})")
             continue
-        public = _public_half(path, content)
-        if public is not None:
-            public_blobs.append(public.public_data)
-        if b"PRIVATE KEY" not in content:
-            continue
-        name = path.name
-        try:
-            keys.extend(asyncssh.load_keypairs(path))
-        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-            if public is not None:
-                keys.append(LockedKey(path, content, public, ask))
-            else:
-                name = f"{name} (not used: locked or damaged, and {name}.pub is not beside it)"
-        names.append(name)
-    agent_keys = tuple(public_blobs) or (_NO_IDENTITY,)
-    return Identities(tuple(keys), agent_keys if identities_only else None, tuple(names))
+        key = _unlocked_key(content)
+        files.append(_File(path, content, key or _public_half(path, content), key))
+        beside = path.with_name(path.name.removesuffix(".pub") + "-cert.pub")
+        with contextlib.suppress(OSError, asyncssh.KeyImportError):
+            certificates[beside] = asyncssh.import_certificate(beside.read_bytes())
+    return files, certificates
+
+
+def _unlocked_key(content: bytes) -> asyncssh.SSHKey | None:
+    """None where it is locked, or no key."""
+    if b"PRIVATE KEY" not in content:
+        return None
+    try:
+        return asyncssh.import_private_key(content)
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+        return None
 
 
 def _public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
@@ -116,3 +283,74 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+# -- certificates
+
+
+def _certificate_in_agent(key: asyncssh.SSHKeyPair) -> asyncssh.SSHCertificate | None:
+    """The certificate that an agent holds in place of a bare key."""
+    blob = base64.b64encode(key.key_public_data)
+    try:
+        return asyncssh.import_certificate(key.key_algorithm + b" " + blob)
+    except asyncssh.KeyImportError:
+        return None
+
+
+def _name_certificate(title: str, certificate: asyncssh.SSHCertificate, user: str, found: Identities) -> None:
+    """It is offered all the same where it looks invalid: the host's clock counts, and not this machine's."""
+    now = time.time()
+    # asyncssh has no public name for these; seconds since 1970, 2**64 - 1 for ever.
+    after, before = certificate._valid_after, certificate._valid_before  # type: ignore[attr-defined]
+    principals: Sequence[str] = certificate.principals  # type: ignore[attr-defined]
+    if before <= now:
+        found.names.append(f"{title} (expired on {_local_time(before)})")
+        found.next_steps.append(_RENEW)
+    elif after > now:
+        found.names.append(f"{title} (not valid before {_local_time(after)})")
+        found.next_steps.append("Compare this machine's clock with the host's.")
+    elif principals and user not in principals:
+        found.names.append(f"{title} (issued to {', '.join(principals)}, not to {user})")
+    else:
+        found.names.append(title)
+
+
+def _local_time(epoch_seconds: int) -> str:
+    return datetime.fromtimestamp(min(epoch_seconds, 2**33)).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+# -- the agent
+
+
+async def _agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
+    """What the agent behind a socket holds; nothing where `path` is ''."""
+    if not path:
+        return []
+    found.agent = asyncssh.SSHAgentClient(path)
+    try:
+        async with asyncio.timeout(_AGENT_SECONDS):
+            return list(await found.agent.get_keys())
+    except TimeoutError:
+        found.names.append(f"agent {path} (no answer within {_AGENT_SECONDS:g} s)")
+    except ValueError as error:
+        found.names.append(f"agent {path} ({_plain_reason(error)})")
+    return []
+
+
+def _plain_reason(error: ValueError) -> str:
+    """`[Errno 2] No such file or directory` without its number."""
+    return str(error).partition("] ")[2] or str(error) or "it ended the connection"
+
+
+def _comment(key: asyncssh.SSHKeyPair) -> str:
+    return key.get_comment(errors="replace") or "without a name"
+
+
+def _name_agent_keys(held: Iterable[asyncssh.SSHKeyPair], found: Identities) -> None:
+    names = [
+        f"key {_comment(key)} of the agent" for key in held if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
+    ]
+    if len(names) > _MOST_AGENT_NAMES:
+        more = counted(len(names) - _MOST_AGENT_NAMES + 1, "more key")
+        names = [*names[: _MOST_AGENT_NAMES - 1], f"{more} of the agent"]
+    found.names += names

@@ -21,6 +21,8 @@ class UiPrompter:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
+        # What each hop said since it last asked something.
+        self._said: dict[str, list[str]] = {}
 
     def attach(self, app: App[Any]) -> None:
         self._attached = app
@@ -51,13 +53,26 @@ class UiPrompter:
                     dialog.dismiss(None)
                 raise
 
+    def can_ask(self) -> bool:
+        return True
+
+    def show(self, hop: str, words: str) -> None:
+        """In the dialog that comes next; what the screen says of the line shows it, too."""
+        said = self._said.setdefault(hop, [])
+        if words not in said:
+            said.append(words)
+
+    def waiting(self, hop: str) -> None:
+        """What the screen says of the line tells it."""
+
     async def answer(self, prompt: Prompt) -> list[str] | None:
         """One answer a field; a prompt without fields is answered with none."""
         from hpcdash.ui.screens.dialogs import PromptDialog
 
         if not prompt.fields:
             return []
-        return await self._ask(PromptDialog(prompt))
+        said = self._said.pop(prompt.hop, [])
+        return await self._ask(PromptDialog(prompt, said))
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
         from hpcdash.ui.screens.dialogs import HostKeyDialog

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_age
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.stores.snapshots import Kind, Snapshot
@@ -12,11 +15,12 @@ from hpcdash.ui.widgets.lines import StatusPart
 _LINE_WORDS = {
     "idle": "not connected",
     "connecting": "connecting …",
-    "asking": "waiting for your answer",
+    "asking": "waiting for you",
     "connected": "connected",
     "lost": "line lost",
     "failed": "no connection",
 }
+_LOGIN_LINES = 3
 # An answer that takes longer is worth a word.
 _SLOW_ANSWER_SECONDS = 4.0
 
@@ -53,6 +57,25 @@ def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapsh
     return "; ".join(parts)
 
 
+def login_words(session: ClusterSession) -> str:
+    """The end of what was said in a login that waits for the person, and for how long it has waited; '' for none."""
+    health = session.store.transport.health
+    if health.state != "asking" or health.waiting_since is None:
+        return ""
+    waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
+    said = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
+    asked = f"waiting for you for {waited}: a question, or an approval on your phone or another device"
+    return "\n".join([*said, asked])
+
+
+def beginning(words: str, most_lines: int) -> str:
+    """The first lines, and how many more there are."""
+    lines = words.splitlines()
+    if len(lines) > most_lines:
+        lines[most_lines - 1 :] = [f"… {counted(len(lines) - most_lines + 1, 'more line')}; ! shows all"]
+    return "\n".join(lines)
+
+
 def left_out_words(snapshot: Snapshot | None) -> str:
     """How much of an answer is not shown; '' where all is."""
     if snapshot is None or not snapshot.rejected:
@@ -71,13 +94,15 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
         return "what went wrong", "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
     if snapshot is not None and snapshot.rejected:
         return "rows that could not be read", "\n".join(snapshot.rejected)
+    if words := session.store.transport.health.words:
+        return "what was said at the login", words
     return None
 
 
 def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPart:
     store = session.store
     state = store.transport.health.state
-    if store.connection_error is not None and state != "lost":
+    if store.connection_error is not None and state not in ("lost", "asking"):
         state = "failed"
     words = _LINE_WORDS.get(state, state)
     if state != "connected":

@@ -113,7 +113,7 @@ def block_until_there(word: str, seconds: float = 6.0) -> None:
 
 def _is_sshd(process: psutil.Process) -> bool:
     try:
-        return process.name().startswith("sshd") and process.status() != psutil.STATUS_ZOMBIE
+        return process.name().startswith(("sshd", TEST_USER)) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -146,6 +146,12 @@ class Sshd:
     def log(self) -> str:
         return (self.folder / "sshd.log").read_text(errors="replace")
 
+    def program(self) -> str:
+        """What is run."""
+        program = sshd_program()
+        assert program is not None
+        return program
+
     def replace_host_key(self, kind: str = "ed25519") -> None:
         make_key(self.folder / "host_key", kind=kind)
 
@@ -155,11 +161,11 @@ class Sshd:
 
     def start(self, more_config: str = "") -> None:
         """Start and wait until it answers."""
-        program = sshd_program()
-        assert program is not None
+        program = self.program()
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        (self.folder / "sshd_config").write_text(_CONFIG.format(port=self.port, folder=self.folder) + more_config)
+        # sshd takes the first of two values.
+        (self.folder / "sshd_config").write_text(more_config + _CONFIG.format(port=self.port, folder=self.folder))
         self._process = subprocess.Popen(
             [program, "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "sshd.log")],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,5 @@
-"""An ssh server in this process that asks for a password and a code, runs commands and forwards. For tests."""
+"""An ssh server in this process that asks for a password, a code and an approval, runs commands and forwards. For
+tests."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ class _Questions(asyncssh.SSHServer):
     def __init__(self, owner: TwoFactorServer) -> None:
         self._owner = owner
         self._asked_code = False
+        self._pushed = False
 
     def begin_auth(self, username: str) -> bool:
         return True
@@ -30,18 +32,25 @@ class _Questions(asyncssh.SSHServer):
         self, username: str, lang: str, submethods: str
     ) -> tuple[str, str, str, Sequence[tuple[str, bool]]]:
         self._asked_code = False
+        self._pushed = False
         return f"Welcome to {self._owner.name}", "Two factors", "", [("Password: ", False)]
 
-    def validate_kbdint_response(
+    async def validate_kbdint_response(
         self, username: str, responses: Sequence[str]
     ) -> bool | tuple[str, str, str, Sequence[tuple[str, bool]]]:
+        if self._pushed:
+            await self._owner.approved.wait()
+            return True
         self._owner.responses.append(list(responses))
         if not self._asked_code:
             if responses[0] != self._owner.password:
                 return False
             self._asked_code = True
             return "", "", "", [("Code: ", True)]
-        return responses[0] == self._owner.code
+        if responses[0] != self._owner.code or self._owner.push_words is None:
+            return responses[0] == self._owner.code
+        self._pushed = True
+        return "", self._owner.push_words, "", []
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return True
@@ -61,7 +70,10 @@ async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
 
 
 class TwoFactorServer:
-    """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed."""
+    """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed.
+
+    With `push_words` a round without a question comes then, and an answer to it once `approved` is set.
+    """
 
     def __init__(self, name: str, host_key: Path, password: str = "secret", code: str = "123456") -> None:
         self.name = name
@@ -69,6 +81,8 @@ class TwoFactorServer:
         self.password = password
         self.code = code
         self.responses: list[list[str]] = []
+        self.push_words: str | None = None
+        self.approved = asyncio.Event()
         self.port = 0
         self._acceptor: asyncssh.SSHAcceptor | None = None
 

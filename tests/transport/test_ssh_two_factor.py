@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, HostKeyChanged, HostKeyRefused
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    ConnectionFailed,
+    HostKeyChanged,
+    HostKeyRefused,
+    LoginRequired,
+)
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
 from tests.support.sshd import Sshd, free_port, make_key, until_gone
@@ -168,6 +175,40 @@ async def test_a_person_may_type_longer_than_the_network_may_take(tmp_path: Path
         transport = cluster_transport(tmp_path, Slow(ANSWERS))
         await transport.connect()
         await transport.close()
+
+
+async def test_words_without_a_question_are_shown_while_the_host_waits_for_an_approval(tmp_path: Path) -> None:
+    person = Person(ANSWERS)
+    async with two_hops(tmp_path) as (gate, cluster):
+        (tmp_path / "config").write_text((tmp_path / "config").read_text() + " ConnectTimeout 1\n")
+        cluster.push_words = "Pushed a login request\nto your phone…"
+        transport = cluster_transport(tmp_path, person)
+        connecting = asyncio.create_task(transport.connect())
+        async with asyncio.timeout(8):
+            while not person.shown:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        hop = f"bob@127.0.0.1:{cluster.port}"
+        assert person.shown[0] == (hop, cluster.push_words)
+        assert transport.health.state == "asking"
+        assert transport.health.words == f"{hop}: Pushed a login request\n{hop}: to your phone…"
+        # The network's second is over.
+        await asyncio.wait({connecting}, timeout=1.3)
+        cluster.approved.set()
+        await connecting
+        await transport.close()
+        assert len(gate.responses) == 2
+
+
+async def test_a_jump_host_is_not_logged_in_to_again_because_the_target_fails(tmp_path: Path) -> None:
+    person = Person(ANSWERS)
+    async with two_hops(tmp_path) as (gate, cluster):
+        await cluster.stop()
+        transport = cluster_transport(tmp_path, person)
+        for _ in range(2):
+            with pytest.raises(LoginRequired, match="could not reach"):
+                await transport.run(("true",))
+        assert len(gate.responses) == 2
+        assert transport.health.retry_at is None
 
 
 async def test_a_target_the_jump_host_cannot_reach_is_named(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.errors import AuthenticationFailed, ConnectionFailed, ControllerDown, HpcdashError
+from hpcdash.errors import AuthenticationFailed, ConnectionFailed, ControllerDown, HpcdashError, LoginRequired
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import FrozenClock
 from hpcdash.stores.snapshots import Kind
@@ -121,6 +123,70 @@ async def test_no_line_at_first_then_a_line() -> None:
         await pilot.press("ctrl+r")
         await until(pilot, lambda: rows_of(app).row_count and not banner_of(app))
         assert "no connection" not in screen_text(app)
+
+
+class _WaitingTransport(AnsweringTransport):
+    """Its login waits for `approved`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.approved = asyncio.Event()
+        self.logins = 0
+
+    async def connect(self, *, force: bool = False) -> None:
+        if self.health.state == "connected":
+            return
+        if self.connection_error is not None and not force:
+            raise self.connection_error
+        self.logins += 1
+        self.health.state, self.health.waiting_since = "asking", time.monotonic() - 61
+        self.health.words = "maya@gate: Pushed a login \x1b[31mrequest"
+        await self.approved.wait()
+        self.health.state = "connected"
+
+
+async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() -> None:
+    transport = _WaitingTransport()
+    transport.mine = jobs_text(20)
+    app = HpcdashApp([answering(transport)])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: "waiting for you" in banner_of(app))
+        assert "maya@gate: Pushed a login ␛[31mrequest" in banner_of(app)
+        assert "approval on your phone" in banner_of(app)
+        assert "1 min" in banner_of(app)
+        assert "│ waiting for you │" in screen_text(app)
+        transport.approved.set()
+        await until(pilot, lambda: rows_of(app).row_count and not banner_of(app))
+        await until(pilot, lambda: "Pushed a login ␛[31mrequest" in screen_text(app))
+        await press(pilot, "exclamation_mark")
+        assert "what was said at the login" in screen_text(app)
+
+
+async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> None:
+    transport = _WaitingTransport()
+    transport.mine = jobs_text(20)
+    transport.approved.set()
+    session = answering(transport, ages=True)
+    pace = session.poller.pace
+    session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
+    app = HpcdashApp([session])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: rows_of(app).row_count)
+        shown = ids_of(app)
+        transport.health.state = "lost"
+        transport.connection_error = LoginRequired("The line to gate was lost.", "Log in again: ctrl+r.")
+        await until(pilot, lambda: "was lost" in banner_of(app))
+        assert "ctrl+r tries again" in banner_of(app)
+        assert "line lost" in screen_text(app)
+        assert ids_of(app) == shown
+        asked = len(transport.asked)
+        assert (session.poller.waiting_for_person, transport.logins) == (transport.connection_error, 1)
+        transport.approved.clear()
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "waiting for you" in banner_of(app))
+        assert (len(transport.asked), transport.logins) == (asked, 2)
+        transport.approved.set()
+        await until(pilot, lambda: not banner_of(app))
 
 
 async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() -> None:

@@ -36,11 +36,11 @@ class _Scrolling(ModalScreen[T]):
     """A dialog whose part of class `.scrolls` takes the height that is left, and no more."""
 
     # The frame's border and padding, the title and the line below, each with a blank one.
-    _AROUND_LINES: ClassVar[int] = 8
+    _around_lines = 8
 
     def on_resize(self) -> None:
         for part in self.query(".scrolls"):
-            part.styles.max_height = max(3, int(0.9 * self.size.height) - self._AROUND_LINES)
+            part.styles.max_height = max(3, int(0.9 * self.size.height) - self._around_lines)
 
 
 class _Choices(SelectionList[str]):
@@ -55,29 +55,39 @@ class _Choices(SelectionList[str]):
         return Strip([segments[0], Segment(" ", segments[1].style), *segments[2:]])
 
 
-class PromptDialog(ModalScreen[list[str] | None]):
+class PromptDialog(_Scrolling[list[str] | None]):
     """What a login node asks, hop named, its own words shown as plain text."""
 
-    DEFAULT_CSS = _FRAME.format(name="PromptDialog")
+    DEFAULT_CSS = (
+        _FRAME.format(name="PromptDialog")
+        + """
+    PromptDialog VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
+    """
+    )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up")]
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, said: Sequence[str] = ()) -> None:
+        """`said` is what the login node told before."""
         super().__init__()
         self.prompt = prompt
+        self.said = said
+        # A label and a field take four lines.
+        self._around_lines += 4 * len(prompt.fields)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame"):
             yield Static(f"{visible(self.prompt.hop)} asks", classes="title", markup=False)
             said = "\n".join(visible(line) for line in self._own_words())
             if said:
-                yield Static(said, classes="words", markup=False)
+                with VerticalScroll(classes="scrolls", can_focus=False):
+                    yield Static(said, classes="words", markup=False)
             for field in self.prompt.fields:
                 yield Static(visible(field.label.strip()), classes="words", markup=False)
                 yield Input(password=field.secret)
             yield Static("enter sends it, esc gives up", classes="aside", markup=False)
 
     def _own_words(self) -> list[str]:
-        lines = f"{self.prompt.title}\n{self.prompt.instructions}".splitlines()
+        lines = "\n".join([*self.said, self.prompt.title, self.prompt.instructions]).splitlines()
         return [line for line in lines if line.strip()]
 
     def on_mount(self) -> None:

@@ -27,7 +27,15 @@ from hpcdash.ui.screens.submitting import Submitting
 from hpcdash.ui.screens.switch_actions import SwitchActions
 from hpcdash.ui.screens.train_actions import TrainActions
 from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.surroundings import left_out_words, meanwhile_words, shown_error, shown_snapshot, status_parts
+from hpcdash.ui.surroundings import (
+    beginning,
+    left_out_words,
+    login_words,
+    meanwhile_words,
+    shown_error,
+    shown_snapshot,
+    status_parts,
+)
 from hpcdash.ui.view_stacks import ViewStacks
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -37,6 +45,7 @@ from hpcdash.ui.widgets.tour import Tour
 
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
+_NOTICE_LINES = 3
 
 
 class MainScreen(
@@ -67,6 +76,8 @@ class MainScreen(
         self._first = first
         self._tour = Tour(self._key_sign_of, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
+        # By cluster what was said at the login, once it was shown.
+        self._login_words: dict[str, str] = {}
 
     # -- what is where
 
@@ -184,6 +195,14 @@ class MainScreen(
     def _tick(self) -> None:
         if self.stack:
             self._status()
+            self._tell_login_words()
+
+    def _tell_login_words(self) -> None:
+        """A host's banner, for a while and once, where the login was too quick to read it."""
+        health = self.session.store.transport.health
+        if health.state == "connected" and health.words != self._login_words.get(self.session.name, ""):
+            self._login_words[self.session.name] = health.words
+            self.notice(beginning(health.words, _NOTICE_LINES))
 
     @on(View.CrumbsChanged)
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
@@ -203,7 +222,6 @@ class MainScreen(
         self.query_one(Hint).show(view.hint())
         is_typing = is_of_a_form(self.focused)
         self.query_one(KeyLine).show(obeyed_while_typing(actions) if is_typing else ranked(actions, view))
-        self._banner()
         self._status()
 
     @property
@@ -215,7 +233,9 @@ class MainScreen(
         banner = self.query_one(Banner)
         error = self.error
         snapshot = shown_snapshot(self.session, self.view)
-        if error is not None:
+        if words := login_words(self.session):
+            banner.notice(words)
+        elif error is not None:
             banner.show(error, meanwhile_words(self.session, self.view.main_kind, snapshot))
         elif words := left_out_words(snapshot):
             banner.notice(words)
@@ -224,8 +244,7 @@ class MainScreen(
 
     def _status(self) -> None:
         self.query_one(StatusLine).show(status_parts(self.session, self.view, read_only=self.offered.read_only))
-        if self.error is not None:
-            self._banner()
+        self._banner()
 
     def actions(self) -> list[Action]:
         """What a person can do in the view they are in."""

@@ -195,8 +195,8 @@ class Banner(Static):
         self._say(lines)
 
     def notice(self, words: str) -> None:
-        """Something worth knowing that is no error."""
-        self._say([f"! {words}"] if words else [], notice=True)
+        """Something worth knowing that is no error, in one line or more."""
+        self._say(f"! {words}".splitlines() if words else [], notice=True)
 
     def _say(self, lines: list[str], notice: bool = False) -> None:
         width = max(20, (self.size.width or self.app.size.width) - 4)

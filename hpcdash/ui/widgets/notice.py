@@ -21,7 +21,7 @@ class Notice(Static):
 
     def say(self, words: str) -> None:
         """Show some words, until the time is up."""
-        self.update(visible(words))
+        self.update("\n".join(map(visible, words.splitlines())))
         self.display = True
         self.set_timer(_SECONDS, self.put_away)
 

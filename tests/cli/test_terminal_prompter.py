@@ -1,0 +1,49 @@
+"""What the command line shows of a login, and that it rings no phone where nobody is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.errors import EXIT_UNREACHABLE
+from tests.support.pam_sshd import PamSshd, why_no_pam_sshd
+from tests.support.sshd import login_user
+
+
+def test_what_a_host_says_goes_to_stderr_and_moves_nothing_there(capsys: pytest.CaptureFixture[str]) -> None:
+    TerminalPrompter().show("maya@gate", "Maintenance\non \x1b[31mMonday\r\n\n")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "maya@gate: Maintenance\nmaya@gate: on ␛[31mMonday\n"
+
+
+@pytest.mark.skipif(why_no_pam_sshd() is not None, reason=str(why_no_pam_sshd()))
+def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
+    user = login_user("bash")
+    with tempfile.TemporaryDirectory(prefix="hpcdash-sshd-") as folder:
+        server = PamSshd(Path(folder))
+        server.start_pushing("AuthenticationMethods keyboard-interactive\n")
+        try:
+            (tmp_path / ".ssh").mkdir(mode=0o700)
+            (tmp_path / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.host_key_line}\n")
+            done = subprocess.run(
+                [sys.executable, "-m", "hpcdash", "--ssh", f"{user}@127.0.0.1:{server.port}", "watch", "--once"],
+                env={**os.environ, "HOME": str(tmp_path), "HPCDASH_STATE": str(tmp_path), "SSH_AUTH_SOCK": ""},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                # Without a terminal, as cron runs it.
+                start_new_session=True,
+                timeout=60,
+            )
+        finally:
+            server.stop()
+    assert done.returncode == EXIT_UNREACHABLE
+    assert "keyboard-interactive (not tried: nobody is here to answer)" in done.stderr
+    assert server.pushes == 0

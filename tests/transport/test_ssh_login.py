@@ -1,0 +1,273 @@
+"""A login with a person in it, at a real sshd: approvals on a phone, words without a question, no second try."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcdash.errors import AuthenticationFailed, ConnectionFailed, LoginRequired, NotSent, UnreachableError
+from hpcdash.transport.base import Health
+from hpcdash.transport.login_clock import LoginClock
+from hpcdash.transport.ssh import SshTransport
+from tests.support.pam_sshd import PUSH_WORDS, PamSshd, why_no_pam_sshd
+from tests.support.person import Person
+from tests.support.sshd import CutLine, Sshd
+
+# The network may take this long; a person's step is longer.
+NETWORK_SECONDS = 1
+PUSH_ALONE = "AuthenticationMethods keyboard-interactive\n"
+
+
+@pytest.fixture
+def pam_sshd() -> Iterator[PamSshd]:
+    if reason := why_no_pam_sshd():
+        pytest.skip(reason)
+    # pytest's own folders are closed to the users who log in; this one is not.
+    with tempfile.TemporaryDirectory(prefix="hpcdash-sshd-") as folder:
+        server = PamSshd(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@asynccontextmanager
+async def transport_to(
+    sshd: Sshd, user: str, folder: Path, person: Person | None = None, *, port: int | None = None, config: str = ""
+) -> AsyncIterator[SshTransport]:
+    port = port or sshd.port
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {sshd.host_key_line}\n")
+    (folder / "config").write_text(
+        f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n"
+        f" IdentityAgent none\n{config}"
+    )
+    transport = SshTransport(
+        f"{user}@127.0.0.1:{port}",
+        person or Person(),
+        config_path=folder / "config",
+        known_hosts=folder / "known_hosts",
+    )
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def until(holds: Callable[[], bool], seconds: float = 8.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def waits_longer_than_the_network_may(transport: SshTransport) -> None:
+    """Returns once the login has waited for its person for longer than the network's limit."""
+    health = transport.health
+    await until(lambda: health.state == "asking" and health.waiting_since is not None)
+    assert health.waiting_since is not None
+    since = health.waiting_since
+    await until(lambda: time.monotonic() - since > NETWORK_SECONDS + 0.2)
+
+
+async def raised(error: type[UnreachableError], awaited: Awaitable[object]) -> UnreachableError:
+    with pytest.raises(error) as caught:
+        await awaited
+    return caught.value
+
+
+async def test_an_approval_on_a_phone_may_take_longer_than_the_network(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    person = Person()
+    pam_sshd.start_pushing(PUSH_ALONE)
+    async with transport_to(pam_sshd, user, tmp_path, person) as transport:
+        connecting = asyncio.create_task(transport.connect())
+        await waits_longer_than_the_network_may(transport)
+        assert not connecting.done()
+        pam_sshd.approve()
+        await connecting
+        assert (await transport.run(("echo", "in"))).stdout == b"in\n"
+    assert pam_sshd.pushes == 1
+    assert (f"{user}@127.0.0.1:{pam_sshd.port}", PUSH_WORDS) in person.shown
+
+
+async def test_a_key_and_then_an_approval_may_take_longer_than_the_network(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    pam_sshd.start_pushing("AuthenticationMethods publickey,keyboard-interactive\n")
+    async with transport_to(pam_sshd, user, tmp_path) as transport:
+        connecting = asyncio.create_task(transport.connect())
+        await waits_longer_than_the_network_may(transport)
+        pam_sshd.approve()
+        await connecting
+        assert transport.health.state == "connected"
+
+
+@pytest.mark.parametrize("method", ["keyboard-interactive", "password"])
+async def test_an_approval_after_a_password_may_take_longer_than_the_network(
+    pam_sshd: PamSshd, user: str, tmp_path: Path, method: str
+) -> None:
+    person = Person({"assword": "secret"})
+    pam_sshd.start_pushing(f"AuthenticationMethods {method}\nPasswordAuthentication yes\n", password="secret")
+    async with transport_to(pam_sshd, user, tmp_path, person) as transport:
+        connecting = asyncio.create_task(transport.connect())
+        await until(lambda: pam_sshd.pushes == 1)
+        await waits_longer_than_the_network_may(transport)
+        pam_sshd.approve()
+        await connecting
+    assert len(person.prompts) == 1
+
+
+async def test_whoever_waits_without_a_word_is_told_what_may_be_awaited(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    person = Person()
+    pam_sshd.start_pushing(PUSH_ALONE)
+    async with transport_to(pam_sshd, user, tmp_path, person) as transport:
+        connecting = asyncio.create_task(transport.connect())
+        await until(lambda: bool(person.waited))
+        assert person.waited == [f"{user}@127.0.0.1:{pam_sshd.port}"]
+        pam_sshd.approve()
+        await connecting
+
+
+async def test_a_declined_approval_is_asked_for_once(pam_sshd: PamSshd, user: str, tmp_path: Path) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE)
+    pam_sshd.decline()
+    async with transport_to(pam_sshd, user, tmp_path) as transport:
+        error = await raised(AuthenticationFailed, transport.connect())
+        assert "Tried: key login_key, keyboard-interactive" in error.message
+        assert "approve" in error.next_step
+        await raised(AuthenticationFailed, transport.run(("true",)))
+        assert pam_sshd.pushes == 1
+        pam_sshd.forget_answers()
+        pam_sshd.approve()
+        await transport.connect(force=True)
+    assert pam_sshd.pushes == 2
+
+
+async def test_the_host_decides_how_long_an_approval_may_take_and_it_is_not_asked_for_again(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE + "LoginGraceTime 2\n")
+    async with transport_to(pam_sshd, user, tmp_path) as transport:
+        error = await raised(AuthenticationFailed, transport.connect())
+        assert "ended the login after 2 s" in error.message
+        assert "VPN" not in str(error)
+        assert transport.health.retry_at is None
+        assert await raised(AuthenticationFailed, transport.run(("true",))) is error
+    assert pam_sshd.pushes == 1
+
+
+async def test_a_lost_connection_that_took_a_person_is_not_opened_again_unasked(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE)
+    pam_sshd.approve()
+    line = CutLine(pam_sshd.port)
+    await line.start()
+    async with transport_to(pam_sshd, user, tmp_path, port=line.port) as transport:
+        await transport.connect()
+        running = asyncio.create_task(transport.run(("sleep", "98765.01")))
+        await until(lambda: transport.health.state == "connected")
+        line.cut()
+        error = await raised(ConnectionFailed, running)
+        assert "Log in again" in error.next_step
+        await until(lambda: transport.health.state == "lost")
+        for _ in range(2):
+            error = await raised(LoginRequired, transport.run(("true",)))
+            assert "lost" in error.message
+            assert "ctrl+r" in error.next_step
+        # Nothing was sent, and a submission need not be looked for.
+        assert isinstance(error, NotSent)
+        assert pam_sshd.pushes == 1
+        await transport.connect(force=True)
+        assert pam_sshd.pushes == 2
+    await line.stop()
+
+
+async def test_a_host_that_is_away_when_a_person_connects_again_is_not_dialled_later(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE)
+    pam_sshd.approve()
+    async with transport_to(pam_sshd, user, tmp_path) as transport:
+        await transport.connect()
+        pam_sshd.kill_with_sessions()
+        await until(lambda: transport.health.state == "lost")
+        error = await raised(LoginRequired, transport.connect(force=True))
+        assert "refused the connection" in error.message
+        assert transport.health.retry_at is None
+        pam_sshd.start_pushing(PUSH_ALONE)
+        await raised(LoginRequired, transport.connect())
+        assert pam_sshd.pushes == 1
+
+
+async def test_a_login_given_up_while_it_waits_is_not_begun_again_unasked(
+    pam_sshd: PamSshd, user: str, tmp_path: Path
+) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE)
+    async with transport_to(pam_sshd, user, tmp_path) as transport:
+        connecting = asyncio.create_task(transport.connect())
+        await until(lambda: pam_sshd.pushes == 1)
+        connecting.cancel()
+        await until(lambda: transport.health.state == "idle")
+        await raised(LoginRequired, transport.run(("true",)))
+        assert pam_sshd.pushes == 1
+
+
+async def test_with_a_key_alone_a_lost_connection_is_opened_again(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+    line = CutLine(own_sshd.port)
+    await line.start()
+    async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
+        await transport.connect()
+        line.cut()
+        await until(lambda: transport.health.state == "lost")
+        assert (await transport.run(("echo", "back"))).stdout == b"back\n"
+    await line.stop()
+
+
+async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_path: Path) -> None:
+    pam_sshd.start_pushing(PUSH_ALONE)
+    async with transport_to(pam_sshd, user, tmp_path, Person(is_here=False)) as transport:
+        error = await raised(AuthenticationFailed, transport.connect())
+    assert "keyboard-interactive (not tried: nobody is here to answer)" in error.message
+    assert "terminal" in error.next_step
+    assert pam_sshd.pushes == 0
+
+
+async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+    banner = own_sshd.folder / "banner"
+    banner.write_text("Maintenance on Monday.\nNo logins from 8 to 10.\n")
+    own_sshd.stop()
+    own_sshd.start(f"Banner {banner}\n")
+    person = Person()
+    async with transport_to(own_sshd, user, tmp_path, person) as transport:
+        await transport.connect()
+    assert person.shown == [(f"{user}@127.0.0.1:{own_sshd.port}", banner.read_text().strip())]
+    async with transport_to(own_sshd, user, tmp_path, config=" PubkeyAuthentication no\n") as transport:
+        error = await raised(AuthenticationFailed, transport.connect())
+        assert "It said: Maintenance on Monday. No logins from 8 to 10." in error.message
+    quiet = Person()
+    async with transport_to(own_sshd, user, tmp_path, quiet, config=" LogLevel ERROR\n") as transport:
+        await transport.connect()
+    assert quiet.shown == []
+
+
+async def test_a_host_that_never_ends_a_login_is_left_in_the_end() -> None:
+    clock = LoginClock(0.05, Health(), person_seconds=0.2)
+
+    async def waits_for_ever() -> None:
+        clock.wait_for_person()
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await clock.limit(waits_for_ever())
+    assert clock.elapsed_seconds >= 0.2
+    assert clock.outlasted_network
