@@ -51,7 +51,7 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
         *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
-        f"-r {'y' if request.requeue else 'n'}",
+        *_rerun(request),
         "-W umask=0022",
     ]
     extra = pbs_extra_options(request.extra_args)
@@ -82,7 +82,7 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         pbs_probe(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
-    said = (*warnings, *resources.warnings, *_unasked(request), *body.notes)
+    said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
     asked = asked_words(request, slot_type, is_slurm=False)
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
 
@@ -101,6 +101,19 @@ def _files(request: Request, place: Place) -> list[str]:
         return []
     name = "job.^array_index^" if request.array else "job"
     return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
+
+
+def _rerun(request: Request) -> list[str]:
+    """PBS refuses an array with -r n: "cannot submit non-rerunable Array Job"."""
+    if request.requeue:
+        return ["-r y"]
+    return [] if request.array else ["-r n"]
+
+
+def _rerun_warnings(request: Request) -> list[str]:
+    if request.array is None or request.requeue:
+        return []
+    return ["PBS runs arrays only as rerunable: a task may start again after a node failure, though requeue is off"]
 
 
 def _lines_a_chunk(asked: tuple[str, ...]) -> int:

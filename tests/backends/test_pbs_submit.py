@@ -191,6 +191,29 @@ def test_releases_that_cannot_limit_running_tasks_are_not_asked_to() -> None:
         handed(array="1-10%2", dialect=TEXT)
 
 
+@pytest.mark.parametrize(
+    ("options", "directives", "array"),
+    [
+        ((), ("#PBS -r n",), "1-3"),
+        (("-r", "n"), (), "1-3"),
+        (("-J", "1-3"), ("#PBS -r n",), ""),
+        ((), ("#PBS -J 1-3 -rn",), ""),
+    ],
+)
+def test_an_array_that_may_not_be_rerun_is_refused_before_pbs_refuses_it(
+    options: tuple[str, ...], directives: tuple[str, ...], array: str
+) -> None:
+    with pytest.raises(UsageError, match="PBS takes only rerunable arrays") as refused:
+        handed(*options, script=text(*directives), array=array)
+    assert ("in the script" in refused.value.message) is bool(directives)
+    assert "Leave -r n out" in refused.value.next_step
+
+
+def test_an_option_over_the_script_s_makes_its_array_rerunable() -> None:
+    assert words(handed("-r", "y", script=text("#PBS -r n"), array="1-3")) == ["-r", "y", "-J", "1-3"]
+    assert words(handed("-r", "n", array="1-3", dialect=TORQUE)) == ["-r", "n", "-t", "1-3"]
+
+
 # -- jobs that wait
 
 

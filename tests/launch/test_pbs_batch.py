@@ -118,6 +118,16 @@ def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option:
     assert "\nexport HPCDASH_END_TIME= " in made(extra_args=("-l walltime=soon",)).text
 
 
+def test_an_array_is_left_rerunable_and_that_is_said_where_requeue_is_off() -> None:
+    """qsub: cannot submit non-rerunable Array Job."""
+    words = "PBS runs arrays only as rerunable"
+    once, again = made(array=parse_tasks("1-3")), made(array=parse_tasks("1-3"), requeue=True)
+    assert "r" not in settings(once)
+    assert [words in warning for warning in once.warnings] == [True]
+    assert settings(again)["r"] == "y"
+    assert not [warning for warning in (*again.warnings, *made().warnings) if words in warning]
+
+
 def test_every_script_says_that_it_is_not_run_again_and_who_may_read_its_logs() -> None:
     said = settings(made())
     assert (said["r"], said["W.umask"]) == ("n", "0022")

@@ -67,6 +67,12 @@ def submission(dialect: Dialect, wanted: Submission) -> Handover:
     in_script = settings(directives.options, in_script=True)
     _refuse(line, own, in_script)
     told = {**in_script, **own}
+    if dialect is not Dialect.TORQUE and (wanted.array or "J" in told) and told.get("r") == "n":
+        where = "" if "r" in own else " in the script"
+        raise UsageError(
+            f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
+            "Leave -r n out: a task may then start again after a node failure.",
+        )
     words = _given_words(line, without_depend=bool(wanted.after))
     notes: list[str] = []
     if wanted.arguments:

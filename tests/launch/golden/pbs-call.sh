@@ -4,7 +4,6 @@
 #PBS -o /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.out
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
 #PBS -J 0-1%1
-#PBS -r n
 #PBS -W umask=0022
 #PBS -l select=2:ngpus=1
 #PBS -l walltime=01:00:00
