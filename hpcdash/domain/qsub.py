@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hpcdash.domain.sbatch import CommandLine, Option
+from hpcdash.domain.sbatch import WITHOUT_VALUE, CommandLine, Option
 
 MAGIC = "#PBS"
 _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
@@ -64,7 +64,7 @@ def _letters(word: str, following: str | None, line: int) -> tuple[list[Option],
         elif following is not None:
             return [*found, Option(letter, following, written, (written, following), line)], True
         else:
-            found.append(Option("", None, written, (written,), line, "without its value"))
+            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
     return found, False
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Takes = Literal["nothing", "value", "maybe"]
+# The problem of an option that takes a value and stands last.
+WITHOUT_VALUE = "without its value"
 # One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind '=' only.
 _OPTIONS = """
 account/A= acctg-freq= array/a= batch= bb= bbf= begin/b= chdir/D= cluster= clusters/M= cluster-constraint= comment=
@@ -130,7 +132,7 @@ def _long(words: Sequence[str], at: int, line: int) -> Option:
     if equals or kind.takes != "value":
         return Option(kind.name, value if equals else None, f"--{written}", (word,), line)
     if at + 1 >= len(words):
-        return bad("without its value")
+        return bad(WITHOUT_VALUE)
     return Option(kind.name, words[at + 1], f"--{written}", (word, words[at + 1]), line)
 
 
@@ -151,7 +153,7 @@ def _letters(words: Sequence[str], at: int, line: int) -> list[Option]:
         elif at + 1 < len(words):
             return [*found, Option(kind.name, words[at + 1], written, (written, words[at + 1]), line)]
         else:
-            found.append(Option("", None, written, (written,), line, "without its value"))
+            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
     return found
 
 

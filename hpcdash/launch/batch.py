@@ -229,8 +229,9 @@ def asked_words(request: Request, slot_type: SlotType, *, is_slurm: bool) -> str
     slots = slots_of(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"
-    elif is_slurm and is_spread(request, slot_type) and slots.nodes > 1:
-        where = f"{slots.slots} GPUs, on as few or many nodes as Slurm finds them"
+    elif slots.is_packed and (not is_slurm or is_spread(request, slot_type)):
+        unit, scheduler = "CPUs" if slot_type is SlotType.CPU else "GPUs", "Slurm" if is_slurm else "PBS"
+        where = f"{slots.slots} {unit}, on as few or many nodes as {scheduler} finds them"
     else:
         where = slot_words(slots, slot_type)
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}

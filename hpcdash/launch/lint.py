@@ -47,9 +47,11 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
 
 
 def demand_of(request: Request, offers: Offers, *, is_pbs: bool = False) -> Demand:
-    """What a request asks for in all. Slurm finds the nodes itself for GPUs that are not counted a node."""
+    """What a request asks for in all. Slurm finds the nodes itself for GPUs that are not counted a node, PBS for all
+    slots that are not."""
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
-    finds_nodes = not is_pbs and request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
+    is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
+    finds_nodes = slots.is_packed if is_pbs else is_spread_out
     on_node = None if finds_nodes else slots.per_node
     total = slots.slots if finds_nodes else slots.nodes * slots.per_node
     counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from hpcdash.domain import qsub
+from hpcdash.launch.directive_words import pbs_word, whole_options
 from hpcdash.launch.refusals import raise_for
 
 # What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
@@ -30,7 +30,7 @@ def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in extra_args:
+    for text in whole_options(extra_args, qsub.read_directive, pbs_word):
         if not text.isprintable():
             refused.append((f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item."))
             continue
@@ -47,12 +47,8 @@ def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
             elif option.problem:
                 refused.append((f"{option.written} is {option.problem} to qsub", "Its options: man qsub."))
             elif option.name != "l":
-                kept[" ".join(_written(word) for word in option.words)] = None
+                kept[" ".join(pbs_word("extra_args", word) for word in option.words)] = None
         if read.script:
             refused.append((f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item."))
     raise_for(refused)
     return tuple(kept)
-
-
-def _written(word: str) -> str:
-    return word if re.fullmatch(r"[^\s\"'\\]+", word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 from hpcdash.domain import qsub
 from hpcdash.errors import UsageError
+from hpcdash.launch.directive_words import pbs_word, whole_options
 from hpcdash.launch.directives import Directives
 from hpcdash.launch.request import Request, SlotType
-from hpcdash.launch.slots import slot_words, slots_of
+from hpcdash.launch.slots import Slots, slot_words, slots_of
 
 # Of a host: qsub takes them in a select alone, once there is one.
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
+_ARRANGEMENTS = frozenset({"free", "pack", "scatter", "vscatter"})
 _SHARINGS = frozenset({"excl", "shared", "exclhost"})
 
 
@@ -35,12 +37,12 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
         if any(name == "mem" for name, _ in beside):
             raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
         beside.append(("mem", _memory(request.memory_bytes)))
-    besides = "".join(f":{name}={value}" for name, value in beside)
+    besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{besides}"]
-    if sharing := _sharing(theirs):
-        words.append(f"place={sharing}")
+    if place := _place([value for name, value in theirs if name == "place"], slots):
+        words.append(f"place={place}")
     words += [f"{name}={value}" if value else name for name, value in theirs if name not in ("select", "place")]
-    warnings = []
+    warnings = _left_out(theirs, ours, slots)
     if not has_amount and slots.slots:
         warnings.append(
             "this PBS does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
@@ -52,7 +54,7 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
             f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own word for it, "
             "as in extra_args: -l select=1:gpu_model=a100"
         )
-    return Directives(tuple(f"-l {word}" for word in words), tuple(warnings))
+    return Directives(tuple(f"-l {pbs_word('extra_args', word)}" for word in words), tuple(warnings))
 
 
 def _memory(amount_bytes: int) -> str:
@@ -66,7 +68,7 @@ def _memory(amount_bytes: int) -> str:
 def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:
     """(resource, amount) of every -l; the other options are not looked at."""
     found: list[tuple[str, str]] = []
-    for text in extra_args:
+    for text in whole_options(extra_args, qsub.read_directive, pbs_word):
         for option in qsub.read_directive(text).given:
             if option.name == "l":
                 found += qsub.resources(option.value or "")
@@ -89,7 +91,41 @@ def _beside(asked: Iterable[tuple[str, str]], ours: str) -> list[tuple[str, str]
     return list(kept.items())
 
 
-def _sharing(asked: Iterable[tuple[str, str]]) -> str:
-    """Of place=scatter:shared the sharing; how chunks are arranged the slots say."""
-    words = [word for name, value in asked if name == "place" for word in value.split(":")]
-    return next((word for word in words if word in _SHARINGS), "")
+def _left_out(asked: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list[str]:
+    """What the slots say otherwise than a person's own select; one chunk stands for any number."""
+    said = []
+    for name, value in asked:
+        if name != "select":
+            continue
+        (count, parts), each = qsub.chunks(value)[0], str(slots.per_node)
+        if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
+            said.append(f"-l select={value} in extra_args: slots and slots_per_node decide its count and {ours}")
+    return said
+
+
+def _place(given: list[str], slots: Slots) -> str:
+    """Where the chunks lie: each on a host of its own where so many are asked for on each node, else as is `given`.
+
+    Without scatter PBS puts several chunks on a host that has room for them.
+    """
+    if len(given) > 1:
+        raise UsageError(f"-l place is given twice in extra_args: {' and '.join(given)}", "Leave one of the two out.")
+    if not slots.is_per_node_asked or slots.nodes == 1:
+        return "".join(given)
+    sharing, group = "", ""
+    for word in ":".join(given).split(":") if given else ():
+        if word in _SHARINGS and not sharing:
+            sharing = f":{word}"
+        elif word.startswith("group=") and not group:
+            group = f":{word}"
+        elif word in _ARRANGEMENTS and word != "scatter":
+            raise UsageError(
+                f"-l place={given[0]}: slots_per_node asks for {slots.nodes} nodes, which {word} may not give",
+                f"Leave {word} out, or slots_per_node.",
+            )
+        elif word != "scatter":
+            raise UsageError(
+                f"-l place={given[0]}: {word!r} is no place of PBS here",
+                "Write scatter, excl, exclhost or shared, and group=RESOURCE, with colons between them.",
+            )
+    return f"scatter{sharing}{group}"

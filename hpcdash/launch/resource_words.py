@@ -9,17 +9,17 @@ from hpcdash.launch.request import Request, SlotType
 from hpcdash.launch.slots import Slots, slots_of
 
 
-def resource_words(request: Request, offers: Offers) -> str:
+def resource_words(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
     """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and queues are remote.
 
     An array says what all of its tasks come to; without a time the queue's default holds, of which its
-    limit is all that is known.
+    limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie together, as with PBS.
     """
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
     queue = offers.queue(request.queue)
     is_cpu = slot_type is SlotType.CPU or slots.slots == 0
     unit = "CPU" if is_cpu else "GPU"
-    parts = [_amount(request, slots, unit)]
+    parts = [_amount(request, slots, unit, packs_nodes=packs_nodes)]
     tasks = request.array.count if request.array is not None else 1
     if request.array is not None:
         throttle = request.array.throttle
@@ -41,13 +41,13 @@ def resource_words(request: Request, offers: Offers) -> str:
     return "; ".join(notes)
 
 
-def _amount(request: Request, slots: Slots, unit: str) -> str:
+def _amount(request: Request, slots: Slots, unit: str, *, packs_nodes: bool) -> str:
     kind = request.gpu_type if unit == "GPU" else ""
     kind = kind.upper() if kind.islower() else kind
     if slots.nodes == 1:
         return f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
     # GPUs that are not counted a node may lie together.
-    if not slots.is_per_node_asked and unit == "GPU":
+    if slots.is_packed and (packs_nodes or unit == "GPU"):
         return f"{slots.slots} {kind}" if kind else _counted(slots.slots, unit)
     each = f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
     return f"{_counted(slots.nodes, 'node')} × {each}"

@@ -20,6 +20,11 @@ class Slots:
     is_per_node_asked: bool
 
     @property
+    def is_packed(self) -> bool:
+        """Whether a scheduler that is asked for so many chunks of one slot may put several on a node, as PBS does."""
+        return self.nodes > 1 and not self.is_per_node_asked
+
+    @property
     def spare(self) -> int:
         """Slots that are given beyond those asked for."""
         return self.nodes * self.per_node - self.slots

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hpcdash.domain import sbatch
+from hpcdash.launch.directive_words import slurm_word, whole_options
 from hpcdash.launch.refusals import raise_for
 
 # What slots, queue, files and requeue of a request say; by their long names.
@@ -31,7 +32,7 @@ def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] 
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in extra_args:
+    for text in whole_options(extra_args, _read, slurm_word):
         option = text.strip()
         if not option:
             continue
@@ -54,7 +55,7 @@ def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] 
                 continue
             # What may be short for several is told once.
             told.add(written)
-        if rest := sbatch.read_command_line(sbatch.split_words(option)).script:
+        if rest := _read(option).script:
             # sbatch leaves out what follows the first word that is no option.
             refused.append(
                 (f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes.")
@@ -68,9 +69,13 @@ def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] 
     return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
 
 
+def _read(text: str) -> sbatch.CommandLine:
+    return sbatch.read_command_line(sbatch.split_words(text))
+
+
 def _named(text: str) -> Iterator[tuple[str, str]]:
     """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it may mean."""
-    for option in sbatch.read_command_line(sbatch.split_words(text)).given:
+    for option in _read(text).given:
         if not option.problem:
             yield option.name, option.written
         elif option.written.startswith("--"):
@@ -78,7 +83,7 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _gres(text: str) -> Iterator[str]:
-    for option in sbatch.read_command_line(sbatch.split_words(text)).options:
+    for option in _read(text).options:
         if option.name == "gres":
             yield from (option.value or "").split(",")
 

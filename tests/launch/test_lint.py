@@ -108,8 +108,6 @@ def test_errors_stand_before_warnings() -> None:
 def test_gpus_that_slurm_may_lay_together_need_no_node_each() -> None:
     assert found(ask(slots=8, queue="gpu")) == []
     assert found(ask(slots=8, queue="gpu", site=Site(tres_supported=False))) == [("error", "slots")]
-    pbs = BatchScript("#!/bin/bash\n#PBS -l select=8:ngpus=1\n", "x")
-    assert [one.field for one in lint_request(ask(slots=8, queue="gpu"), OFFERS, pbs)] == ["slots"]
 
 
 def test_what_nobody_knows_finds_nothing() -> None:
@@ -153,6 +151,16 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
 )  # fmt: skip
 def test_what_a_request_comes_to_is_one_line(request_: Request, words: str) -> None:
     assert resource_words(request_, OFFERS) == words
+
+
+def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
+    script = BatchScript("#!/bin/bash\n#PBS -l select=8:ngpus=1\n", "x")
+    for request_ in (ask(slots=8, queue="gpu"), ask(slots=8, queue="main", slot_type=SlotType.CPU)):
+        assert lint_request(request_, OFFERS, script) == ()
+    (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, script)
+    assert "8 nodes are more" in many.words
+    cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
+    assert resource_words(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
 
 
 def test_without_offers_there_is_no_word_of_what_is_idle() -> None:

@@ -118,6 +118,15 @@ def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option:
     assert "\nexport HPCDASH_END_TIME= " in made(extra_args=("-l walltime=soon",)).text
 
 
+def test_the_first_line_says_what_is_asked_for() -> None:
+    def said(**fields: Any) -> str:
+        return made(**fields).text.split("\n")[1]
+
+    assert said() == "# 8 GPUs, on as few or many nodes as PBS finds them; the command once on each node"
+    assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs, on as few or many nodes as PBS finds them;")
+    assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
+
+
 def test_an_array_is_left_rerunable_and_that_is_said_where_requeue_is_off() -> None:
     """qsub: cannot submit non-rerunable Array Job."""
     words = "PBS runs arrays only as rerunable"

@@ -15,11 +15,12 @@ GRES, NONE = Site(), Site(gres_supported=False)
 @pytest.mark.parametrize(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
-        pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4", id="cuda gres S=8 P=4"),
-        pytest.param(ROCM, GRES, 100, 16, "-l select=7:ngpus=16", id="rocm gres S=100 P=16"),
+        pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4 -l place=scatter", id="cuda gres S=8 P=4"),
+        pytest.param(CUDA, GRES, 4, 4, "-l select=1:ngpus=4", id="cuda gres S=4 P=4"),
+        pytest.param(ROCM, GRES, 100, 16, "-l select=7:ngpus=16 -l place=scatter", id="rocm gres S=100 P=16"),
         pytest.param(CUDA, GRES, 3, None, "-l select=3:ngpus=1", id="cuda gres S=3"),
-        pytest.param(CUDA, NONE, 8, 4, "-l select=2", id="cuda none S=8 P=4"),
-        pytest.param(CPU, GRES, 8, 4, "-l select=2:ncpus=4", id="cpu S=8 P=4"),
+        pytest.param(CUDA, NONE, 8, 4, "-l select=2 -l place=scatter", id="cuda none S=8 P=4"),
+        pytest.param(CPU, GRES, 8, 4, "-l select=2:ncpus=4 -l place=scatter", id="cpu S=8 P=4"),
         pytest.param(CPU, NONE, 8, None, "-l select=8:ncpus=1", id="cpu S=8"),
         pytest.param(CUDA, GRES, 0, 4, "-l select=1:ncpus=1", id="cuda S=0"),
         pytest.param(CPU, GRES, 0, 4, "-l select=1:ncpus=1", id="cpu S=0"),
@@ -40,7 +41,7 @@ def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_
 )
 def test_memory_is_of_each_chunk(slot_type: SlotType, memory_bytes: int, wanted: str) -> None:
     request = Request(slots=8, slots_per_node=4, memory_bytes=memory_bytes)
-    assert pbs_resources(request, slot_type).options == (wanted,)
+    assert pbs_resources(request, slot_type).options[0] == wanted
 
 
 @pytest.mark.parametrize("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
@@ -51,12 +52,60 @@ def test_what_pbs_takes_in_a_select_alone_is_refused_beside_it(resource: str) ->
 
 def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     extra = ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared,walltime=1:00:00")
-    asked = pbs_resources(Request(slots=8, slots_per_node=2, extra_args=extra), CUDA)
-    assert asked.options == ("-l select=4:ngpus=2:mem=4gb", "-l place=shared", "-l walltime=1:00:00")
+    asked = pbs_resources(Request(slots=8, slots_per_node=4, extra_args=extra), CUDA)
+    assert asked.options == ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared", "-l walltime=1:00:00")
+    assert asked.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "per_node", "wanted"),
+    [
+        ("scatter:excl", 4, "scatter:excl"),
+        ("excl", 4, "scatter:excl"),
+        ("group=rack", 4, "scatter:group=rack"),
+        ("scatter:exclhost:group=rack", 4, "scatter:exclhost:group=rack"),
+        ("pack", 8, "pack"),
+        ("pack:excl", None, "pack:excl"),
+        ("vscatter", None, "vscatter"),
+        ("free:shared:group=rack", None, "free:shared:group=rack"),
+    ],
+)
+def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None, wanted: str) -> None:
+    """Each option and its value may be two items, as they are two words of a command line."""
+    for extra in ((f"-l place={given}",), ("-l", f"place={given}")):
+        asked = pbs_resources(Request(slots=8, slots_per_node=per_node, extra_args=extra), CUDA)
+        assert asked.options[1:] == (f"-l place={wanted}",)
+
+
+@pytest.mark.parametrize("word", ["pack", "free", "vscatter", "spread"])
+def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: str) -> None:
+    with pytest.raises(UsageError, match=rf"place={word}:excl: .*{word}"):
+        pbs_resources(Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA)
+
+
+def test_two_places_are_refused() -> None:
+    with pytest.raises(UsageError, match="excl and shared"):
+        pbs_resources(Request(slots=8, extra_args=("-l place=excl", "-l place=shared")), CUDA)
+
+
+def test_slots_that_are_not_counted_a_node_may_lie_together() -> None:
+    """With scatter 8 of them would wait for 8 hosts."""
+    assert pbs_resources(Request(slots=8), CUDA).options == ("-l select=8:ngpus=1",)
+
+
+@pytest.mark.parametrize("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
+def test_what_the_slots_say_in_the_place_of_a_person_s_own_select_is_told(select: str) -> None:
+    (told,) = pbs_resources(Request(slots=8, slots_per_node=2, extra_args=(f"-l select={select}",)), CUDA).warnings
+    assert f"select={select}" in told
+
+
+def test_a_value_with_a_blank_stays_one_word() -> None:
+    (_, asked) = pbs_resources(Request(slots=1, extra_args=("-l 'software=a b'",)), CUDA).options
+    assert asked == '-l "software=a b"'
 
 
 def test_of_cpu_slots_a_person_s_gpus_stay_and_their_cpus_do_not() -> None:
-    asked = pbs_resources(Request(slots=4, slots_per_node=4, extra_args=("-lselect=9:ncpus=64:ngpus=1",)), CPU)
+    asked = pbs_resources(Request(slots=4, slots_per_node=4, extra_args=("-lselect=1:ncpus=64:ngpus=1",)), CPU)
     assert asked.options == ("-l select=1:ncpus=4:ngpus=1",)
 
 

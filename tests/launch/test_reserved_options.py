@@ -109,6 +109,19 @@ def test_other_pbs_options_stay_in_order_each_once_and_resources_are_left_to_the
     )
 
 
+def test_an_option_and_its_value_may_be_two_items() -> None:
+    assert pbs_extra_options(["-A", "my lab", "-m", "abe"]) == ('-A "my lab"', "-m abe")
+    assert slurm_extra_options(["-A", "lab", "--comment", "a b"]) == ("-A lab", '--comment "a b"')
+    for check, reserved in ((pbs_extra_options, "-q"), (slurm_extra_options, "-N")):
+        with pytest.raises(UsageError, match=f"{reserved} is not for extra_args"):
+            check([reserved, "4"])
+
+
+def test_an_option_that_lacks_its_value_takes_no_other_option_for_it() -> None:
+    with pytest.raises(UsageError, match="-A is without its value"):
+        pbs_extra_options(["-A", "-m abe"])
+
+
 @given(st.text(alphabet="-NnGDeop=4 abcgrst\"'", max_size=20))
 def test_any_text_is_kept_or_refused(text: str) -> None:
     for check in (slurm_extra_options, pbs_extra_options):

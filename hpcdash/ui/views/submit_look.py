@@ -118,7 +118,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     from hpcdash.launch.request_text import request_text
     from hpcdash.launch.resource_words import resource_words
 
-    site = launches.settings.site
+    site, packs_nodes = launches.settings.site, launches.store.backend.directives == "pbs"
     reading = read_form(draft, site)
     problems = dict(reading.problems)
     request = reading.request
@@ -135,7 +135,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         _complain(problems, error)
         return Look(
             problems,
-            words=resource_words(in_its_queue(request, launches), offers),
+            words=resource_words(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
             text=reading.text,
             links=reading.links,
             called=called,
@@ -157,7 +157,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         problems,
         warnings,
         asides,
-        resource_words(asked, offers),
+        resource_words(asked, offers, packs_nodes=packs_nodes),
         script.text,
         lines,
         difference,

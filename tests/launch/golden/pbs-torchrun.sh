@@ -8,6 +8,7 @@
 #PBS -r n
 #PBS -W umask=0022
 #PBS -l select=2:ngpus=4:mem=64gb
+#PBS -l place=scatter
 #PBS -l walltime=20:00:00
 
 # shellcheck disable=SC2016,SC2317
