@@ -17,7 +17,7 @@ from hpcdash.launch.call import call_command, call_package
 from hpcdash.launch.containers import Word, container_command
 from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.job_library import END_TIME_NAMES, library_line
-from hpcdash.launch.launchers import Start, lone_launcher, start_of
+from hpcdash.launch.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
 from hpcdash.launch.names import job_name
 from hpcdash.launch.refusals import raise_for
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
@@ -157,6 +157,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
+        start = replace(start, notes=(*start.notes, warning))
+    if not is_slurm and slots.nodes > 1 and (program := lone_mpi_launcher(command)):
+        warning = f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
         start = replace(start, notes=(*start.notes, warning))
     if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))

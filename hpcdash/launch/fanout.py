@@ -64,28 +64,40 @@ wait_nodes() {{
 """
 
 _PBS = """\
-# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one. This host is its first.
 hosts=() slots=() all_slots=0
 while read -r count host; do
   hosts+=("$host")
   slots+=("$((count * {slots_a_chunk}{lines_a_chunk}))")
   all_slots=$((all_slots + count * {slots_a_chunk}{lines_a_chunk}))
-done < <(sort "$PBS_NODEFILE" | uniq -c)
+done < <(awk '!count[$1]++ {{ order[++n] = $1 }} END {{ for (i = 1; i <= n; i++) print count[order[i]], order[i] }}' \\
+  "$PBS_NODEFILE")
 
-# One command on each host. Nothing of this environment goes along: each variable is written out.
+type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${{PBS_CONF_FILE:-/etc/pbs.conf}}")/bin
+
+# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of this environment goes along:
+# each variable is written out.
+on_host() {{
+  local host=$1
+  shift
+  exec pbs_tmrsh "$host" env "{mark}=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \\
+    bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \\
+    ${{PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"}} "$@"
+}}
+
+# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
 running=()
 start_nodes() {{
-  local rank port=${{PBS_JOBID%%[^0-9]*}}
+  local rank port=${{PBS_JOBID%%[^0-9]*}} here=("PBS_NODEFILE=$PBS_NODEFILE")
   port=$((20000 + (port + ${{PBS_ARRAY_INDEX:-0}}) % 12000))
   for rank in "${{!hosts[@]}}"; do
-    pbs_tmrsh "${{hosts[rank]}}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \\
-      "{mark}=$PBS_JOBID@${{hosts[rank]}}" \\
-      "PBS_JOBID=$PBS_JOBID" ${{PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"}} \\
+    on_host "${{hosts[rank]}}" "${{here[@]}}" \\
       "NODE_RANK=$rank" "NUM_NODES=${{#hosts[@]}}" \\
       "NODE_SLOTS=${{slots[rank]}}" "NUM_SLOTS=$all_slots" \\
       "MASTER_ADDR=${{hosts[0]}}" "MASTER_PORT=$port" \\
 {variables}      {words} &
     running+=("$!")
+    here=()
   done
 }}
 
@@ -212,12 +224,13 @@ def pbs_fanout(
     slots_a_chunk: int = 1,
     lines_a_chunk: int = 1,
 ) -> str:
-    """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder.
+    """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder and a login shell.
 
-    Besides `environment` it has NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host, and in all), and
-    MASTER_ADDR and MASTER_PORT, the same on all hosts, and of the script's own variables those `passed_on`. A chunk of
-    `mpiprocs` has so many `lines_a_chunk` in that file. The first that fails ends all and the script, with its status.
-    Raises UsageError for what bash cannot hold.
+    The hosts are in the order of that file; on the first, which is the script's own, the variable names it. Besides
+    `environment` and the script's PATH there are NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host,
+    and in all), MASTER_ADDR and MASTER_PORT, the same on all hosts, and of the script's own variables those
+    `passed_on`. A chunk of `mpiprocs` has so many `lines_a_chunk` in the file. The first that fails ends all and the
+    script, with its status. Raises UsageError for what bash cannot hold.
     """
     variables = "".join(f"      {shlex.quote(f'{name}={value}')} \\\n" for name, value in _checked(environment))
     variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)

@@ -28,6 +28,8 @@ _PROGRAM = re.compile(
 # The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or `-m`.
 _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 
+_MPI = re.compile(r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE)
+
 _SLURM_ADDRESS = """\
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -136,6 +138,12 @@ def lone_launcher(command: str) -> Launcher | None:
     programs = {one["program"].split()[0] for one in _PROGRAM.finditer(command)}
     tells = re.search(r"--(?:nnodes|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command)
     return next((one for one in (Launcher.TORCHRUN, Launcher.ACCELERATE) if one in programs and not tells), None)
+
+
+def lone_mpi_launcher(command: str) -> str:
+    """The word with which a command starts MPI ranks on all hosts, wherever it starts itself; '' for none."""
+    found = None if "NODE_RANK" in command else _MPI.search(command)
+    return found["program"] if found else ""
 
 
 def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from hpcdash.launch.fanout import MARK
-
 # A broken GPU's driver hangs more often than it fails.
 LIMIT_SECONDS = 300
 
@@ -36,8 +34,7 @@ env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
 _PBS = """\
 probes=() failed=
 for host in "${{hosts[@]}}"; do
-  pbs_tmrsh "$host" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \\
-    "{mark}=$PBS_JOBID@$host" "PBS_JOBID=$PBS_JOBID" \\
+  on_host "$host" \\
 {variables}    bash -c "$on_probed" on_probed "$host" "$probe" &
   probes+=("$!")
 done
@@ -70,14 +67,14 @@ def slurm_probe(probe: str, signal: str = "") -> str:
 
 
 def pbs_probe(probe: str, environment: Mapping[str, str], signal: str = "") -> str:
-    """Bash for between the text of pbs_fanout(), whose hosts it uses, and its start; '' without a probe.
+    """Bash for between the text of pbs_fanout(), whose `hosts` and `on_host` it uses, and its start; '' for no probe.
 
     The names of `environment` are those that pbs_fanout() took.
     """
     if not probe.strip():
         return ""
     variables = "".join(f"    {shlex.quote(f'{name}={value}')} \\\n" for name, value in environment.items())
-    return _texts(probe, _PBS_STEP, signal) + _PBS.format(mark=MARK, variables=variables)
+    return _texts(probe, _PBS_STEP, signal) + _PBS.format(variables=variables)
 
 
 def _texts(probe: str, step: str, signal: str) -> str:

@@ -163,7 +163,7 @@ def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
     (tmp_path / "mine.py").write_text("import os\ndef f(n):\n    return n, os.environ['NODE_RANK']\n")
-    (tmp_path / "pbs_tmrsh").write_text('#!/bin/sh\nshift\nexec env -i PATH="$PATH" "$@"\n')
+    (tmp_path / "pbs_tmrsh").write_text('#!/bin/sh\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n')
     (tmp_path / "pbs_tmrsh").chmod(0o755)
     (tmp_path / "nodes").write_text("a\nb\n")
     call = Call("mine", "f", items=("x", "y"), python=sys.executable)
@@ -172,7 +172,13 @@ def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
         (folder / name).write_bytes(content)
     script = batch_script(Scheduler.PBS, request, Place("1a2b", str(folder))).text
     path = f"{tmp_path}:/usr/bin:/bin"
-    variables = {"PATH": path, "PBS_JOBID": "7[1]", "PBS_ARRAY_INDEX": "1", "PBS_NODEFILE": f"{tmp_path}/nodes"}
+    variables = {
+        "PATH": path,
+        "HOME": str(tmp_path),
+        "PBS_JOBID": "7[1]",
+        "PBS_ARRAY_INDEX": "1",
+        "PBS_NODEFILE": f"{tmp_path}/nodes",
+    }
     done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     found = {path.name: read_packed(str(path)) for path in folder.glob("result*")}

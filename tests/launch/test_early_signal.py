@@ -40,7 +40,7 @@ sys.exit(child.wait() if child else 0)
 # As tm_spawn does: the words are started as they are, with none of the script's variables.
 _PBS_TMRSH = f"""#!{sys.executable}
 import os, sys
-os.execvpe(sys.argv[2], sys.argv[2:], {{"PATH": os.environ["PATH"]}})
+os.execvpe(sys.argv[2], sys.argv[2:], {{"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}})
 """
 _SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
@@ -94,6 +94,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     (tmp_path / "nodes").write_text("n1\nn2\nn1\nn3\n")
     environment = {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
         "PBS_NODEFILE": str(tmp_path / "nodes"),
         "PBS_JOBID": f"{uuid.uuid4().int % 10**15}.server",
         "SLURM_JOB_ID": "12",

@@ -29,7 +29,7 @@ with open(os.environ["RECORD"], "a") as file:
 """
 # As tm_spawn does: the words are started as they are, with none of the script's variables.
 _PBS_TMRSH = """
-keep = {"PATH": os.environ["PATH"], "HOST": sys.argv[1]}
+keep = {"PATH": os.environ["PATH"], "HOST": sys.argv[1], "HOME": os.environ["HOME"]}
 os.execvpe(sys.argv[2], sys.argv[2:], keep)
 """
 _SRUN = """
@@ -52,6 +52,7 @@ def job(tmp_path: Path) -> Run:
     environment = {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "RECORD": str(tmp_path / "record"),
+        "HOME": str(tmp_path),
         "PBS_NODEFILE": str(tmp_path / "nodes"),
         "PBS_JOBID": f"{uuid.uuid4().int % 10**15}.server",
         "SLURM_JOB_ID": "12",

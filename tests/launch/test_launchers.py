@@ -18,7 +18,7 @@ from hpcdash.launch.request import EarlySignal, Launcher, Request
 
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
 _SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'
-_TMRSH = '#!/bin/bash\nshift\nexec env -i PATH="$PATH" "$@"\n'
+_TMRSH = '#!/bin/bash\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n'
 TORCHRUN = "torchrun --nnodes=2 --nproc-per-node=4 --node-rank={} --master-addr=n1 --master-port=20012 train.py a b"
 ACCELERATE = (
     "accelerate launch --num_machines=2 --num_processes=8 --machine_rank={}"
@@ -27,7 +27,7 @@ ACCELERATE = (
 COMMAND = "train.py 'a b'"
 
 
-def run(folder: Path, script: str, hosts: str = "n2\nn1\n", **variables: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) -> subprocess.CompletedProcess[str]:
     programs = {"srun": _SRUN, "pbs_tmrsh": _TMRSH, "scontrol": "#!/bin/bash\nprintf 'n1\\nn2\\n'\n"}
     for name, text in (programs | {"torchrun": _ECHO, "accelerate": _ECHO}).items():
         (folder / name).write_text(text)
@@ -35,6 +35,7 @@ def run(folder: Path, script: str, hosts: str = "n2\nn1\n", **variables: str) ->
     (folder / "nodes").write_text(hosts)
     environment = {
         "PATH": f"{folder}:{os.environ['PATH']}",
+        "HOME": str(folder),
         "PBS_NODEFILE": str(folder / "nodes"),
         "PBS_JOBID": "12[3].server",
         "SLURM_JOB_ID": "12",

@@ -212,7 +212,11 @@ import json, os, sys
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 os.chdir("/")
-os.execvpe(sys.argv[2], sys.argv[2:], {{"PATH": os.environ["PATH"], "HOST": sys.argv[1]}})
+nodes = os.environ["PBS_NODEFILE"]
+given = {{"PATH": "/bin:/usr/bin", "HOME": os.environ["HOME"], "HOST": sys.argv[1]}}
+# As moms do, but that of the first host.
+given |= {{}} if open(nodes).readline().strip() == sys.argv[1] else {{"PBS_NODEFILE": "/nodes of this host"}}
+os.execvpe(sys.argv[2], sys.argv[2:], given)
 """
 _TORCHRUN = f"""#!{sys.executable}
 import os, subprocess, sys
@@ -261,9 +265,11 @@ class Job:
         environment = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "RECORD": str(self.folder / "record"),
+            "HOME": str(self.folder),
+            "USER": "ann",
             "PBS_NODEFILE": str(self.folder / "nodes"),
             "PBS_JOBID": self.job_id,
-            **({"PBS_ARRAY_INDEX": task} if task else {}),
+            **({"PBS_ARRAY_INDEX": task, "PBS_ARRAY_ID": "12[].server"} if task else {}),
         }
         words = ["bash", str(script)]
         ended = subprocess.run(words, env=environment, cwd="/", capture_output=True, text=True, timeout=30)
@@ -295,10 +301,36 @@ def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_vari
 
 
 def test_each_task_of_an_array_knows_which_it_is(job: Job) -> None:
-    command = 'echo "$PBS_ARRAY_INDEX $PBS_JOBID"'
+    command = 'echo "$PBS_ARRAY_INDEX $PBS_ARRAY_ID $PBS_JOBID"'
     ended = job.run("n1\n", task="3", command=command, array=parse_tasks("1-3"), slots=1)
-    assert ended.stdout == f"3 {job.job_id}\n"
-    assert job.run("n1\n", command=command, slots=1).stdout == f" {job.job_id}\n"
+    assert ended.stdout == f"3 12[].server {job.job_id}\n"
+    assert job.run("n1\n", command=command, slots=1).stdout == f"  {job.job_id}\n"
+
+
+def test_the_host_of_the_script_is_the_first_and_has_the_file_of_all_hosts(job: Job) -> None:
+    ended = job.run("n2\nn1\nn2\n", command='echo "$NODE_RANK $HOST $NODE_SLOTS $MASTER_ADDR $PBS_NODEFILE"')
+    first, second = sorted(ended.stdout.splitlines())
+    assert first == f"0 n2 2 n2 {job.folder / 'nodes'}", ended.stderr
+    assert second == "1 n1 1 n2 /nodes of this host"
+
+
+@pytest.mark.parametrize("command", ["mpirun -hostfile $PBS_NODEFILE ./a", "cd x &&  exec mpiexec.hydra ./a"])
+def test_an_mpirun_that_each_node_would_start_is_told_of(command: str) -> None:
+    assert [w for w in made(command=command, slots_per_node=4).warnings if "each node starts an mpi" in w]
+    for fields in (
+        {"slots_per_node": 8},
+        {"slots_per_node": 4, "command": f'[ "$NODE_RANK" = 0 ] || exit 0\n{command}'},
+    ):
+        assert not [w for w in made(**{"command": command, **fields}).warnings if "each node" in w]
+
+
+def test_the_command_has_what_its_login_shell_sets_and_the_path_of_the_script(job: Job) -> None:
+    """As the script itself has it from PBS: modules, conda, a variable of one's own."""
+    profile = 'export LOADED="by $USER"\nmodule() { echo "module $*"; }\nexport -f module\nPATH=/elsewhere:$PATH\n'
+    (job.folder / ".bash_profile").write_text(profile)
+    ended = job.run("n1\n", command='module load cuda; echo "$LOADED"; type -P torchrun', slots=1)
+    assert ended.stdout.splitlines() == ["module load cuda", "by ann", f"{job.folder}/bin/torchrun"], ended.stderr
+    assert ended.returncode == 0
 
 
 def test_one_host_that_fails_ends_the_others_and_the_script_with_its_status(job: Job) -> None:

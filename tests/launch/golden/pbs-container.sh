@@ -45,23 +45,34 @@ END_OF_IN_CONTAINER
 # When this job's time is over, for hpcdash.job: PBS says it nowhere.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one.
+# PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one. This host is its first.
 hosts=() slots=() all_slots=0
 while read -r count host; do
   hosts+=("$host")
   slots+=("$((count * 2))")
   all_slots=$((all_slots + count * 2))
-done < <(sort "$PBS_NODEFILE" | uniq -c)
+done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) print count[order[i]], order[i] }' \
+  "$PBS_NODEFILE")
 
-# One command on each host. Nothing of this environment goes along: each variable is written out.
+type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
+
+# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of this environment goes along:
+# each variable is written out.
+on_host() {
+  local host=$1
+  shift
+  exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
+    bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
+    ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
+}
+
+# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
 running=()
 start_nodes() {
-  local rank port=${PBS_JOBID%%[^0-9]*}
+  local rank port=${PBS_JOBID%%[^0-9]*} here=("PBS_NODEFILE=$PBS_NODEFILE")
   port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
   for rank in "${!hosts[@]}"; do
-    pbs_tmrsh "${hosts[rank]}" bash -c 'cd -- "$0" && exec "$@"' "$PWD" env \
-      "HPCDASH_COMMAND_OF=$PBS_JOBID@${hosts[rank]}" \
-      "PBS_JOBID=$PBS_JOBID" ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX"} \
+    on_host "${hosts[rank]}" "${here[@]}" \
       "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
       "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
       "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
@@ -70,6 +81,7 @@ start_nodes() {
       "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
       bash -c "$in_container" in_container "$command" &
     running+=("$!")
+    here=()
   done
 }
 
