@@ -40,6 +40,8 @@ class Capability(StrEnum):
     SUBMIT = "submit"
     # It keeps the scripts of its jobs, and gives them back.
     KEEPS_SCRIPTS = "keeps_scripts"
+    # A job can write its logs where they belong while it runs.
+    LIVE_LOGS = "live_logs"
 
 
 @dataclass(frozen=True, slots=True)

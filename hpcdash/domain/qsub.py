@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hpcdash.domain.sbatch import WITHOUT_VALUE, CommandLine, Option
 
@@ -25,6 +26,11 @@ OPTIONS: Mapping[str, bool] = {
 _BLANKS = " \t\n\v\f\r"
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=")
 _QUOTES = "\"'"
+_PLACE_WORDS = {
+    **dict.fromkeys(("free", "pack", "scatter", "vscatter"), "arrangement"),
+    **dict.fromkeys(("excl", "exclhost", "shared"), "sharing"),
+}
+_GROUPING = re.compile(r"group=[A-Za-z][A-Za-z0-9_-]*")
 
 
 def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
@@ -203,6 +209,31 @@ def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
         pairs = [part.partition("=") for part in parts if part]
         found.append((first, [(name, amount) for name, _, amount in pairs]))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A place of -l: how chunks lie on hosts, whom they share these with, and what all are to have in common ('')."""
+
+    arrangement: str = ""
+    sharing: str = ""
+    group: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.arrangement, self.sharing, self.group) if part)
+
+
+def read_placement(text: str) -> Placement:
+    """`scatter:excl:group=rack` in any order. Raises ValueError naming a word that is none, or one too many."""
+    found: dict[str, str] = {}
+    for word in text.split(":"):
+        kind = "group" if _GROUPING.fullmatch(word) else _PLACE_WORDS.get(word, "")
+        if not kind:
+            raise ValueError(f"{word!r} is none of {', '.join(_PLACE_WORDS)} and group=RESOURCE")
+        if kind in found:
+            raise ValueError(f"{found[kind]} and {word} exclude each other")
+        found[kind] = word
+    return Placement(**found)
 
 
 def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:

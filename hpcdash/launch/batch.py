@@ -94,13 +94,24 @@ class Body:
     package: str = ""
 
 
-def batch_script(scheduler: Scheduler, request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
-    """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler."""
+def batch_script(
+    scheduler: Scheduler,
+    request: Request,
+    place: Place,
+    *,
+    queue_has_gpus: bool = True,
+    has_live_logs: bool = True,
+) -> BatchScript:
+    """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler.
+
+    `has_live_logs`: the scheduler can write logs where they belong while the job runs.
+    """
     from hpcdash.launch.pbs_batch import pbs_batch
     from hpcdash.launch.slurm_batch import slurm_batch
 
-    make = slurm_batch if scheduler is Scheduler.SLURM else pbs_batch
-    return make(request, place, queue_has_gpus=queue_has_gpus)
+    if scheduler is Scheduler.SLURM:
+        return slurm_batch(request, place, queue_has_gpus=queue_has_gpus)
+    return pbs_batch(request, place, queue_has_gpus=queue_has_gpus, has_live_logs=has_live_logs)
 
 
 def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:

@@ -198,6 +198,11 @@ _MORE = FormGroup(
         ),
         FormField("exclude_nodes", "not on", "nodes that it must not get", FieldKind.WORDS, "n[01-03] n17"),
         FormField("extra_args", "more options", "of sbatch or qsub, as typed", FieldKind.OPTIONS, ways=BOTH_WAYS),
+        FormField("place", "place", "PBS: how its chunks lie, and whom they share nodes with", example="scatter:excl"),
+        FormField("attributes", "attributes", "PBS: of qsub -W", FieldKind.WORDS, "group_list=lab umask=027"),
+        FormField(
+            "keep_files", "keep files", "PBS: of qsub -k; empty: oed, logs are written while it runs", example="oed"
+        ),
     ),
 )
 GROUPS = (_RUNS, _GETS, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)

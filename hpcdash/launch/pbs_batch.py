@@ -24,7 +24,7 @@ from hpcdash.launch.fanout import START, pbs_fanout
 from hpcdash.launch.job_library import pbs_end_time
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
-from hpcdash.launch.pbs_reserved import pbs_extra_options
+from hpcdash.launch.pbs_reserved import pbs_attributes, pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
 from hpcdash.launch.probe import pbs_probe
 from hpcdash.launch.request import Request
@@ -34,7 +34,9 @@ from hpcdash.launch.slots import slot_type_of, slots_of
 _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
 
 
-def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) -> BatchScript:
+def pbs_batch(
+    request: Request, place: Place, *, queue_has_gpus: bool = True, has_live_logs: bool = True
+) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
@@ -52,13 +54,14 @@ def pbs_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) ->
         *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
         *_rerun(request),
-        "-W umask=0022",
+        *pbs_attributes(request.attributes, request.extra_args),
+        *_keep_files(request, place, has_live_logs=has_live_logs),
     ]
     extra = pbs_extra_options(request.extra_args)
     _refuse_said_twice(generated, extra)
     limit = _limit(request, resources.options)
     body = body_of(request, place, slot_type, ("PBS_*",))
-    folder = shlex.quote(request.work_dir) if request.work_dir else '"${PBS_O_WORKDIR:-$HOME}"'
+    folder = shlex.quote(request.work_dir) if request.work_dir else _start_folder(generated)
     parts = [
         f"cd -- {folder} || exit 1",
         body.definitions,
@@ -101,6 +104,22 @@ def _files(request: Request, place: Place) -> list[str]:
         return []
     name = "job.^array_index^" if request.array else "job"
     return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
+
+
+def _keep_files(request: Request, place: Place, *, has_live_logs: bool) -> list[str]:
+    """Where nothing is asked for, logs that are written at once into the launch's folder, which all nodes see.
+
+    PBS copies them at the end where a node cannot reach it.
+    """
+    if request.keep_files:
+        return [f"-k {request.keep_files}"]
+    return ["-k oed"] if place.folder and has_live_logs else []
+
+
+def _start_folder(generated: list[str]) -> str:
+    """Bash for the folder that is meant where none is named: PBS's own one of the job, where there is one."""
+    is_private = any(option.lower() == "-w sandbox=private" for option in generated)
+    return '"$PBS_JOBDIR"' if is_private else '"${PBS_O_WORKDIR:-$HOME}"'
 
 
 def _rerun(request: Request) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hpcdash.domain import qsub
 from hpcdash.errors import UsageError
@@ -13,8 +14,6 @@ from hpcdash.launch.slots import Slots, slot_words, slots_of
 
 # Of a host: qsub takes them in a select alone, once there is one.
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
-_ARRANGEMENTS = frozenset({"free", "pack", "scatter", "vscatter"})
-_SHARINGS = frozenset({"excl", "shared", "exclhost"})
 
 
 def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
@@ -39,7 +38,7 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
         beside.append(("mem", _memory(request.memory_bytes)))
     besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{besides}"]
-    if place := _place([value for name, value in theirs if name == "place"], slots):
+    if place := _place(request.place, theirs, slots):
         words.append(f"place={place}")
     words += [f"{name}={value}" if value else name for name, value in theirs if name not in ("select", "place")]
     warnings = _left_out(theirs, ours, slots)
@@ -103,29 +102,25 @@ def _left_out(asked: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list
     return said
 
 
-def _place(given: list[str], slots: Slots) -> str:
-    """Where the chunks lie: each on a host of its own where so many are asked for on each node, else as is `given`.
+def _place(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> str:
+    """Where the chunks lie: each on a host of its own where so many are asked for on each node, else as it is given.
 
     Without scatter PBS puts several chunks on a host that has room for them.
     """
-    if len(given) > 1:
-        raise UsageError(f"-l place is given twice in extra_args: {' and '.join(given)}", "Leave one of the two out.")
+    given = [value for name, value in theirs if name == "place"]
+    if len(given) > 1 or (given and field):
+        other = "place says it" if field else "it is there twice"
+        raise UsageError(f"-l place={given[0]} is not for extra_args: {other}", "Leave one of the two out.")
     if not slots.is_per_node_asked or slots.nodes == 1:
-        return "".join(given)
-    sharing, group = "", ""
-    for word in ":".join(given).split(":") if given else ():
-        if word in _SHARINGS and not sharing:
-            sharing = f":{word}"
-        elif word.startswith("group=") and not group:
-            group = f":{word}"
-        elif word in _ARRANGEMENTS and word != "scatter":
-            raise UsageError(
-                f"-l place={given[0]}: slots_per_node asks for {slots.nodes} nodes, which {word} may not give",
-                f"Leave {word} out, or slots_per_node.",
-            )
-        elif word != "scatter":
-            raise UsageError(
-                f"-l place={given[0]}: {word!r} is no place of PBS here",
-                "Write scatter, excl, exclhost or shared, and group=RESOURCE, with colons between them.",
-            )
-    return f"scatter{sharing}{group}"
+        return field or "".join(given)
+    written = f"place: {field}" if field else "".join(f"-l place={value} in extra_args" for value in given)
+    try:
+        asked = qsub.read_placement(field or given[0]) if written else qsub.Placement()
+    except ValueError as error:
+        raise UsageError(f"{written}: {error}") from error
+    if asked.arrangement not in ("", "scatter"):
+        raise UsageError(
+            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {asked.arrangement} may not give",
+            f"Leave {asked.arrangement} out, or slots_per_node.",
+        )
+    return str(replace(asked, arrangement="scatter"))

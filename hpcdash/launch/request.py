@@ -120,6 +120,7 @@ class Request:
 
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
+    `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are as qsub has them.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
@@ -139,6 +140,7 @@ class Request:
     qos: str = ""
     limit_seconds: int | None = None
     memory_bytes: int | None = None
+    place: str = ""
     work_dir: str = ""
     array: ArrayTasks | None = None
     after: tuple[str, ...] = ()
@@ -151,6 +153,8 @@ class Request:
     job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    keep_files: str = ""
     launcher: Launcher = Launcher.PLAIN
     project: str = ""
     workspace: str = ""

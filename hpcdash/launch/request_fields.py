@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
 from hpcdash.config.values import Reader, Unfit, flag, line_of_text, one_of
-from hpcdash.domain import nodelist, units
+from hpcdash.domain import nodelist, qsub, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.errors import ConfigError
@@ -30,6 +30,9 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 # What people call a slot that is a GPU.
 _GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*=.*\S", re.ASCII)
+# As verify_keepfiles_common of OpenPBS takes them; n stands alone or before d.
+_KEEP_FILES = re.compile(r"nd?|(?=[oed]*[oe])(?:([oed])(?![oed]*\1))+")
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
 
 
@@ -219,6 +222,25 @@ def _slot_type(value: object) -> SlotType:
     return SlotType(one_of(*SlotType)(value))
 
 
+def _place(value: object) -> str:
+    return str(_parsed(value, qsub.read_placement))
+
+
+def _attribute(value: object) -> str:
+    """`NAME=VALUE`, as of qsub's -W."""
+    text = line_of_text(value)
+    if not _ATTRIBUTE.fullmatch(text):
+        raise Unfit(f"{shown(text)} is no NAME=VALUE, as in {quoted('umask=027')}")
+    return text
+
+
+def _keep_files(value: object) -> str:
+    text = line_of_text(value)
+    if not _KEEP_FILES.fullmatch(text):
+        raise Unfit(f"expected letters of {quoted('oed')} with o or e among them, or {quoted('n')}, not {shown(text)}")
+    return text
+
+
 def _launcher(value: object) -> Launcher:
     return Launcher(one_of(*Launcher)(value))
 
@@ -246,6 +268,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "qos": line_of_text,
     "time": limit_seconds,
     "memory": memory_bytes,
+    "place": _place,
     "work_dir": folder_there,
     "array": _array,
     "after": _after,
@@ -258,6 +281,8 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "job_library": flag,
     "exclude_nodes": partial(text_list, read=_nodes),
     "extra_args": text_list,
+    "attributes": partial(text_list, read=_attribute),
+    "keep_files": _keep_files,
     "launcher": _launcher,
     "project": line_of_text,
     "workspace": line_of_text,
@@ -290,7 +315,8 @@ QUEUE_FIELDS: Mapping[str, Reader] = {
     key: REQUEST_FIELDS.get(key) or SITE_FIELDS[key]
     for key in (
         *("slots_per_node", "slot_type", "gpu_type", "account", "qos", "time", "memory", "signal", "requeue"),
-        *("exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
+        *("place", "exclude_nodes", "extra_args", "attributes", "keep_files"),
+        *("launcher", "project", "workspace", "labels"),
         *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe"),
         *("image_root", "apptainer_image_root", "singularity_image_root"),
     )

@@ -12,8 +12,32 @@ from hpcdash.launch.request_fields import FIELD_OF_KEY
 
 _ORDER = (
     *("name", "kind", "command", "script", "slots", "slots_per_node", "slot_type", "gpu_type", "queue", "account"),
-    *("qos", "time", "memory", "work_dir", "array", "after", "hold", "signal", "requeue", "kill_switch", "save_switch"),
-    *("checkpoints", "job_library", "exclude_nodes", "extra_args", "launcher", "project", "workspace", "labels"),
+    *(
+        "qos",
+        "time",
+        "memory",
+        "place",
+        "work_dir",
+        "array",
+        "after",
+        "hold",
+        "signal",
+        "requeue",
+        "kill_switch",
+        "save_switch",
+    ),
+    *(
+        "checkpoints",
+        "job_library",
+        "exclude_nodes",
+        "extra_args",
+        "attributes",
+        "keep_files",
+        "launcher",
+        "project",
+        "workspace",
+        "labels",
+    ),
 )
 _USUAL, _USUAL_CALL = Request(), Call("", "")
 

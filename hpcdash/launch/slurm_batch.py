@@ -108,7 +108,14 @@ def slurm_batch(request: Request, place: Place, *, queue_has_gpus: bool = True) 
         ]
     else:
         parts.append(slurm_srun(words, tasks_per_node=tasks, srun_options=options))
-    said = (*warnings, *resources.warnings, *(early.warnings if early else ()), *body.notes)
+    others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
+    said = (
+        *warnings,
+        *(f"{name}: Slurm has none, it is not asked for" for name in others),
+        *resources.warnings,
+        *(early.warnings if early else ()),
+        *body.notes,
+    )
     asked = asked_words(request, slot_type, is_slurm=True)
     return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.states import ENDED
@@ -323,7 +324,13 @@ class Launches:
                 f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
-        made = batch_script(Scheduler(backend.directives), request, place, queue_has_gpus=has_gpus)
+        made = batch_script(
+            Scheduler(backend.directives),
+            request,
+            place,
+            queue_has_gpus=has_gpus,
+            has_live_logs=Capability.LIVE_LOGS in backend.capabilities,
+        )
         return replace(made, warnings=(aside, *made.warnings)) if aside else made
 
     async def _after_in_full(self, request: Request) -> Request:

@@ -38,6 +38,9 @@ ALL = {
     "launcher": "torchrun",
     "exclude_nodes": "n[01-03] n17",
     "extra_args": '--nice=3 --comment="a b" -A other',
+    "place": "scatter:excl",
+    "attributes": "group_list=lab umask=027",
+    "keep_files": "oe",
 }
 
 
@@ -53,6 +56,8 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert request.environment == {"A": "1", "B": "two words = 2"}
     assert request.container == Container(Runtime.PODMAN, "docker://python:3.12", ("/data:/data:ro", "/with blank:/x"))
     assert request.extra_args == ("--nice=3", '--comment="a b"', "-A other")
+    assert (request.place, request.attributes) == ("scatter:excl", ("group_list=lab", "umask=027"))
+    assert request.keep_files == "oe"
     assert request.exclude_nodes == ("n[01-03]", "n17")
     assert (request.launcher, request.requeue) == (Launcher.TORCHRUN, True)
     assert (request.checkpoints, request.job_library) == ("/scratch/run", False)

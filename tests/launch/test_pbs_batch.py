@@ -50,6 +50,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),
+    "place": ("scatter:excl", "l.place=scatter:excl"),
+    "attributes": (("group_list=lab", "sandbox=HOME"), "W.group_list=lab"),
+    "keep_files": ("oe", "k=oe"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p/q", "P=p_q"),
     "workspace": ("w", "P=w"),
@@ -71,7 +74,7 @@ NOT_SHOWN = {"said"}
 PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(st.sampled_from("a \\\"'#$`%\t,-"))
 
 
-def made(place: Place = PLACE, **fields: Any) -> BatchScript:
+def made(place: Place = PLACE, /, **fields: Any) -> BatchScript:
     known: dict[str, Any] = {"command": "train", "slots": 8}
     return batch_script(Scheduler.PBS, Request(**(known | fields)), place)
 
@@ -144,9 +147,66 @@ def test_every_script_says_that_it_is_not_run_again_and_who_may_read_its_logs() 
     assert settings(made(array=parse_tasks("1-3")))["o"] == f"{PLACE.folder}/job.^array_index^.out"
 
 
+def test_logs_are_written_into_the_launch_s_folder_while_the_job_runs_where_nothing_else_is_asked_for() -> None:
+    assert settings(made())["k"] == "oed"
+    assert settings(made(keep_files="n"))["k"] == "n"
+    assert "k" not in settings(made(Place("u")))
+    old = batch_script(Scheduler.PBS, Request(command="x"), PLACE, has_live_logs=False)
+    assert "k" not in settings(old)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attributes": ("umask=027", "group_list=lab,other")},
+        {"extra_args": ("-W umask=027,group_list=lab,other",)},
+        {"attributes": ("umask=027",), "extra_args": ("-W", "group_list=lab,other")},
+        {"attributes": ("umask=022", "umask=027"), "extra_args": ('-W "group_list=lab,other"',)},
+    ],
+    ids=["field", "extra_args", "both", "the last counts"],
+)
+def test_attributes_that_are_not_the_request_s_own_are_set(asked: dict[str, Any]) -> None:
+    script = made(**asked)
+    said = settings(script)
+    assert (said["W.umask"], said["W.group_list"]) == ("027", "lab,other")
+    assert script.text.count("umask=") == 1
+
+
+@pytest.mark.parametrize(
+    ("attribute", "step"),
+    [
+        ("depend=afterok:1", "after"),
+        ("Depend=afterok:1", "after"),
+        ("Rerunable=y", "requeue"),
+        ("Output_Path=/x", "work_dir"),
+        ("max_run_subjobs=2", "array"),
+        ("block=true", "cannot have it"),
+        ("interactive=true", "cannot have it"),
+        ("nothing", "umask=027"),
+    ],
+)
+def test_attributes_that_are_the_request_s_own_are_refused_with_their_field(attribute: str, step: str) -> None:
+    for asked, field in (
+        ({"attributes": (attribute,)}, "attributes"),
+        ({"extra_args": (f"-W {attribute}",)}, "extra_args"),
+    ):
+        with pytest.raises(UsageError, match=f"{field}: -W {attribute.split('=')[0]}") as refused:
+            made(**asked)
+        assert step in refused.value.next_step
+
+
+def test_a_private_sandbox_is_where_the_command_starts() -> None:
+    """PBS makes it for the job."""
+    assert '\ncd -- "$PBS_JOBDIR" || exit 1\n' in made(attributes=("sandbox=PRIVATE",)).text
+    assert "\ncd -- /w || exit 1\n" in made(attributes=("sandbox=PRIVATE",), work_dir="/w").text
+    assert '\ncd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1\n' in made(attributes=("sandbox=HOME",)).text
+
+
 @pytest.mark.parametrize(
     ("field", "option"),
     [
+        ({"place": "excl"}, "-l place=shared"),
+        ({"attributes": ("umask=022",)}, "-W umask=027"),
         ({"account": "a"}, "-A b"),
         ({"limit_seconds": 60}, "-l walltime=5"),
         ({"memory_bytes": 1 << 30}, "-l select=1:mem=4gb"),

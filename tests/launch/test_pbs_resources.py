@@ -72,19 +72,21 @@ def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
 )
 def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None, wanted: str) -> None:
     """Each option and its value may be two items, as they are two words of a command line."""
-    for extra in ((f"-l place={given}",), ("-l", f"place={given}")):
-        asked = pbs_resources(Request(slots=8, slots_per_node=per_node, extra_args=extra), CUDA)
+    for more in ({"extra_args": (f"-l place={given}",)}, {"extra_args": ("-l", f"place={given}")}, {"place": given}):
+        asked = pbs_resources(Request(slots=8, slots_per_node=per_node, **more), CUDA)  # type: ignore[arg-type]
         assert asked.options[1:] == (f"-l place={wanted}",)
 
 
 @pytest.mark.parametrize("word", ["pack", "free", "vscatter", "spread"])
 def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: str) -> None:
-    with pytest.raises(UsageError, match=rf"place={word}:excl: .*{word}"):
+    with pytest.raises(UsageError, match=rf"place={word}:excl in extra_args: .*{word}"):
         pbs_resources(Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA)
+    with pytest.raises(UsageError, match=rf"place: .*{word}"):
+        pbs_resources(Request(slots=8, slots_per_node=4, place=f"{word}:excl"), CUDA)
 
 
 def test_two_places_are_refused() -> None:
-    with pytest.raises(UsageError, match="excl and shared"):
+    with pytest.raises(UsageError, match="there twice"):
         pbs_resources(Request(slots=8, extra_args=("-l place=excl", "-l place=shared")), CUDA)
 
 

@@ -36,6 +36,9 @@ kill_switch = "/work/ada/KILL"
 save_switch = "/work/ada/SAVE"
 exclude_nodes = ["n01", "n[05-07]"]
 extra_args = ["--nice=3", "--mail-type=END"]
+place = "excl:scatter"
+attributes = ["umask=027"]
+keep_files = "oe"
 launcher = "torchrun"
 project = "llm"
 workspace = "lab"
@@ -89,6 +92,9 @@ def test_every_field_of_a_full_file_is_read() -> None:
         save_switch="/work/ada/SAVE",
         exclude_nodes=("n01", "n[05-07]"),
         extra_args=("--nice=3", "--mail-type=END"),
+        place="scatter:excl",
+        attributes=("umask=027",),
+        keep_files="oe",
         launcher=Launcher.TORCHRUN,
         project="llm",
         workspace="lab",
@@ -205,6 +211,11 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('exclude_nodes = "n1"', 2, "exclude_nodes", "expected an array"),
         ('extra_args = "--nice=3"', 2, "extra_args", "expected an array"),
         ('extra_args = ["--nice=3", 4]', 2, "extra_args", "item 2: expected text in quotes"),
+        ('place = "scatter:pack"', 2, "place", "scatter and pack exclude each other"),
+        ('place = "exclusive"', 2, "place", "'exclusive' is none of free, pack"),
+        ('attributes = ["umask"]', 2, "attributes", 'item 1: "umask" is no NAME=VALUE'),
+        ('keep_files = "oo"', 2, "keep_files", 'letters of "oed"'),
+        ('keep_files = "d"', 2, "keep_files", "o or e among them"),
         ('name = "a\\nb"', 2, "name", "does not print"),
         ('name = "a\\u001b[31m"', 2, "name", "does not print"),
         ('work_dir = "/a\\u0000"', 2, "work_dir", "does not print"),

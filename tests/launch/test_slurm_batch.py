@@ -18,7 +18,7 @@ from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Reque
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 
 USR1 = EarlySignal("USR1", 600)
-# Field → what of it a script shows: `--option=value` of a directive, a line of bash, or a warning.
+# Field → what of it a script shows: `--option=value` of a directive, a line of bash, or words of a warning (W:).
 SHOWN: dict[str, tuple[Any, str]] = {
     "name": ("my run!", "--job-name=myrun"),
     "kind": ("cmd", "--job-name=hpcdash_cmd-1a2b"),
@@ -45,6 +45,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
     "extra_args": (("--nice=3", " --nice=3", "--comment 'a b'"), "--comment=a b"),
+    "place": ("excl", "W:place: Slurm has none"),
+    "attributes": (("umask=027",), "W:attributes: Slurm has none"),
+    "keep_files": ("oed", "W:keep_files: Slurm has none"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p q", "--wckey=p q"),
     "workspace": ("w", "--wckey=w"),
@@ -65,7 +68,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 PRINTED = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(st.sampled_from("a \\\"'#$`%\t,-"))
 
 
-def made(place: Place = PLACE, **fields: Any) -> BatchScript:
+def made(place: Place = PLACE, /, **fields: Any) -> BatchScript:
     known: dict[str, Any] = {"command": "train", "slots": 8}
     return batch_script(Scheduler.SLURM, Request(**(known | fields)), place)
 
@@ -92,7 +95,9 @@ def _fields(request: Request) -> dict[str, Any]:
 def test_each_field_of_a_request_is_in_the_script(field: str) -> None:
     value, wanted = SHOWN[field]
     script = made(**{field: value}, **BESIDE.get(field, {}))
-    if wanted.startswith("--"):
+    if wanted.startswith("W:"):
+        assert wanted[2:] in "\n".join(script.warnings)
+    elif wanted.startswith("--"):
         assert wanted in {
             f"--{name}" if given is None else f"--{name}={given}" for name, given in options(script).items()
         }

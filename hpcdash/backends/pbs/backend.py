@@ -43,6 +43,7 @@ _NOT_WRAPPED = frozenset(
         Capability.ALTER,
         Capability.EXPECTED_START,
         Capability.HISTORY,
+        Capability.LIVE_LOGS,
         Capability.LOGS,
         Capability.SIGNAL,
         Capability.SUSPEND,
@@ -69,7 +70,10 @@ class PbsBackend:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return _ALL - _NOT_WRAPPED if self._dialect is Dialect.SLURM_WRAPPERS else _ALL
+        if self._dialect is Dialect.SLURM_WRAPPERS:
+            return _ALL - _NOT_WRAPPED
+        # qsub's -k takes no d before 18.1, nor does Torque's.
+        return _ALL if self._dialect is Dialect.OPENPBS else _ALL - {Capability.LIVE_LOGS}
 
     @property
     def alterable(self) -> tuple[str, ...]:

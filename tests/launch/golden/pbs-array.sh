@@ -8,6 +8,7 @@
 #PBS -h
 #PBS -r y
 #PBS -W umask=0022
+#PBS -k oed
 #PBS -l select=1:ncpus=4
 #PBS -l walltime=01:00:00
 

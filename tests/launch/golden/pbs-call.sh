@@ -5,6 +5,7 @@
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.^array_index^.err
 #PBS -J 0-1%1
 #PBS -W umask=0022
+#PBS -k oed
 #PBS -l select=2:ngpus=1
 #PBS -l place=scatter
 #PBS -l walltime=01:00:00

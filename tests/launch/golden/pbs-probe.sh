@@ -5,6 +5,7 @@
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
 #PBS -r n
 #PBS -W umask=0022
+#PBS -k oed
 #PBS -l select=2:ngpus=4
 #PBS -l place=scatter
 #PBS -l walltime=01:00:00

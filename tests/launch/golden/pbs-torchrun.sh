@@ -7,6 +7,7 @@
 #PBS -A vision
 #PBS -r n
 #PBS -W umask=0022
+#PBS -k oed
 #PBS -l select=2:ngpus=4:mem=64gb
 #PBS -l place=scatter
 #PBS -l walltime=20:00:00
