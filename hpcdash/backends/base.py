@@ -14,7 +14,7 @@ from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, StartEstimate, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.launch.offers import AccountOffer, QosOffer
+from hpcdash.launch.offers import AccountOffer, QosOffer, QueueLimits
 
 if TYPE_CHECKING:
     from hpcdash.backends.stacks import Stacks
@@ -175,6 +175,10 @@ class Backend(Protocol):
 
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
         """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
+        ...
+
+    def queue_limits_query(self) -> Query[Mapping[str, QueueLimits]] | None:
+        """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
         ...
 
     def preemption_query(self, queue: str) -> Query[Mapping[str, str]] | None:

@@ -19,6 +19,7 @@ from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.job_library import END_TIME_NAMES, library_line
 from hpcdash.launch.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
 from hpcdash.launch.names import job_name
+from hpcdash.launch.offers import CpuShare
 from hpcdash.launch.refusals import raise_for
 from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
 from hpcdash.launch.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
@@ -101,17 +102,19 @@ def batch_script(
     *,
     queue_has_gpus: bool = True,
     has_live_logs: bool = True,
+    cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler.
 
-    `has_live_logs`: the scheduler can write logs where they belong while the job runs.
+    `has_live_logs`: the scheduler can write logs where they belong while the job runs. `cpu_share` is what PBS is asked
+    for beside GPUs where the request does not say; Slurm's sites set DefCpuPerGPU.
     """
     from hpcdash.launch.pbs_batch import pbs_batch
     from hpcdash.launch.slurm_batch import slurm_batch
 
     if scheduler is Scheduler.SLURM:
         return slurm_batch(request, place, queue_has_gpus=queue_has_gpus)
-    return pbs_batch(request, place, queue_has_gpus=queue_has_gpus, has_live_logs=has_live_logs)
+    return pbs_batch(request, place, queue_has_gpus=queue_has_gpus, has_live_logs=has_live_logs, cpu_share=cpu_share)
 
 
 def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:

@@ -108,6 +108,12 @@ _GETS = FormGroup(
         FormField("slots_per_node", "per node", "how many of them on each node", FieldKind.COUNT),
         FormField("slot_type", "a slot is", "a GPU (cuda, rocm) or a CPU core", choices=tuple(SlotType)),
         FormField("gpu_type", "GPU type", "which GPUs; empty: any"),
+        FormField(
+            "cpus_per_gpu",
+            "CPUs a GPU",
+            "CPUs with each GPU; empty: a node's share on PBS, the site's default on Slurm",
+            FieldKind.COUNT,
+        ),
         FormField("memory", "memory", "of each node, with a unit", example="64G"),
         FormField(
             "time", "time", "how long it may run; empty: what the queue gives", example="2h, 1-12:00:00", ways=BOTH_WAYS

@@ -33,6 +33,8 @@ def lint_request(request: Request, offers: Offers, script: BatchScript | None = 
     found = list(unmet(demand_of(request, offers, is_pbs=script is not None and "\n#PBS " in script.text), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
         found.append(Finding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
+    if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
+        found.append(Finding("warning", "cpus_per_gpu", "it counts for nothing: a slot is a CPU here"))
     found += [Finding("warning", "", warning) for warning in (script.warnings if script else ())]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
 
@@ -56,17 +58,21 @@ def demand_of(request: Request, offers: Offers, *, is_pbs: bool = False) -> Dema
     total = slots.slots if finds_nodes else slots.nodes * slots.per_node
     counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0
     of_node = "slots_per_node" if slots.is_per_node_asked else "slots"
+    of_cpus = {"cpus_per_node": of_node}
+    each = request.cpus_per_gpu if counts_gpus else 1
+    if counts_gpus:
+        of_cpus = dict.fromkeys(("cpus", "cpus_per_node"), "cpus_per_gpu")
     return Demand(
         queues=(request.queue,) if request.queue else (),
         account=request.account,
         qos=request.qos,
         limit_seconds=request.limit_seconds,
         nodes=None if finds_nodes else slots.nodes,
-        cpus=None if counts_gpus else total,
+        cpus=None if each is None else total * each,
         gpus=total if counts_gpus else None,
-        cpus_per_node=None if counts_gpus else on_node,
+        cpus_per_node=None if each is None or on_node is None else on_node * each,
         gpus_per_node=on_node if counts_gpus else None,
         gpu_type=request.gpu_type if counts_gpus else "",
         memory_per_node_bytes=request.memory_bytes,
-        where={**_WHERE, "cpus_per_node": of_node, "gpus_per_node": of_node},
+        where={**_WHERE, **of_cpus, "gpus_per_node": of_node},
     )

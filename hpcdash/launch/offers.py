@@ -30,6 +30,27 @@ class QueueOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """What a queue gives each chunk of a job (`chunk_cpus`) and allows a job in all; None: not told.
+
+    `destinations` are the queues that a routing queue passes its jobs on to.
+    """
+
+    chunk_cpus: int | None = None
+    most_cpus: int | None = None
+    most_gpus: int | None = None
+    destinations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShare:
+    """The CPUs that go with each GPU where a request does not say, None where the queue decides; `words` say so."""
+
+    per_gpu: int | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class AccountOffer:
     """An account that one may charge, and the QoS it may ask for; no QoS: not told."""
 

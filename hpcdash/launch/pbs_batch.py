@@ -24,6 +24,7 @@ from hpcdash.launch.fanout import START, pbs_fanout
 from hpcdash.launch.job_library import pbs_end_time
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
+from hpcdash.launch.offers import CpuShare
 from hpcdash.launch.pbs_reserved import pbs_attributes, pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
 from hpcdash.launch.probe import pbs_probe
@@ -35,12 +36,17 @@ _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
 
 
 def pbs_batch(
-    request: Request, place: Place, *, queue_has_gpus: bool = True, has_live_logs: bool = True
+    request: Request,
+    place: Place,
+    *,
+    queue_has_gpus: bool = True,
+    has_live_logs: bool = True,
+    cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
-    resources = pbs_resources(request, slot_type)
+    resources = pbs_resources(request, slot_type, cpu_share)
     project = accounted_to(
         request.site.job_project_source, project=request.project, workspace=request.workspace, labels=request.labels
     )

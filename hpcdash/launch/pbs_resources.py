@@ -9,15 +9,18 @@ from hpcdash.domain import qsub
 from hpcdash.errors import UsageError
 from hpcdash.launch.directive_words import pbs_word, whole_options
 from hpcdash.launch.directives import Directives
-from hpcdash.launch.request import Request, SlotType
+from hpcdash.launch.offers import CpuShare
+from hpcdash.launch.request import Launcher, Request, SlotType
 from hpcdash.launch.slots import Slots, slot_words, slots_of
 
 # Of a host: qsub takes them in a select alone, once there is one.
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
 
 
-def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
+def pbs_resources(request: Request, slot_type: SlotType, cpu_share: CpuShare | None = None) -> Directives:
     """One select of as many chunks as nodes; of -l in `extra_args` all that is not ours to say stays.
+
+    `cpu_share` is for GPUs beside which no CPUs are asked for; None where nothing is known of the queue.
 
     Raises UsageError for a select of several kinds of chunks, which one of ours cannot stand for.
     """
@@ -32,16 +35,17 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
         if name in _OF_A_CHUNK:
             in_its_place = "slots and slots_per_node" if name in (ours, "nodes") else f"-l select=1:{name}={value}"
             raise UsageError(f"-l {name} is not for extra_args: PBS takes it in a select alone", in_its_place)
+    cpus, warnings = _cpus_beside_gpus(request, slots, slot_type, beside, cpu_share)
     if request.memory_bytes is not None:
         if any(name == "mem" for name, _ in beside):
             raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
         beside.append(("mem", _memory(request.memory_bytes)))
     besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
-    words = [f"select={slots.nodes}{amount}{besides}"]
+    words = [f"select={slots.nodes}{amount}{cpus}{besides}"]
     if place := _place(request.place, theirs, slots):
         words.append(f"place={place}")
     words += [f"{name}={value}" if value else name for name, value in theirs if name not in ("select", "place")]
-    warnings = _left_out(theirs, ours, slots)
+    warnings += _left_out(theirs, ours, slots)
     if not has_amount and slots.slots:
         warnings.append(
             "this PBS does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
@@ -54,6 +58,33 @@ def pbs_resources(request: Request, slot_type: SlotType) -> Directives:
             "as in extra_args: -l select=1:gpu_model=a100"
         )
     return Directives(tuple(f"-l {pbs_word('extra_args', word)}" for word in words), tuple(warnings))
+
+
+def _cpus_beside_gpus(
+    request: Request,
+    slots: Slots,
+    slot_type: SlotType,
+    beside: Iterable[tuple[str, str]],
+    share: CpuShare | None,
+) -> tuple[str, list[str]]:
+    """What a chunk of GPUs asks for in CPUs, and what is to be said of that: PBS gives it one by default."""
+    if slot_type is SlotType.CPU or slots.slots == 0:
+        return "", []
+    given = {name for name, _ in beside}
+    if "ncpus" in given and request.cpus_per_gpu:
+        raise UsageError("-l select=…:ncpus= is not for extra_args beside cpus_per_gpu", "Leave one of the two out.")
+    if "ncpus" in given or (not request.cpus_per_gpu and not request.site.gres_supported):
+        return "", []
+    each, said = request.cpus_per_gpu, []
+    if each is None:
+        each = share.per_gpu if share else None
+        unknown = "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu asks for more"
+        said = [share.words if share else unknown]
+    if each is None:
+        return "", said
+    # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.
+    has_ranks = request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE) and "ompthreads" not in given
+    return f":ncpus={each * slots.per_node}" + (f":ompthreads={each}" if has_ranks else ""), said
 
 
 def _memory(amount_bytes: int) -> str:

@@ -135,6 +135,7 @@ class Request:
     slots_per_node: int | None = None
     slot_type: SlotType | None = None
     gpu_type: str = ""
+    cpus_per_gpu: int | None = None
     queue: str = ""
     account: str = ""
     qos: str = ""

@@ -263,6 +263,7 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "slots_per_node": partial(whole, smallest=1),
     "slot_type": _slot_type,
     "gpu_type": line_of_text,
+    "cpus_per_gpu": partial(whole, smallest=1),
     "queue": line_of_text,
     "account": line_of_text,
     "qos": line_of_text,
@@ -314,7 +315,18 @@ SITE_FIELDS: Mapping[str, Reader] = {
 QUEUE_FIELDS: Mapping[str, Reader] = {
     key: REQUEST_FIELDS.get(key) or SITE_FIELDS[key]
     for key in (
-        *("slots_per_node", "slot_type", "gpu_type", "account", "qos", "time", "memory", "signal", "requeue"),
+        *(
+            "slots_per_node",
+            "slot_type",
+            "gpu_type",
+            "cpus_per_gpu",
+            "account",
+            "qos",
+            "time",
+            "memory",
+            "signal",
+            "requeue",
+        ),
         *("place", "exclude_nodes", "extra_args", "attributes", "keep_files"),
         *("launcher", "project", "workspace", "labels"),
         *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe"),

@@ -11,7 +11,19 @@ from hpcdash.launch.request import SITE_SAID, Call, Container, EarlySignal, Requ
 from hpcdash.launch.request_fields import FIELD_OF_KEY
 
 _ORDER = (
-    *("name", "kind", "command", "script", "slots", "slots_per_node", "slot_type", "gpu_type", "queue", "account"),
+    *(
+        "name",
+        "kind",
+        "command",
+        "script",
+        "slots",
+        "slots_per_node",
+        "slot_type",
+        "gpu_type",
+        "cpus_per_gpu",
+        "queue",
+        "account",
+    ),
     *(
         "qos",
         "time",

@@ -169,6 +169,8 @@ def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Re
 
     ours = _given([*generated, *slurm_extra_options((), request.exclude_nodes)])
     fields = {name: _FIELDS.get(name, "the request") for name in ours}
+    if request.cpus_per_gpu:
+        fields |= dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "cpus_per_gpu")
     # sbatch takes one of the three alone.
     fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
     given = _given(extra)

@@ -16,6 +16,21 @@ _UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the scr
 def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
     """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as GRES, or not at all."""
     slots = slots_of(request)
+    asked = _slots(request, slots, slot_type)
+    if slot_type is SlotType.CPU or not slots.slots or not request.cpus_per_gpu:
+        return asked
+    return asked + Directives((_cpus_beside_gpus(request, slots, asked),))
+
+
+def _cpus_beside_gpus(request: Request, slots: Slots, asked: Directives) -> str:
+    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a node's."""
+    if any(option.startswith("--gpus=") for option in asked.options) and request.launcher is not Launcher.SRUN:
+        return f"--cpus-per-gpu={request.cpus_per_gpu}"
+    gpus = 1 if request.launcher is Launcher.SRUN else slots.per_node
+    return f"--cpus-per-task={gpus * (request.cpus_per_gpu or 1)}"
+
+
+def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     if slots.slots == 0:
         return Directives(("--nodes=1", "--ntasks=1"))
     if request.launcher is Launcher.SRUN:

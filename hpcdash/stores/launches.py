@@ -317,6 +317,7 @@ class Launches:
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
         from hpcdash.launch.batch import Scheduler, batch_script
+        from hpcdash.launch.slots import slots_of
 
         backend = self.store.backend
         if not backend.directives:
@@ -324,12 +325,14 @@ class Launches:
                 f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
+        slots = slots_of(request)
         made = batch_script(
             Scheduler(backend.directives),
             request,
             place,
             queue_has_gpus=has_gpus,
             has_live_logs=Capability.LIVE_LOGS in backend.capabilities,
+            cpu_share=self.queues.cpu_share(request.queue, slots.nodes * slots.per_node),
         )
         return replace(made, warnings=(aside, *made.warnings)) if aside else made
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.rules import priority_query, queue_rules_query
+from hpcdash.backends.pbs.rules import priority_query, queue_limits_query, queue_rules_query
 from hpcdash.backends.queries import Query
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
+from hpcdash.launch.offers import QueueLimits
 from hpcdash.transport.base import Completed
 
 _DEBUG = {
@@ -50,6 +51,42 @@ def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
     return answered(asked(priority_query(Dialect.OPENPBS, "12.pbs01")), "Job Id: 12.pbs01", attributes)
+
+
+@pytest.mark.parametrize("dialect", [Dialect.OPENPBS, Dialect.PBS_TEXT])
+def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dialect) -> None:
+    query = queue_limits_query(dialect)
+    assert query is not None
+    records = {
+        "Queue: gpu": {"queue_type": "Execution", "default_chunk.ncpus": "8", "resources_max.ncpus": "64"},
+        "Queue: nogpu": {"queue_type": "Execution", "resources_max.ngpus": "0"},
+        "Queue: route": {"queue_type": "Route", "route_destinations": "gpu,nogpu@pbs01"},
+        "Server: pbs01": {"server_state": "Active", "default_chunk.ncpus": "1", "resources_max.ncpus": "128"},
+    }
+    if dialect is Dialect.OPENPBS:
+        token = query.argv[-1]
+        lines = [
+            token.join((head, *(f"{name}={value}" for name, value in said.items()))) for head, said in records.items()
+        ]
+    else:
+        lines = [
+            "\n".join((head, *(f"    {name} = {value}" for name, value in said.items()), ""))
+            for head, said in records.items()
+        ]
+    found = query.parse(Completed(query.argv, 0, "\n".join((*lines, "")).encode(), b"", 0.0))
+    assert found == {
+        "gpu": QueueLimits(chunk_cpus=8, most_cpus=64),
+        "nogpu": QueueLimits(most_gpus=0),
+        "route": QueueLimits(destinations=("gpu", "nogpu")),
+        "": QueueLimits(chunk_cpus=1, most_cpus=128),
+    }
+    with pytest.raises(CommandError):
+        query.parse(Completed(query.argv, 255, b"", b"qstat: cannot connect to server pbs01 (errno=15010)\n", 0.0))
+
+
+@pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
+def test_where_there_are_no_chunks_no_queue_is_asked_for_them(dialect: Dialect) -> None:
+    assert queue_limits_query(dialect) is None
 
 
 def test_a_queues_limits_are_told() -> None:

@@ -130,3 +130,72 @@ def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(program
     done = program("submit", script)
     assert (done.status, done.text) == (0, "35.pbs01\n")
     assert "hpcdash: its script could not be kept here: " in done.stderr
+
+
+# -- requests
+
+TOLD = "has GPUs is not told"
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> str:
+    file = tmp_path / "train.toml"
+    file.write_text(f'command = "train"\nslots = 4\nqueue = "gpu"\nsite.storage_root = "{tmp_path}/launches"\n')
+    return str(file)
+
+
+def with_attribute(stand_ins: StandIns, attribute: str, *, file: str = "queues", name: str = "gpu") -> None:
+    """Say more of a queue, or of the server."""
+    listed = stand_ins.folder / "scene" / f"{file}.dsv"
+    lines = listed.read_text().splitlines(keepends=True)
+    head = ("Server: pbs01" if file == "server" else f"Queue: {name}") + "@@"
+    listed.write_text("".join(line.replace(head, f"{head}{attribute}@@", 1) for line in lines))
+
+
+def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
+    program: Program, request_file: str
+) -> None:
+    done = program("submit", request_file, "--dry-run")
+    assert "\n#PBS -l select=4:ngpus=1:ncpus=8\n" in done.text
+    assert "\n#PBS -k oed\n" in done.text
+    assert "hpcdash: 8 CPUs with each GPU, a node's share; cpus_per_gpu sets another number\n" in done.stderr
+    assert LIVE_LOG not in done.stderr
+    assert TOLD not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("attribute", "file", "select", "words"),
+    [
+        ("default_chunk.ncpus=12", "queues", "4:ngpus=1", "queue gpu gives each chunk 12 CPUs"),
+        ("resources_max.ncpus=10", "queues", "4:ngpus=1:ncpus=2", "as many as queue gpu allows"),
+        ("resources_max.ncpus=7", "server", "4:ngpus=1:ncpus=1", "1 CPU with each GPU, as many as queue gpu allows"),
+        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are asked for with the GPUs"),
+        ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
+    ],
+    ids=["given", "allowed", "allowed by the server", "less than one a GPU", "no GPUs"],
+)
+def test_what_the_queue_gives_and_allows_counts_over_the_node_s_share(
+    program: Program, stand_ins: StandIns, request_file: str, attribute: str, file: str, select: str, words: str
+) -> None:
+    with_attribute(stand_ins, attribute, file=file)
+    done = program("submit", request_file, "--dry-run")
+    assert f"\n#PBS -l select={select}\n" in done.text
+    assert words in done.stderr
+    assert TOLD not in done.stderr
+
+
+def test_a_routing_queue_allows_what_the_queues_behind_it_do(
+    program: Program, stand_ins: StandIns, request_file: str
+) -> None:
+    with_attribute(stand_ins, "resources_max.ncpus=8", name="workq")
+    Path(request_file).write_text(Path(request_file).read_text().replace('"gpu"', '"route"'))
+    assert "\n#PBS -l select=4:ngpus=1:ncpus=2\n" in program("submit", request_file, "--dry-run").text
+
+
+def test_where_no_node_has_gpus_slots_are_cpus(program: Program, stand_ins: StandIns, request_file: str) -> None:
+    for name in ("nodes", "vnodes"):
+        listed = stand_ins.folder / "scene" / f"{name}.dsv"
+        listed.write_text("".join(line for line in listed.read_text().splitlines(keepends=True) if "ngpus" not in line))
+    done = program("submit", request_file, "--dry-run")
+    assert "\n#PBS -l select=4:ncpus=1\n" in done.text
+    assert TOLD not in done.stderr

@@ -16,6 +16,7 @@ ALL = {
     "slots_per_node": "4",
     "slot_type": "cuda",
     "gpu_type": "a100",
+    "cpus_per_gpu": "12",
     "memory": "64G",
     "time": "2h",
     "array": "1-10%1",
@@ -50,6 +51,7 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert reading.problems == {}
     assert request is not None
     assert (request.slots, request.slots_per_node, request.slot_type) == (8, 4, SlotType.CUDA)
+    assert request.cpus_per_gpu == 12
     assert (request.limit_seconds, request.memory_bytes) == (7200, 64 * 1024**3)
     assert request.command == "module load cuda\npython train.py"
     assert (str(request.array), request.after, request.hold) == ("1-10%1", ("12", "13_[1-2]"), True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpcdash.errors import UsageError
+from hpcdash.launch.offers import CpuShare
 from hpcdash.launch.pbs_resources import pbs_resources
-from hpcdash.launch.request import Request, Site, SlotType
+from hpcdash.launch.request import Launcher, Request, Site, SlotType
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 GRES, NONE = Site(), Site(gres_supported=False)
@@ -54,7 +57,7 @@ def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     extra = ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared,walltime=1:00:00")
     asked = pbs_resources(Request(slots=8, slots_per_node=4, extra_args=extra), CUDA)
     assert asked.options == ("-l select=2:ngpus=4:mem=4gb", "-l place=scatter:shared", "-l walltime=1:00:00")
-    assert asked.warnings == ()
+    assert not [words for words in asked.warnings if "select" in words]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,40 @@ def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: 
         pbs_resources(Request(slots=8, slots_per_node=4, place=f"{word}:excl"), CUDA)
 
 
+NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the queue's")
+
+
+@pytest.mark.parametrize(
+    ("fields", "share", "wanted", "told"),
+    [
+        ({}, NODES_SHARE, "2:ngpus=4:ncpus=32", ["a node's share"]),
+        ({"cpus_per_gpu": 2}, NODES_SHARE, "2:ngpus=4:ncpus=8", []),
+        ({"cpus_per_gpu": 2}, None, "2:ngpus=4:ncpus=8", []),
+        ({"memory_bytes": 1 << 30}, NODES_SHARE, "2:ngpus=4:ncpus=32:mem=1gb", ["a node's share"]),
+        ({}, QUEUES_OWN, "2:ngpus=4", ["the queue's"]),
+        ({"extra_args": ("-l select=1:ncpus=3",)}, NODES_SHARE, "2:ngpus=4:ncpus=3", []),
+        ({"launcher": Launcher.TORCHRUN}, NODES_SHARE, "2:ngpus=4:ncpus=32:ompthreads=8", ["a node's share"]),
+        ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs are asked for"]),
+        (
+            {"launcher": Launcher.ACCELERATE, "cpus_per_gpu": 2, "extra_args": ("-l select=1:ompthreads=1",)},
+            None,
+            "2:ngpus=4:ncpus=8:ompthreads=1",
+            [],
+        ),
+        ({"site": NONE}, NODES_SHARE, "2", []),
+        ({"site": NONE, "cpus_per_gpu": 2}, NODES_SHARE, "2:ncpus=8", []),
+        ({"slot_type": CPU, "cpus_per_gpu": 2}, NODES_SHARE, "2:ncpus=4", []),
+    ],
+    ids=lambda value: "" if isinstance(value, dict | list | CpuShare) else value,
+)
+def test_cpus_go_with_gpus(fields: dict[str, Any], share: CpuShare | None, wanted: str, told: list[str]) -> None:
+    request = Request(slots=8, slots_per_node=4, **fields)
+    asked = pbs_resources(request, request.slot_type or CUDA, share)
+    assert asked.options[0] == f"-l select={wanted}"
+    said = [one for one in asked.warnings if "CUDA_VISIBLE_DEVICES" not in one]
+    assert [one[: len(words)] for one, words in zip(said, told, strict=True)] == told
+
+
 def test_two_places_are_refused() -> None:
     with pytest.raises(UsageError, match="there twice"):
         pbs_resources(Request(slots=8, extra_args=("-l place=excl", "-l place=shared")), CUDA)
@@ -97,7 +134,8 @@ def test_slots_that_are_not_counted_a_node_may_lie_together() -> None:
 
 @pytest.mark.parametrize("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
 def test_what_the_slots_say_in_the_place_of_a_person_s_own_select_is_told(select: str) -> None:
-    (told,) = pbs_resources(Request(slots=8, slots_per_node=2, extra_args=(f"-l select={select}",)), CUDA).warnings
+    request = Request(slots=8, slots_per_node=2, cpus_per_gpu=1, extra_args=(f"-l select={select}",))
+    (told,) = pbs_resources(request, CUDA).warnings
     assert f"select={select}" in told
 
 
@@ -120,10 +158,11 @@ def test_what_a_person_should_know_is_told() -> None:
     no_gpus = pbs_resources(Request(slots=8, slots_per_node=4, site=NONE), CUDA).warnings
     assert len(no_gpus) == 1
     assert "CUDA_VISIBLE_DEVICES" in no_gpus[0]
-    assert pbs_resources(Request(slots=100, slots_per_node=32), CUDA).warnings == (
+    assert pbs_resources(Request(slots=100, slots_per_node=32, cpus_per_gpu=1), CUDA).warnings == (
         "4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",
     )
-    (typed,) = pbs_resources(Request(slots=8, slots_per_node=4, gpu_type="a100"), CUDA).warnings
+    (typed,) = pbs_resources(Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100"), CUDA).warnings
     assert "a100" in typed
-    named = Request(slots=8, slots_per_node=4, gpu_type="a100", extra_args=("-l select=1:gpu_model=a100",))
+    extra = ("-l select=1:gpu_model=a100",)
+    named = Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100", extra_args=extra)
     assert pbs_resources(named, CUDA).warnings == ()

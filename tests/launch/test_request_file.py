@@ -180,6 +180,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("slots = -1", 2, "slots", "from 0"),
         ("slots = true", 2, "slots", "whole number"),
         ("slots = 2.5", 2, "slots", "whole number"),
+        ("cpus_per_gpu = 0", 2, "cpus_per_gpu", "from 1"),
         ("slots_per_node = 0", 2, "slots_per_node", "from 1"),
         ('slot_type = "gpu"', 2, "slot_type", '"cuda", "rocm", "cpu"'),
         ('launcher = "torchrn"', 2, "launcher", 'did you mean "torchrun"?'),

@@ -50,6 +50,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "slots_per_node": st.one_of(st.none(), st.integers(1, 64)),
     "slot_type": st.one_of(st.none(), st.sampled_from(list(SlotType))),
     "gpu_type": LINE,
+    "cpus_per_gpu": st.one_of(st.none(), st.integers(1, 64)),
     "queue": LINE,
     "account": LINE,
     "qos": LINE,

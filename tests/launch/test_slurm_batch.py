@@ -28,6 +28,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "slots_per_node": (4, "--gpus-per-task=4"),
     "slot_type": (SlotType.CPU, "--ntasks=8"),
     "gpu_type": ("a100", "--gpus=a100:8"),
+    "cpus_per_gpu": (6, "--cpus-per-gpu=6"),
     "queue": ("gpu long", "--partition=gpu long"),
     "account": ("a", "--account=a"),
     "qos": ("high", "--qos=high"),

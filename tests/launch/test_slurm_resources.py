@@ -18,6 +18,23 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
 
 
 @pytest.mark.parametrize(
+    ("launcher", "site", "per_node", "wanted"),
+    [
+        (Launcher.PLAIN, Site(), 4, "--cpus-per-gpu=6"),
+        (Launcher.PLAIN, Site(), None, "--cpus-per-gpu=6"),
+        (Launcher.PLAIN, Site(tres_supported=False), 4, "--cpus-per-task=24"),
+        (Launcher.PLAIN, Site(tres_supported=False, gres_supported=False), 4, "--cpus-per-task=24"),
+        (Launcher.SRUN, Site(), 4, "--cpus-per-task=6"),
+        (Launcher.SRUN, Site(), None, "--cpus-per-task=6"),
+    ],
+)
+def test_cpus_go_with_gpus(launcher: Launcher, site: Site, per_node: int | None, wanted: str) -> None:
+    request = Request(slots=8, slots_per_node=per_node, cpus_per_gpu=6, launcher=launcher, site=site)
+    assert slurm_resources(request, SlotType.CUDA).options[-1] == wanted
+    assert not [one for one in slurm_resources(request, SlotType.CPU).options if "=6" in one or "=24" in one]
+
+
+@pytest.mark.parametrize(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --tasks-per-node=1", id="cuda tres gres S=8"),

@@ -132,6 +132,9 @@ class EmbeddedBackend:
     def queue_rules_query(self, queue: str) -> None:
         return None
 
+    def queue_limits_query(self) -> None:
+        return None
+
     def preemption_query(self, queue: str) -> None:
         return None
 

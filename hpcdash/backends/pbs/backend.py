@@ -29,6 +29,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.launch.offers import QueueLimits
 
 _TITLES = {
     Dialect.OPENPBS: "PBS",
@@ -148,6 +149,9 @@ class PbsBackend:
 
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
         return rules.queue_rules_query(self._dialect, queue)
+
+    def queue_limits_query(self) -> Query[Mapping[str, QueueLimits]] | None:
+        return rules.queue_limits_query(self._dialect)
 
     def preemption_query(self, queue: str) -> None:
         return None

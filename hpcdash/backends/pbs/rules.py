@@ -16,6 +16,7 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.units import format_duration
+from hpcdash.launch.offers import QueueLimits
 
 _Words = Callable[[Mapping[str, str]], Mapping[str, str]]
 # accrue_type of pbs_ifl.h, while a job waits.
@@ -71,6 +72,29 @@ def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] 
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     return _query(dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
+
+
+def queue_limits_query(dialect: Dialect) -> Query[Mapping[str, QueueLimits]] | None:
+    """As Backend.queue_limits_query: of the queues and, under '', of the server, whose limits hold in all of them."""
+    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        return None
+    token = fresh_token() if dialect is Dialect.OPENPBS else ""
+    options = ("-F", "dsv", "-D", token) if token else ()
+    argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)
+    return Query(argv, partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token))
+
+
+def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[str, QueueLimits]:
+    require_success(answer, ("qstat", "-Qf"))
+    return {
+        "" if "server_state" in native else name: QueueLimits(
+            _whole(native.get("default_chunk.ncpus", "")),
+            _whole(native.get("resources_max.ncpus", "")),
+            _whole(native.get("resources_max.ngpus", "")),
+            tuple(part.partition("@")[0].strip() for part in native.get("route_destinations", "").split(",") if part),
+        )
+        for name, native in read_attributes(answer.stdout, form, token=token)
+    }
 
 
 def _query(dialect: Dialect, command: tuple[str, ...], name: str, what: str, words: _Words) -> Query[Mapping[str, str]]:

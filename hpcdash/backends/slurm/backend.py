@@ -114,6 +114,9 @@ class SlurmBackend:
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
         return rules.queue_rules_query(queue)
 
+    def queue_limits_query(self) -> None:
+        return None
+
     def preemption_query(self, queue: str) -> Query[Mapping[str, str]]:
         return rules.preemption_query(queue)
 

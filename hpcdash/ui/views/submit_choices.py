@@ -127,7 +127,7 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
     if name == "queue" and queue is not None:
         start = "" if typed else "empty: "
         parts = [f"{start}{queue.name}, {queue_words(queue)}" if queue_words(queue) else parts[0]]
-    elif name in ("slots", "slots_per_node", "memory") and queue is not None and node_words(queue):
+    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None and node_words(queue):
         parts.append(node_words(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
         parts.append(f"{queue.name} gives up to {span_words(queue.limit_seconds)}")
