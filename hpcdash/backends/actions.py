@@ -41,8 +41,7 @@ class ActionRequest:
     """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
-    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER. `all_waiting` are those
-    ids that mean all tasks of an array that wait, None where nobody looked.
+    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER.
     """
 
     verb: Verb
@@ -50,7 +49,6 @@ class ActionRequest:
     signal: str = ""
     recipient: str = ""
     changes: Mapping[str, str] = field(default_factory=dict)
-    all_waiting: frozenset[str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

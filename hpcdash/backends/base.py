@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, StartEstimate, Submission
@@ -79,6 +79,11 @@ class Backend(Protocol):
     @property
     def alterable(self) -> tuple[str, ...]:
         """What of ALTERABLE can be changed here."""
+        ...
+
+    @property
+    def whole_array_verbs(self) -> frozenset[Verb]:
+        """The verbs that it does to whole arrays only, and refuses for tasks of one."""
         ...
 
     @property

@@ -64,6 +64,25 @@ def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequ
     return Choice(verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing))
 
 
+def with_whole_arrays(choice: Choice, known: Iterable[Row], scheduler: str) -> Choice:
+    """The choice for whole arrays in place of tasks, where the scheduler does the verb to no less.
+
+    The rows are then those of the array's tasks that wait, among those `known`: what runs stays as it is. Where these
+    are not the rows of the choice, `left_out` says so.
+    """
+    array_of = {str(row["id"]): str(row["array_id"]) for row in choice.rows if row["array_id"]}
+    arrays = dict.fromkeys(array_of[job_id] for job_id in choice.job_ids if job_id in array_of)
+    if not arrays:
+        return choice
+    waiting = {str(row["id"]): row for row in known if row["array_id"] in arrays and row["state"] in WAITING}
+    theirs = [row for row in choice.rows if row["array_id"] in arrays]
+    rows = [row for row in choice.rows if row["array_id"] not in arrays] + list(waiting.values() or theirs)
+    ids = dict.fromkeys(array_of.get(job_id, job_id) for job_id in choice.job_ids)
+    others = "" if {str(row["id"]) for row in theirs} == set(waiting) else f"{scheduler} can {choice.verb} whole arrays"
+    told = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
+    return Choice(choice.verb, tuple(ids), tuple(rows), (*told, *choice.left_out))
+
+
 def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]) -> tuple[str, ...]:
     """The ids that mean the kept rows and no other: an array's number where all of it is meant, else its rows'."""
     known = {str(row["id"]): str(row["array_id"] or "") for row in rows}

@@ -12,7 +12,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, NotSent, UnreachableError, UsageError
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.job_rows import all_waiting, rows_meant
+from hpcdash.stores.job_rows import rows_meant
 from hpcdash.stores.journal import Journal, JournalUnwritable
 from hpcdash.stores.scripts import keep_submitted
 
@@ -60,8 +60,6 @@ class Actions:
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
         """The commands; raises UsageError for what cannot be asked. Nothing runs."""
-        if rows:
-            request = replace(request, all_waiting=all_waiting(request.job_ids, rows))
         return Plan(request, tuple(rows), self.store.backend.action_commands(request))
 
     @property

@@ -24,12 +24,9 @@ from hpcdash.domain.job_ids import (
     task_of,
     with_tasks,
 )
-from hpcdash.domain.states import WAITING
 from hpcdash.errors import NoSuchJob
 
 Row = Mapping[str, Any]
-# Of a row that stands for some only of the tasks that its record holds.
-_IS_PART = "_is_part"
 
 
 def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
@@ -107,7 +104,7 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
     if meant is None or meant.count == held.count:
         return row
     job_id = with_tasks(str(row["array_id"]), meant)
-    part = {"id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count, _IS_PART: True}
+    part = {"id": job_id, "array_task": str(meant), "_task": meant.first, "_tasks": meant.count}
     return {**row, **part}
 
 
@@ -128,17 +125,6 @@ def _in_full(job_id: str, known: Mapping[str, Sequence[tuple[JobId, Row]]]) -> s
         if (held.server or held.has_brackets) and covers(wanted, held):
             return in_full(job_id, row["id"], row["array_id"])
     return job_id
-
-
-def all_waiting(job_ids: Sequence[str], rows: Sequence[Row]) -> frozenset[str]:
-    """Those of the ids that mean, together or alone, all the tasks of an array that wait, as far as the rows tell."""
-    known = _by_number(row for row in rows if row["array_id"] and row["state"] in WAITING and not row.get(_IS_PART))
-    found: set[str] = set()
-    for job_id in job_ids:
-        wanted = _read(job_id)
-        if wanted is not None and any(covers(wanted, held) for held, _ in known.get(wanted.number, ())):
-            found.add(job_id)
-    return frozenset(found)
 
 
 def _by_number(rows: Iterable[Row]) -> dict[str, list[tuple[JobId, Row]]]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.pbs.actions import action_commands, alterable
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.domain.schema import JOBS
 from hpcdash.errors import UsageError, program_words
-from hpcdash.stores.job_rows import all_waiting, ids_in_full, rows_meant
+from hpcdash.stores.job_rows import ids_in_full
 from hpcdash.transport.base import Completed
 from hpcdash.transport.shell import remote_command
 
@@ -31,10 +29,8 @@ def commands(
     signal: str = "",
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
-    waiting: tuple[str, ...] | None = None,
 ) -> tuple[ActionCommand, ...]:
-    looked = None if waiting is None else frozenset(waiting)
-    return action_commands(dialect, ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}, looked))
+    return action_commands(dialect, ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}))
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:
@@ -98,37 +94,44 @@ def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
         commands("signal", "2", signal="USR1", recipient=recipient)
 
 
-def test_the_row_of_the_tasks_that_wait_holds_its_array() -> None:
-    for verb, program in (("hold", "qhold"), ("release", "qrls")):
-        (command,) = commands(verb, "12[6-10].pbs01", waiting=("12[6-10].pbs01",))
-        assert lines((command,)) == [f"{program} 12[].pbs01"]
-        assert answered(command, b"", 0) == {"12[6-10].pbs01": (True, "")}
-
-
-@pytest.mark.parametrize(("verb", "did"), [("hold", "holds"), ("release", "releases"), ("alter", "changes")])
+@pytest.mark.parametrize(
+    ("verb", "changes", "line"),
+    [
+        ("hold", {}, "qhold"),
+        ("release", {}, "qrls"),
+        ("alter", {"time": "1h"}, "qalter -l walltime=01:00:00"),
+        ("alter", {"queue": "gpu"}, "qmove gpu"),
+        ("alter", {"throttle": "2"}, "qalter -Wmax_run_subjobs=2"),
+    ],
+)
 @pytest.mark.parametrize("job_id", ["12[3].pbs01", "12[6-7].pbs01"])
-def test_some_tasks_alone_are_not_held_and_the_array_is_named(verb: str, did: str, job_id: str) -> None:
-    changes = {"time": "1h"} if verb == "alter" else {}
-    with pytest.raises(UsageError, match=f"PBS {did} a whole array only, not 12") as told:
-        commands(verb, "5.pbs01", job_id, waiting=(), changes=changes)
-    assert told.value.next_step == "All of it is 12[].pbs01."
-
-
-def test_where_nobody_looked_which_tasks_wait_pbs_refuses_itself() -> None:
-    (command,) = commands("hold", "20217[3].pbs01")
-    assert lines((command,)) == ["qhold 20217[3].pbs01"]
-    assert answered(command, b"qhold: Invalid request 20217[3].pbs01\n", 156) == {
-        "20217[3].pbs01": (False, "Invalid request (PBS does this to a whole array only)")
+def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
+    verb: str, changes: dict[str, str], line: str, job_id: str
+) -> None:
+    (command,) = commands(verb, job_id, changes=changes)
+    assert lines((command,)) == [f"{line} {job_id}"]
+    program = line.split()[0].encode()
+    assert answered(command, program + b": Invalid request " + job_id.encode() + b"\n", 156) == {
+        job_id: (False, "Invalid request (PBS does this to whole arrays only: name 12[].pbs01)")
     }
 
 
-def test_a_task_that_runs_is_told_that_its_arrays_change_is_not_for_it() -> None:
-    ids = ("12[3].pbs01", "12[6-10].pbs01")
-    (command,) = commands("alter", *ids, waiting=ids[1:], changes={"time": "1h"})
-    assert lines((command,)) == ["qalter -l walltime=01:00:00 12[].pbs01"]
-    told = answered(command, b"", 0)
-    assert told[ids[1]] == (True, "")
-    assert told[ids[0]] == (False, "not this task: PBS does it to those of its array that wait")
+def test_a_whole_array_that_is_refused_is_not_told_to_be_named() -> None:
+    (command,) = commands("alter", "12[].pbs01", changes={"queue": "gpu"})
+    assert answered(command, b"qmove: Invalid request 12[].pbs01\n", 156) == {"12[].pbs01": (False, "Invalid request")}
+
+
+def test_several_tasks_are_signalled_one_by_one_as_pbs_may_not_answer_for_a_range() -> None:
+    (command,) = commands("signal", "12[2-4].pbs01", signal="USR1")
+    assert lines((command,)) == ["qsig -s USR1 12[2].pbs01 12[3].pbs01 12[4].pbs01"]
+    refused = b"qsig: Request invalid for state of job 12[3].pbs01\n"
+    assert answered(command, refused, 168) == {
+        "12[2-4].pbs01": (False, "12[3].pbs01: Request invalid for state of job; done for 2 of 3")
+    }
+    assert lines(commands("suspend", "12[2-3]")) == ["qsig -s suspend 12[2] 12[3]"]
+    assert lines(commands("requeue", "12[2-3]")) == ["qrerun 12[2-3]"]
+    with pytest.raises(UsageError, match="At most 1000 at a time"):
+        commands("signal", "12[1-2000]", signal="USR1")
 
 
 # -- what is changed
@@ -143,9 +146,12 @@ def test_a_change_is_one_qalter_and_a_queue_a_qmove() -> None:
     ]
 
 
-def test_the_throttle_is_the_arrays_whichever_task_one_points_at() -> None:
-    made = commands("alter", "14[2].pbs01", "14[6-10].pbs01", "15", waiting=(), changes={"throttle": "3"})
-    assert lines(made) == ["qalter -Wmax_run_subjobs=3 14[].pbs01 15[]"]
+def test_a_throttle_is_an_arrays() -> None:
+    made = commands("alter", "14[].pbs01", "15", "16[2].pbs01", changes={"throttle": "3"})
+    assert lines(made) == ["qalter -Wmax_run_subjobs=3 14[].pbs01 15[] 16[2].pbs01"]
+    with pytest.raises(UsageError, match=r"throttle: 12\[3\] is a task") as told:
+        commands("alter", "12[3]", dialect=TORQUE, changes={"throttle": "3"})
+    assert told.value.next_step == "Name its array: 12[]"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +194,7 @@ def test_each_kind_of_pbs_says_what_can_be_changed() -> None:
 def test_torque_takes_some_tasks_of_an_array_by_an_option() -> None:
     ids = ("12[6-10,12].srv", "13.srv", "14[3].srv")
     assert lines(commands("cancel", *ids, dialect=TORQUE)) == ["qdel -t 6-10,12 12[].srv", "qdel 13.srv 14[3].srv"]
-    assert lines(commands("hold", ids[0], dialect=TORQUE, waiting=())) == ["qhold -t 6-10,12 12[].srv"]
+    assert lines(commands("hold", ids[0], dialect=TORQUE)) == ["qhold -t 6-10,12 12[].srv"]
     assert lines(commands("alter", "12[].srv", dialect=TORQUE, changes={"throttle": "5"})) == ["qalter -t %5 12[].srv"]
 
 
@@ -516,7 +522,6 @@ REQUESTS = st.builds(
     st.sampled_from(["USR1", "9"]),
     st.just(""),
     st.sampled_from([{"time": "1h"}, {"nice": "5"}, {"queue": "q"}, {"throttle": "3"}, {"time": "2h", "queue": "q"}]),
-    st.one_of(st.none(), st.just(frozenset({"12[6-10].pbs01"}))),
 )
 SAID = st.sampled_from(
     [
@@ -605,20 +610,3 @@ def test_a_bare_number_is_the_job_or_the_array_that_the_queue_has() -> None:
 def test_slurms_ids_stay_as_they_are_typed() -> None:
     slurm = rows(("65+0", None, "running", 1), ("65+1", None, "running", 1), ("12_3", "12", "running", 1))
     assert ids_in_full(["65", "12", "12_3", "12_[3-5]"], slurm) == ("65", "12", "12_3", "12_[3-5]")
-
-
-@pytest.mark.parametrize(
-    ("job_ids", "whole"),
-    [
-        (("12[6-10].pbs01",), {"12[6-10].pbs01"}),
-        (("12[1-10].pbs01",), {"12[1-10].pbs01"}),
-        (("12[].pbs01",), {"12[].pbs01"}),
-        (("12[6-7].pbs01", "12[8-10].pbs01"), {"12[6-7].pbs01", "12[8-10].pbs01"}),
-        (("12[6-7].pbs01",), set()),
-        (("12[3].pbs01",), set()),
-        (("15.pbs01",), set()),
-    ],
-)
-def test_ids_mean_all_that_waits_of_an_array_or_only_some(job_ids: tuple[str, ...], whole: set[str]) -> None:
-    meant = rows_meant(pa.Table.from_pylist(ARRAY, JOBS), job_ids)
-    assert all_waiting(job_ids, meant) == whole

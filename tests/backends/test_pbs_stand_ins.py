@@ -55,7 +55,21 @@ def test_what_was_not_recorded_is_refused(stand_ins: StandIns, words: tuple[str,
         (("qsig", "-s", "FOO", "2"), 165, b"qsig: Unknown/illegal signal name 2.pbs01\n"),
         (("qsig", "-s", "USR1", "4"), 168, b"qsig: Request invalid for state of job 4.pbs01\n"),
         (("qsig", "-s", "suspend", "23.pbs01"), 159, b"qsig: Unauthorized Request  23.pbs01\n"),
-        (("qrerun", "6"), 168, b"qrerun: Request invalid for state of job 6.pbs01\n"),
+        (("qsig", "-s", "USR1", "14[6]"), 168, b"qsig: Request invalid for state of job 14[6].pbs01\n"),
+        (("qsig", "-s", "USR1", "14[3-8]"), 0, b""),
+        (("qsig", "-s", "USR1", "14[]"), 0, b""),
+        (("qsig", "-s", "USR1", "14[99]"), 153, b"qsig: Unknown Job Id 14[99].pbs01\n"),
+        (("qrerun", "6"), 159, b"qrerun: Unauthorized Request  6.pbs01\n"),
+        (("qrerun", "14[3-4]"), 159, b"qrerun: Unauthorized Request  14[3-4].pbs01\n"),
+        (("qhold", "14[6]"), 156, b"qhold: Invalid request 14[6].pbs01\n"),
+        (("qhold", "14[6-8]"), 156, b"qhold: Invalid request 14[6-8].pbs01\n"),
+        (("qhold", "14[]"), 0, b""),
+        (("qrls", "14[6]"), 156, b"qrls: Invalid request 14[6].pbs01\n"),
+        (("qalter", "-l", "walltime=1:0:0", "14[6]"), 156, b"qalter: Invalid request 14[6].pbs01\n"),
+        (("qalter", "-Wmax_run_subjobs=2", "14[6]"), 156, b"qalter: Invalid request 14[6].pbs01\n"),
+        (("qmove", "debug", "14[6]"), 156, b"qmove: Invalid request 14[6].pbs01\n"),
+        (("qdel", "12[1,3]"), 1, b"qdel: illegally formed job identifier: 12[1,3]\n"),
+        (("qdel", "14[9-12]"), 0, b""),
         (("qmove", "nosuch", "4"), 170, b"qmove: Unknown queue 4.pbs01\n"),
         (("qmove", "maint", "4"), 173, b"qmove: Queue is not enabled 4.pbs01\n"),
     ],
@@ -66,6 +80,11 @@ def test_refusals_have_the_recorded_status_and_words(
 ) -> None:
     refused = run(stand_ins, *words)
     assert (refused.returncode, refused.stderr) == (status, said)
+
+
+def test_a_signal_to_a_range_in_which_no_task_runs_is_never_answered(stand_ins: StandIns) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run(("qsig", "-s", "USR1", "14[6-8]"), env=stand_ins.environment, timeout=2)
 
 
 def test_subjobs_are_in_the_list_only_where_asked_for(stand_ins: StandIns) -> None:

@@ -33,3 +33,54 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
 
 def test_of_what_has_all_ended_it_is_said_how(program: Program) -> None:
     assert "hold on local: 1 job of alice (1 cancelled)\n" in program("hold", "24").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("hold", "14[6]"), ["qhold", "14[6].pbs01"]),
+        (("release", "14[6]"), ["qrls", "14[6].pbs01"]),
+        (("hold", "14[6-8]"), ["qhold", "14[6-8].pbs01"]),
+        (("hold", "14[6-10]"), ["qhold", "14[6-10].pbs01"]),
+        (("alter", "14[6]", "--time", "1h"), ["qalter", "-l", "walltime=01:00:00", "14[6].pbs01"]),
+        (("alter", "14[6]", "--queue", "debug"), ["qmove", "debug", "14[6].pbs01"]),
+        (("alter", "14[6]", "--throttle", "2"), ["qalter", "-Wmax_run_subjobs=2", "14[6].pbs01"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_for_a_task_that_was_named_its_array_is_not_taken_but_named(
+    program: Program, stand_ins: StandIns, words: tuple[str, ...], asked: list[str]
+) -> None:
+    refused = program(*words, "--yes")
+    assert refused.status == 1
+    assert stand_ins.calls(asked[0]) == [asked]
+    said = "refused: Invalid request (PBS does this to whole arrays only: name 14[].pbs01)\n"
+    assert refused.text == f"{asked[-1]}  {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("hold", "14"), ["qhold", "14[].pbs01"]),
+        (("alter", "14[]", "--throttle", "2"), ["qalter", "-Wmax_run_subjobs=2", "14[].pbs01"]),
+        (("cancel", "14[6]"), ["qdel", "14[6].pbs01"]),
+        (("cancel", "14[3-8]"), ["qdel", "14[3-8].pbs01"]),
+        (("signal", "USR1", "14[3]"), ["qsig", "-s", "USR1", "14[3].pbs01"]),
+        (("signal", "USR1", "14[]"), ["qsig", "-s", "USR1", "14[].pbs01"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_was_named_is_what_is_touched(
+    program: Program, stand_ins: StandIns, words: tuple[str, ...], asked: list[str]
+) -> None:
+    done = program(*words, "--yes")
+    assert (done.status, done.text.split()[0]) == (0, asked[-1])
+    assert stand_ins.calls(asked[0]) == [asked]
+
+
+def test_a_signal_to_tasks_that_wait_is_answered_though_pbs_answers_for_no_range(program: Program) -> None:
+    refused = program("signal", "USR1", "14[6-8]", "--yes")
+    assert refused.status == 1
+    assert refused.text == "14[6-8].pbs01  refused: 14[6].pbs01: Request invalid for state of job\n"
+    refused = program("signal", "USR1", "14[5-6]", "--yes")
+    assert refused.text == "14[5-6].pbs01  refused: 14[6].pbs01: Request invalid for state of job; done for 1 of 2\n"

@@ -135,23 +135,39 @@ async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await point_at(pilot, "12[6-10].pbs01")
-        assert "qhold '12[].pbs01'" in await asked(pilot, "h")
+        shown = await asked(pilot, "h")
+        assert "qhold '12[].pbs01'" in shown
+        assert "whole arrays" not in shown
         await press(pilot, "y")
         await until(pilot, lambda: transport.acted)
     assert transport.acted == ["qhold 12[].pbs01"]
 
 
-async def test_a_task_that_runs_is_not_held_and_its_array_is_named(tmp_path: Path) -> None:
+async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> None:
     transport = PbsTransport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await point_at(pilot, "12[3].pbs01")
-        await press(pilot, "h")
-        await until(pilot, lambda: "PBS holds a whole array only, not 12[3].pbs01" in said(app))
-        assert "All of it is 12[].pbs01" in said(app)
-        assert not isinstance(app.screen, ConfirmDialog)
-    assert transport.acted == []
+        shown = await asked(pilot, "h")
+        assert "hold array 12[].pbs01 train-12, 5 jobs" in shown
+        assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
+        assert transport.acted == []
+        await press(pilot, "y")
+        await until(pilot, lambda: transport.acted)
+    assert transport.acted == ["qhold 12[].pbs01"]
+
+
+async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(tmp_path: Path) -> None:
+    transport = PbsTransport()
+    app = pbs_app(transport, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await app.main.push("script", job_id="12[7].pbs01")
+        await settled(pilot)
+        shown = await asked(pilot, "h")
+        assert "hold array 12[].pbs01 train-12, 5 jobs" in shown
+        assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
 
 
 async def test_tasks_that_wait_are_cancelled_by_their_row(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Verb
 from hpcdash.backends.base import Capability, Probe
 from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
@@ -46,6 +46,7 @@ class EmbeddedBackend:
     title = "embedded queue"
     capabilities = frozenset(Capability) - {Capability.EXPECTED_START}
     alterable = ALTERABLE
+    whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
     directives = "slurm"
     is_settled = True

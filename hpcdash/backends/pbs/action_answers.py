@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.queries import Answer
@@ -39,23 +39,23 @@ _NO_STATUS = 255
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A job as it was asked for, the argument that stands for it or a part of it, and what that argument means.
-
-    `refusal` says why this job is not touched though the command names its array.
-    """
+    """A job as it was asked for, the argument that stands for it or a part of it, and what that argument means."""
 
     job_id: str
     argument: str
     meant: JobId
-    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What is added to PBS's words where they match: why, or what to do instead."""
+    """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
+
+    `for_tasks`: only where tasks of an array were asked for.
+    """
 
     pattern: re.Pattern[str]
     words: str
+    for_tasks: bool = False
 
 
 def read_answer(
@@ -75,15 +75,20 @@ def read_answer(
     about = {target: _about(target, told.get(target.meant.number, ())) for target in dict.fromkeys(targets)}
     unnamed = len({target.argument for target, said in about.items() if not said})
     rest = _Rest(answer.status, general, bool(told), unnamed, program, one_connection)
-    result: dict[str, Outcome] = {}
+    each: dict[str, list[Outcome]] = {}
     for target in targets:
         one = _outcome(target, about[target], hints) or rest.outcome(target.job_id, hints)
-        if target.refusal and one.done:
-            one = Outcome(target.job_id, False, target.refusal)
-        before = result.get(target.job_id)
-        if before is None or before.done is True:
-            result[target.job_id] = one
-    return tuple(result.values())
+        each.setdefault(target.job_id, []).append(one)
+    return tuple(map(_together, each.values()))
+
+
+def _together(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of a job of whose parts each has its own: the first that did not go well, and how many did."""
+    worst = next((part for part in parts if part.done is not True), parts[0])
+    done = sum(part.done is True for part in parts)
+    if worst.done is True or not done:
+        return worst
+    return replace(worst, words=f"{worst.words}; done for {done} of {len(parts)}")
 
 
 def _about(target: Target, told: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
@@ -97,9 +102,10 @@ def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[Hin
     if said is None:
         return None
     job, words = said
-    is_part = job.tasks is not None and job.tasks != target.meant.tasks
+    asked = _read(target.job_id) or target.meant
+    is_part = job.tasks is not None and job.tasks != asked.tasks
     done = None if _MAY_BE_DONE.search(words) else False
-    return Outcome(target.job_id, done, _hinted(f"{job}: {words}" if is_part else words, hints))
+    return Outcome(target.job_id, done, _hinted(f"{job}: {words}" if is_part else words, hints, target.meant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +152,14 @@ class _Rest:
         return f"{self.program} ended with status {self.status}"
 
 
-def _hinted(words: str, hints: Sequence[Hint]) -> str:
-    added = next((hint.words for hint in hints if hint.pattern.search(words)), "")
-    return f"{words} ({added})" if added else words
+def _hinted(words: str, hints: Sequence[Hint], meant: JobId | None = None) -> str:
+    tasks = None if meant is None else meant.tasks
+    fitting = (hint for hint in hints if hint.pattern.search(words) and (tasks is not None or not hint.for_tasks))
+    hint = next(fitting, None)
+    if hint is None:
+        return words
+    array = "" if meant is None else str(replace(meant, tasks=None))
+    return f"{words} ({hint.words.format(array=array)})"
 
 
 def _told(words: str) -> tuple[JobId, str] | None:

@@ -51,7 +51,8 @@ _WORDS = {
 # Of Torque's, these take some tasks of an array in one request.
 _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
-_TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), "PBS does this to a whole array only")
+_ARRAYS_ONLY = "PBS does this to whole arrays only: name {array}"
+_TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
 _SILENT_QDEL = Hint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
 _BROKEN_QRERUN = Hint(re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does")
@@ -72,13 +73,18 @@ _AS_SLURM = 'Set backend = "slurm" for this cluster: its own commands can.'
 Job = tuple[str, JobId]
 
 
+def whole_array_verbs(dialect: Dialect) -> frozenset[Verb]:
+    """As Backend.whole_array_verbs."""
+    return frozenset() if dialect is Dialect.TORQUE else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
+
+
 def alterable(dialect: Dialect) -> tuple[str, ...]:
     """As Backend.alterable."""
     return ALTERABLE_OF[dialect]
 
 
 def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """As Backend.action_commands. Of an array that is held, released or changed all of it has to be meant."""
+    """As Backend.action_commands. What is named is what is asked for: PBS itself refuses tasks it takes no verb for."""
     jobs = [(job_id, _read_id(dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")
@@ -95,7 +101,7 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
         case Verb.SUSPEND | Verb.RESUME if dialect is Dialect.SLURM_WRAPPERS:
             raise UsageError(f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
         case Verb.HOLD | Verb.RELEASE:
-            targets = _whole_arrays(dialect, verb, _WORDS[verb][0], jobs, request.all_waiting)
+            targets = _targets(dialect, _WORDS[verb][0], jobs)
             return tuple(_commands(dialect, [_Step(_hold_words(dialect, verb), targets, _HINTS[verb])]))
         case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
@@ -137,14 +143,13 @@ def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
 def _alter(dialect: Dialect, jobs: Sequence[Job], request: ActionRequest) -> Iterator[_Step]:
     change = alteration(dialect, request.changes)
     if change.options or change.queue:
-        targets = _whole_arrays(dialect, Verb.ALTER, "qalter", jobs, request.all_waiting)
+        targets = _targets(dialect, "qalter", jobs)
         if change.options:
             yield _Step(("qalter", *change.options), targets, _ALTER_HINTS)
         if change.queue:
-            yield _Step(("qmove", change.queue), _single_tasks(dialect, targets), _MOVE_HINTS)
+            yield _Step(("qmove", change.queue), _targets(dialect, "qmove", jobs), _MOVE_HINTS)
     if change.array_options:
-        # The throttle is the array's, whichever of its tasks one points at.
-        yield _Step(("qalter", *change.array_options), [_array_target(job_id, job) for job_id, job in jobs])
+        yield _Step(("qalter", *change.array_options), _throttled(dialect, jobs), _ALTER_HINTS)
 
 
 # -- ids as PBS's commands take them
@@ -165,9 +170,9 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     return JobId(job.number)
 
 
-def _array_target(job_id: str, job: JobId, refusal: str = "") -> Target:
+def _array_target(job_id: str, job: JobId) -> Target:
     whole = replace(job, tasks=None, has_brackets=True)
-    return Target(job_id, str(whole), whole, refusal)
+    return Target(job_id, str(whole), whole)
 
 
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
@@ -185,7 +190,17 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
         else:
             # PBS's own programs take no comma: 12[1,3] is 12[1] and 12[3].
             targets += [_range_target(job_id, job, tasks) for tasks in job.tasks.ranges]
-    return targets if program in _TAKES_TASKS_OPTION else _single_tasks(dialect, targets)
+    takes_one_task = program == "qsig" if dialect is not Dialect.TORQUE else program not in _TAKES_TASKS_OPTION
+    return list(_single_tasks(targets)) if takes_one_task else targets
+
+
+def _throttled(dialect: Dialect, jobs: Sequence[Job]) -> list[Target]:
+    """A throttle is an array's: 12 is 12[]. Torque's qalter would read a task as the array."""
+    for job_id, job in jobs:
+        if job.tasks is not None and dialect is Dialect.TORQUE:
+            raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {replace(job, tasks=None)}")
+    arrays = [(job_id, job if job.tasks else replace(job, has_brackets=True)) for job_id, job in jobs]
+    return _targets(dialect, "qalter", arrays)
 
 
 def _range_target(job_id: str, job: JobId, tasks: range) -> Target:
@@ -193,45 +208,20 @@ def _range_target(job_id: str, job: JobId, tasks: range) -> Target:
     return Target(job_id, str(meant), meant)
 
 
-def _single_tasks(dialect: Dialect, targets: Iterable[Target]) -> list[Target]:
-    """Torque's qsig, qrerun and qmove take one task at a time."""
-    if dialect is not Dialect.TORQUE:
-        return list(targets)
-    singles: list[Target] = []
+def _single_tasks(targets: Iterable[Target]) -> Iterator[Target]:
+    """A target for each task. Torque's qsig, qrerun and qmove take no more.
+
+    OpenPBS 23.06 never answers a qsig of a range in which no task runs.
+    """
     for target in targets:
         tasks = target.meant.tasks
         if tasks is None:
-            singles.append(target)
+            yield target
             continue
         if tasks.count > _MOST_EXPANDED:
             raise UsageError(f"{target.job_id} has {tasks.count} tasks", f"At most {_MOST_EXPANDED} at a time.")
-        singles += [_range_target(target.job_id, target.meant, range(task, task + 1)) for task in tasks]
-    return singles
-
-
-def _whole_arrays(
-    dialect: Dialect, verb: Verb, program: str, jobs: Sequence[Job], all_waiting: frozenset[str] | None
-) -> list[Target]:
-    """As `_targets`, for what PBS does to whole arrays only: the tasks that wait stand for their array.
-
-    Where nobody looked which tasks wait, PBS is left to refuse some of them.
-    """
-    if dialect is Dialect.TORQUE or all_waiting is None:
-        return _targets(dialect, program, jobs)
-    whole = {job.number for job_id, job in jobs if job.has_brackets and (job.tasks is None or job_id in all_waiting)}
-    targets: list[Target] = []
-    for job_id, job in jobs:
-        if job.tasks is None:
-            targets.append(Target(job_id, str(job), job))
-        elif job_id in all_waiting:
-            targets.append(_array_target(job_id, job))
-        elif job.number in whole:
-            targets.append(_array_target(job_id, job, "not this task: PBS does it to those of its array that wait"))
-        else:
-            array = replace(job, tasks=None)
-            did = {Verb.HOLD: "holds", Verb.RELEASE: "releases"}.get(verb, "changes")
-            raise UsageError(f"PBS {did} a whole array only, not {job_id}", f"All of it is {array}.")
-    return targets
+        for task in tasks:
+            yield _range_target(target.job_id, target.meant, range(task, task + 1))
 
 
 # -- commands

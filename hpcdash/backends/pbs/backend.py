@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.base import Capability, Probe
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.pbs import (
@@ -79,6 +79,10 @@ class PbsBackend:
     @property
     def alterable(self) -> tuple[str, ...]:
         return actions.alterable(self._dialect)
+
+    @property
+    def whole_array_verbs(self) -> frozenset[Verb]:
+        return actions.whole_array_verbs(self._dialect)
 
     @property
     def directives(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Verb
 from hpcdash.backends.base import Capability, Probe
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
@@ -45,6 +45,7 @@ class SlurmBackend:
     title = "Slurm"
     capabilities = frozenset(Capability)
     alterable = ALTERABLE
+    whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
     directives = "slurm"
     is_settled = True

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.domain.schema import JOBS
-from hpcdash.domain.stakes import Choice, choose, count_jobs
+from hpcdash.domain.stakes import Choice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
@@ -244,6 +244,16 @@ class JobActions(Acting):
         except UsageError as error:
             self.notify(error_words(error), severity="error", markup=False)
 
+    def _known_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The rows that the queue has of these rows' arrays."""
+        arrays = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
+        for kind in (Kind.MINE, Kind.EVERYONE):
+            if (table := self.session.store.table(kind)) is not None:
+                known: list[Mapping[str, Any]] = table.filter(pc.is_in(table["array_id"], arrays)).to_pylist()
+                if known:
+                    return known
+        return []
+
     def _waiting_for_others(self) -> list[Mapping[str, Any]]:
         """The jobs known that depend on some other."""
         rows: list[Mapping[str, Any]] = []
@@ -264,6 +274,9 @@ class JobActions(Acting):
             # A task that waits has no row of its own: the one of its array's waiting tasks stands for it.
             rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
+        backend = self.session.store.backend
+        if choice.verb in backend.whole_array_verbs:
+            choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
         self.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)

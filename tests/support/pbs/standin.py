@@ -92,7 +92,7 @@ def full_id(typed):
 
 
 def is_job_id(word):
-    return re.match(r"\d+(\[[\d-]*\])?(\.|$)", word) is not None
+    return re.match(r"\d+(\[(\d+(-\d+(:\d+)?)?)?\])?(\.|$)", word) is not None
 
 
 def options_of(words, letters):
@@ -249,37 +249,54 @@ def refusal_of(scene, program, typed, options):
     if not is_job_id(typed):
         return Refusal(1, f"{program}: illegally formed job identifier: {typed}")
     job_id = full_id(typed)
-    tasks = re.match(r"(\d+)\[(\d+)-\d+\](.*)", job_id)
-    looked_for = f"{tasks[1]}[{tasks[2]}]{tasks[3]}" if tasks else job_id
-    line = scene.jobs(subjobs=True, ended=True).get(looked_for)
+    tasks = tasks_of(job_id)
+    jobs = scene.jobs(subjobs=True, ended=True)
+    array = jobs.get(f"{job_id.partition('[')[0]}[].{SERVER}") if tasks else None
+    lines = [line for line in (jobs.get(task) for task in tasks) if line] if tasks else [jobs.get(job_id)]
+    line = next(iter(lines), None) or array
+    unknown = Refusal(UNKNOWN_JOB, f"{program}: Unknown Job Id {typed if program == 'qdel' else job_id}")
     if line is None:
-        known_array = f"{job_id.partition('[')[0]}[].{SERVER}" in scene.jobs(ended=True)
-        if known_array and "[" in job_id:
-            return Refusal(INVALID, f"{program}: Invalid request {job_id}")
-        return Refusal(UNKNOWN_JOB, f"{program}: Unknown Job Id {typed if program == 'qdel' else job_id}")
-    state = value_of(line, "job_state")
+        return unknown
+    states = [value_of(one, "job_state") for one in lines]
+    runs = any(state in RUNNING for state in states)
     bad_state = Refusal(BAD_STATE, f"{program}: Request invalid for state of job {job_id}")
-    if state == b"F":
+    unauthorized = Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
+    if value_of(array or line, "job_state") == b"F":
         return None if "-x" in options else Refusal(FINISHED, f"{program}: Job has finished {job_id}")
-    if owner_of(line) != scene.settings["user"]:
-        return Refusal(UNAUTHORIZED, f"{program}: Unauthorized Request  {job_id}")
-    is_subjob = re.search(r"\[\d", job_id) is not None
-    if program == "qdel" and state == b"X" and not tasks:
-        return Refusal(FINISHED_SUBJOB, f"qdel: Request invalid for finished array subjob {job_id}")
-    if program in ("qhold", "qrls", "qalter", "qmove") and is_subjob:
-        return Refusal(INVALID, f"{program}: Invalid request {job_id}")
-    if program == "qrerun":
-        return bad_state if state not in RUNNING else Refusal(UNAUTHORIZED, f"qrerun: Unauthorized Request  {job_id}")
+    # Who may not do it hears nothing of the state.
+    if owner_of(line) != scene.settings["user"] or program == "qrerun":
+        return unauthorized
     if program == "qsig":
         wanted = options.get("-s", "TERM")
         if wanted in ("suspend", "resume"):
-            return Refusal(UNAUTHORIZED, f"qsig: Unauthorized Request  {job_id}")
+            return unauthorized
         if wanted.removeprefix("SIG") not in SIGNALS and not wanted.isdigit():
             return Refusal(UNKNOWN_SIGNAL, f"qsig: Unknown/illegal signal name {job_id}")
-        return bad_state if state not in RUNNING else None
-    if program == "qmove" and state in RUNNING:
-        return bad_state
-    return None
+        if tasks and not lines:
+            return unknown
+        if not runs and len(tasks) > 1:
+            # The server never answers.
+            hang()
+        return None if runs else bad_state
+    if tasks and (program in ("qhold", "qrls", "qalter", "qmove") or not lines):
+        return Refusal(INVALID, f"{program}: Invalid request {job_id}")
+    if program == "qdel" and states == [b"X"]:
+        return Refusal(FINISHED_SUBJOB, f"qdel: Request invalid for finished array subjob {job_id}")
+    return bad_state if program == "qmove" and runs else None
+
+
+def tasks_of(job_id):
+    """The subjobs that 12[3].pbs01, 12[3-5].pbs01 and 12[1-9:2].pbs01 name; none for a job and an array."""
+    found = re.match(r"(\d+)\[(\d+)(?:-(\d+)(?::(\d+))?)?\](.*)", job_id)
+    if not found:
+        return []
+    number, low, high, step, server = found.groups()
+    return [f"{number}[{task}]{server}" for task in range(int(low), int(high or low) + 1, int(step or 1))]
+
+
+def hang():
+    while True:
+        signal.pause()
 
 
 def act(scene, program, words):
@@ -338,8 +355,7 @@ def answer(scene, program, words):
     elif words == ["--version"]:
         qstat(scene, words)
     elif scene.settings.get("hung"):
-        while True:
-            signal.pause()
+        hang()
     elif "unreachable" in scene.settings:
         raise unreachable(program, scene.settings["unreachable"])
     elif program == "pbs_rstat":
