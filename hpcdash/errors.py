@@ -160,6 +160,14 @@ class CommandMissing(CommandError):
     exit_status = EXIT_UNREACHABLE
 
 
+class CommandElsewhere(CommandMissing):
+    """The scheduler's command is not on the PATH of the login node, but in `folder` there."""
+
+    def __init__(self, message: str, folder: str, *, argv: tuple[str, ...] = ()) -> None:
+        super().__init__(message, argv=argv, status=127)
+        self.folder = folder
+
+
 class ControllerDown(CommandError):
     """The scheduler's controller does not answer; its commands are there."""
 

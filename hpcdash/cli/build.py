@@ -137,9 +137,12 @@ def _this_machine(settings: Settings) -> ClusterSettings:
 
 
 def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
-    """The backends to try, in order: on this machine those that seem to be there, elsewhere all of them."""
+    """The backends to try, in order: on this machine those it is configured for, elsewhere all of them.
+
+    The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is refused later.
+    """
     is_here = cluster.transport == "local"
-    names = [cluster.backend] if cluster.backend else found_here() if is_here else list(BACKENDS)
+    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else BACKENDS)
     if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
@@ -160,7 +163,7 @@ def why_this(common: CommonOptions, settings: Settings) -> str:
         return ""
     here = found_here()
     if here:
-        chosen = f"this machine's {BACKENDS[here[0]].title}"
+        chosen = f"this machine's {BACKENDS[next(iter(here))].title}"
     else:
         chosen = f"this machine's embedded queue ({why_none_here()})"
     return f"No cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
@@ -226,7 +229,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         backends,
         clock=SystemClock(),
         budget=CommandBudget(ceiling),
-        cache=SnapshotCache(cache_root(), f"{cluster.name} {cluster.ssh or 'local'} {cluster.user or ''}".strip()),
+        cache=SnapshotCache(cache_root(), _cache_name(cluster, [backend.name for backend in backends])),
         scripts=KeptScripts(state_root() / "scripts"),
         user=cluster.user or "",
         title=cluster.title,
@@ -235,6 +238,15 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
     launch = _here(cluster.launch) if is_queue else cluster.launch
     launches = Launches(store, launch, state_root())
     return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches)
+
+
+def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
+    """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that is known here."""
+    place = str(cluster.ssh or "local")
+    if cluster.ssh is None:
+        here = found_here()
+        place = str(queue_folder()) if backends == [EMBEDDED] else " ".join(here.get(name, "") for name in backends)
+    return " ".join(filter(None, (cluster.name, *backends, place, cluster.user)))
 
 
 def _here(launch: LaunchSettings) -> LaunchSettings:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.errors import CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
+from hpcdash.errors import CommandElsewhere, CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.transport.base import Transport
 
@@ -35,10 +35,34 @@ class Asking:
         self._adopting: asyncio.Lock = asyncio.Lock()
         # Whether a login shell's environment changed anything; None: not asked for.
         self._adopted: bool | None = None
+        self._looking: asyncio.Lock = asyncio.Lock()
+        # Whether the commands are in a folder beside the PATH; None: not looked for.
+        self._found_elsewhere: bool | None = None
 
     async def ask(self, query: Query[T], *, times: int = 1) -> T:
         """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on commands a minute."""
-        return await self.with_login_environment(lambda: self.ask_as_is(query, times=times))
+        return await self.with_login_environment(lambda: self._ask_elsewhere_too(query, times))
+
+    async def _ask_elsewhere_too(self, query: Query[T], times: int) -> T:
+        """As `ask_as_is`; where the command is missing, once more with the folder that the probe finds it in."""
+        try:
+            return await self.ask_as_is(query, times=times)
+        except CommandMissing:
+            if not await self._is_elsewhere(times):
+                raise
+        return await self.ask_as_is(query, times=times)
+
+    async def _is_elsewhere(self, times: int) -> bool:
+        """Whether the probe, asked once, finds the commands beside the PATH; raises why the scheduler has none."""
+        async with self._looking:
+            if self._found_elsewhere is None:
+                self._found_elsewhere = False
+                try:
+                    await self.ask_as_is(self._cluster.backend.probe_query(), times=times)
+                except CommandElsewhere as elsewhere:
+                    self._cluster.transport.prepend_path(elsewhere.folder)
+                    self._found_elsewhere = True
+            return self._found_elsewhere
 
     async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
@@ -53,6 +77,7 @@ class Asking:
     def forget_login_environment(self) -> None:
         """Have it asked for again, should something be missing."""
         self._adopted = None
+        self._found_elsewhere = None
 
     async def ask_as_is(self, query: Query[T], *, times: int = 1) -> T:
         """As `ask`, without a second try."""

@@ -17,6 +17,7 @@ from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
 
 _TAKEN_AT = b"hpcdash.taken_at"
 _FORMAT = b"hpcdash.format"
+_SCHEDULER = b"hpcdash.scheduler"
 # Raised when a schema changes: older files are then not read.
 FORMAT_VERSION = b"1"
 _KEPT_ROWS = 200_000
@@ -28,12 +29,14 @@ class SnapshotCache:
     """One folder a cluster, 0700, its files 0600. Every failure to read or write is silent: a cache may be absent.
 
     Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder is in `root`.
+    `scheduler`, once it is known, is as Snapshot has it: it is written, and what is of another one is not read.
     """
 
     def __init__(self, root: Path, cluster: str) -> None:
         safe = re.sub(r"[^A-Za-z0-9_.@-]", "_", cluster)[:60]
         digest = hashlib.sha256(cluster.encode("utf-8", "backslashreplace")).hexdigest()[:8]
         self.folder = root / f"{safe}-{digest}"
+        self.scheduler = ""
 
     def load(self, kind: Kind) -> Snapshot | None:
         """The last snapshot of a kind, or None where there is none that can be read."""
@@ -54,7 +57,9 @@ class SnapshotCache:
             taken_at = float(metadata.get(_TAKEN_AT, b""))
         except ValueError:
             return None
-        return Snapshot(kind, table, taken_at, cached=True) if math.isfinite(taken_at) else None
+        scheduler = metadata.get(_SCHEDULER, b"").decode("utf-8", "replace")
+        snapshot = Snapshot(kind, table, taken_at, cached=True, scheduler=scheduler)
+        return snapshot if math.isfinite(taken_at) and snapshot.may_be_of(self.scheduler) else None
 
     def _read(self, kind: Kind) -> memoryview | None:
         """The Arrow file of a kind; None where it is not ours, or not what was written."""
@@ -70,7 +75,8 @@ class SnapshotCache:
     def save(self, snapshot: Snapshot) -> bool:
         """Write a snapshot, whole or not at all; False where the disk would not have it."""
         table = snapshot.table.slice(0, _KEPT_ROWS)
-        table = table.replace_schema_metadata({_TAKEN_AT: repr(snapshot.taken_at).encode(), _FORMAT: FORMAT_VERSION})
+        metadata = {_TAKEN_AT: repr(snapshot.taken_at), _FORMAT: FORMAT_VERSION, _SCHEDULER: self.scheduler}
+        table = table.replace_schema_metadata(metadata)
         written = ""
         try:
             self._make_folder()

@@ -137,6 +137,17 @@ class ClusterStore:
             if (snapshot := self._cache.load(kind)) is not None:
                 self.snapshots[kind] = snapshot
 
+    def _forget_other_schedulers(self) -> None:
+        """Drop what the last run knew of another scheduler or server, which had this name then."""
+        if self._cache is None or self.probe is None:
+            return
+        # A server may have any name: it is one word.
+        self._cache.scheduler = f"{self.backend.name} {''.join(self.probe.cluster.split())}".strip()
+        for kind, snapshot in list(self.snapshots.items()):
+            if snapshot.cached and not snapshot.may_be_of(self._cache.scheduler):
+                del self.snapshots[kind]
+                self._tell(Changed(kind))
+
     def table(self, kind: Kind) -> pa.Table | None:
         """What to show of a kind; one's own jobs include those that left the queue a short while ago.
 
@@ -163,6 +174,7 @@ class ClusterStore:
                 await self.transport.connect(force=force)
                 if self.probe is None:
                     self.probe = await self._asking.with_login_environment(self._find_scheduler)
+                    self._forget_other_schedulers()
             except HpcdashError as error:
                 self.connection_error = error
                 self.tell_health()
@@ -181,7 +193,8 @@ class ClusterStore:
             await self.open()
 
     async def _find_scheduler(self) -> Probe:
-        self.backend, probe = await find_scheduler(self._backends, self._asking.ask_as_is)
+        ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
+        self.backend, probe = await find_scheduler(self._backends, ask, prepend_path)
         return probe
 
     async def ask(self, query: Query[T]) -> T:

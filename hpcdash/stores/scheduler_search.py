@@ -1,4 +1,4 @@
-"""Finds out which of several schedulers a cluster has, by the answers to their probes. Runs nothing itself."""
+"""Finds out which of several schedulers a cluster has, by the answers to their probes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import Query
-from hpcdash.errors import CommandMissing, NoConfiguration
+from hpcdash.errors import CommandElsewhere, CommandMissing, NoConfiguration
 
 
 async def find_scheduler(
-    backends: Sequence[Backend], ask: Callable[[Query[Probe]], Awaitable[Probe]]
+    backends: Sequence[Backend],
+    ask: Callable[[Query[Probe]], Awaitable[Probe]],
+    prepend_path: Callable[[str], None],
 ) -> tuple[Backend, Probe]:
-    """The first backend that finds its scheduler there, settled, and what it found; raises why none does."""
+    """The first backend that finds its scheduler there, settled, and what it found; raises why none does.
+
+    Where its commands are in a folder that is not on the PATH, `prepend_path` is given that folder.
+    """
     missing: list[CommandMissing] = []
     unconfigured: NoConfiguration | None = None
     for backend in backends:
         try:
-            probe = await ask(backend.probe_query())
+            try:
+                probe = await ask(backend.probe_query())
+            except CommandElsewhere as elsewhere:
+                prepend_path(elsewhere.folder)
+                probe = await ask(backend.probe_query())
         except CommandMissing as error:
             missing.append(error)
             continue

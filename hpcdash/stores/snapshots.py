@@ -33,10 +33,19 @@ SCHEMAS: dict[Kind, pa.Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier run."""
+    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier run.
+
+    `scheduler` is who an earlier run asked: the backend's name and, where that was told, the server's (`pbs pbs01`).
+    """
 
     kind: Kind
     table: pa.Table
     taken_at: float
     rejected: tuple[str, ...] = ()
     cached: bool = False
+    scheduler: str = ""
+
+    def may_be_of(self, scheduler: str) -> bool:
+        """Whether it may be of this scheduler: of the same backend, and where both name a server, of the same one."""
+        mine, other = self.scheduler.split(), scheduler.split()
+        return all(one == two for one, two in zip(mine, other, strict=False))

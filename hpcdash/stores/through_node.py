@@ -135,6 +135,9 @@ class ThroughNode:
         """False: what is run there is POSIX's own."""
         return False
 
+    def prepend_path(self, folder: str) -> None:
+        """What is run there is POSIX's own, wherever it is."""
+
     async def close(self) -> None:
         """Nothing is open between commands."""
 

@@ -142,6 +142,10 @@ class Transport(Protocol):
         """Look for commands where a login shell would (PATH and the like); True when that changed anything."""
         ...
 
+    def prepend_path(self, folder: str) -> None:
+        """Look for commands in `folder` before the PATH there, from the next command on."""
+        ...
+
     async def close(self) -> None:
         """End the line and everything of ours on the other side."""
         ...

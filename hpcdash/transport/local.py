@@ -238,7 +238,7 @@ class LocalTransport:
         self.health = Health()
         self._environment: dict[str, str] | None = None
         if path:
-            self._environment = {**os.environ, "PATH": f"{path}:{os.environ.get('PATH', os.defpath)}"}
+            self.prepend_path(path)
 
     async def connect(self, *, force: bool = False) -> None:
         """Note that this machine is here."""
@@ -271,6 +271,11 @@ class LocalTransport:
     async def adopt_login_environment(self) -> bool:
         """False: the environment here is the person's own already."""
         return False
+
+    def prepend_path(self, folder: str) -> None:
+        """Have a folder go before the PATH."""
+        environment = os.environ if self._environment is None else self._environment
+        self._environment = {**environment, "PATH": f"{folder}:{environment.get('PATH', os.defpath)}"}
 
     async def close(self) -> None:
         """Nothing is open between commands."""

@@ -111,6 +111,10 @@ class OpenSshTransport:
         self.environment.update(changed)
         return bool(changed)
 
+    def prepend_path(self, folder: str) -> None:
+        """Have a folder go before the PATH there."""
+        self.path = f"{folder}:{self.path}" if self.path else folder
+
     async def close(self) -> None:
         """Nothing of ours is open between commands; a person's master is left alone."""
         self.health.state = "idle"

@@ -77,6 +77,9 @@ class ReplayTransport:
         """False: a recording has none."""
         return False
 
+    def prepend_path(self, folder: str) -> None:
+        """A recording answers whatever the PATH."""
+
     async def close(self) -> None:
         self.health.state = "idle"
 

@@ -201,6 +201,10 @@ class SshTransport:
         self.environment.update(changed)
         return bool(changed)
 
+    def prepend_path(self, folder: str) -> None:
+        """Have a folder go before the PATH there."""
+        self.path = f"{folder}:{self.path}" if self.path else folder
+
     async def close(self) -> None:
         """End the line; what runs over there is ended with it."""
         if self._opening is not None:

@@ -29,7 +29,8 @@ def put_squeue(folder: Path) -> str:
 def nobody(tmp_path: Path) -> Program:
     """hpcdash of a person with an empty home, on a machine without Slurm's commands."""
     (tmp_path / "bin").mkdir()
-    return Program(home_with(tmp_path / "home"), variables={"PATH": str(tmp_path / "bin")})
+    nothing = {"PATH": str(tmp_path / "bin"), "SLURM_CONF": "/dev/null", "PBS_CONF_FILE": "/dev/null"}
+    return Program(home_with(tmp_path / "home"), variables=nothing)
 
 
 async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobody: Program) -> None:
@@ -87,12 +88,13 @@ async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) 
 def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(found, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
     monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
     monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))
     said = why_this(CommonOptions(), Settings())
     assert "embedded queue" in said
     assert "no slurm.conf" in said
     assert "--backend slurm" in said
-    (tmp_path / "slurm.conf").touch()
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=ctl1\n")
     assert "this is this machine's Slurm." in why_this(CommonOptions(), Settings())
     for options in (CommonOptions(local=True), CommonOptions(ssh="juno"), CommonOptions(backend="slurm")):
         assert why_this(options, Settings()) == ""

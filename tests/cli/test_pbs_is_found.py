@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,18 @@ _THERE = ClusterSettings("juno", "Juno", "ssh", parse_ssh_destination("juno"))
 Put = Callable[..., None]
 
 
+_PBS_CONF = "PBS_SERVER=pbs01\nPBS_EXEC=/opt/pbs\n"
+_SLURM_CONF = "ClusterName=juno\nSlurmctldHost = ctl1(10.0.0.1)\n"
+
+
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Put:
     """`put(squeue="…")` lays programs of this text on a PATH that has no others; no scheduler is configured."""
     monkeypatch.setattr(found, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
-    monkeypatch.setattr(found, "_PBS_CONFIGURATIONS", (str(tmp_path / "pbs.conf"), str(tmp_path / "server_name")))
-    for name in ("SLURM_CONF", "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"):
+    monkeypatch.setattr(found, "_SLURM_DAEMON_OPTIONS", (str(tmp_path / "slurmd"),))
+    monkeypatch.setattr(found, "_PBS_CONFIGURATION", str(tmp_path / "pbs.conf"))
+    monkeypatch.setattr(found, "_TORQUE_SERVER_NAMES", (str(tmp_path / "server_name"),))
+    for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -47,47 +55,80 @@ def tried(cluster: ClusterSettings) -> list[str]:
     return [backend.name for backend in backends_of(cluster)]
 
 
-@pytest.mark.parametrize("configuration", ["pbs.conf", "server_name"])
-def test_a_qstat_that_knows_its_server_is_this_machines_pbs(put: Put, tmp_path: Path, configuration: str) -> None:
-    put(qstat="\x7fELF")
-    assert found_here() == []
-    assert "--backend pbs asks it" in why_this(CommonOptions(), Settings())
-    (tmp_path / configuration).touch()
-    assert found_here() == ["pbs"]
-    assert tried(_HERE) == ["pbs"]
-    assert "this is this machine's PBS." in why_this(CommonOptions(), Settings())
-    assert [row["backend"] for row in cluster_rows(Settings())] == ["pbs", "local"]
+@pytest.mark.parametrize(
+    ("file", "text", "scheduler", "server"),
+    [
+        ("pbs.conf", _PBS_CONF, "pbs", "pbs01"),
+        ("pbs.conf", "PBS_EXEC=/opt/pbs\nPBS_SERVER='pbs01'\n", "pbs", "pbs01"),
+        ("server_name", "torque1\n", "pbs", "torque1"),
+        ("slurm.conf", _SLURM_CONF, "slurm", "ctl1(10.0.0.1)"),
+        ("slurm.conf", "controlmachine=ctl2\n", "slurm", "ctl2"),
+        ("slurmd", 'SLURMD_OPTIONS="--conf-server ctl3:6817"\n', "slurm", "ctl3:6817"),
+    ],
+)
+def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
+    put: Put, tmp_path: Path, file: str, text: str, scheduler: str, server: str
+) -> None:
+    put(qstat="\x7fELF", squeue="")
+    assert found_here() == {}
+    assert f"--backend {'slurm' if scheduler else ''} asks them" in why_this(CommonOptions(), Settings())
+    (tmp_path / file).write_text(text)
+    assert found_here() == {scheduler: server}
+    assert tried(_HERE) == [scheduler]
+    title = {"pbs": "PBS", "slurm": "Slurm"}[scheduler]
+    assert f"this is this machine's {title}." in why_this(CommonOptions(), Settings())
+    assert [row["backend"] for row in cluster_rows(Settings())] == [scheduler, "local"]
 
 
-@pytest.mark.parametrize("variable", ["PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"])
-def test_the_environment_may_name_the_server(put: Put, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    put(qstat="#!/bin/bash\nexec /opt/pbs/bin/qstat\n")
-    monkeypatch.setenv(variable, "pbs01")
-    assert found_here() == ["pbs"]
-
-
-def test_a_configuration_without_a_qstat_is_no_pbs(put: Put, tmp_path: Path) -> None:
-    (tmp_path / "pbs.conf").touch()
-    assert found_here() == []
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pbs.conf", ""),
+        ("pbs.conf", "PBS_EXEC=/opt/pbs\nPBS_SERVER=\n# PBS_SERVER=pbs01\n"),
+        ("server_name", "\n"),
+        ("slurm.conf", "ClusterName=juno\n#SlurmctldHost=ctl1\n"),
+        ("slurmd", "# SLURMD_OPTIONS=--conf-server ctl3\n"),
+    ],
+)
+def test_a_configuration_that_names_no_server_does_not_count(put: Put, tmp_path: Path, file: str, text: str) -> None:
+    put(qstat="\x7fELF", squeue="")
+    (tmp_path / file).write_text(text)
+    assert found_here() == {}
     assert tried(_HERE) == ["local"]
-    assert "neither Slurm nor PBS is here" in why_this(CommonOptions(), Settings())
 
 
-def test_slurms_programs_by_torques_names_mean_slurm(put: Put, tmp_path: Path) -> None:
-    (tmp_path / "pbs.conf").touch()
-    put(qstat="#! /usr/bin/perl -w\n# qstat - queries slurm jobs in familar pbs format.\n")
-    assert found_here() == []
-    put(squeue="")
-    (tmp_path / "slurm.conf").touch()
-    assert found_here() == ["slurm"]
+def test_a_slurm_conf_may_name_its_controller_in_a_file_that_it_includes(put: Put, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=juno\nInclude site.conf\n")
+    (tmp_path / "site.conf").write_text("SlurmctldHost=ctl1\n")
+    assert found_here() == {"slurm": "ctl1"}
 
 
-def test_where_both_are_here_both_are_tried(put: Put, tmp_path: Path) -> None:
-    put(squeue="", qstat="\x7fELF")
-    (tmp_path / "pbs.conf").touch()
+@pytest.mark.parametrize("variable", ["PBS_SERVER", "PBS_DEFAULT"])
+def test_the_environment_may_name_the_server(put: Put, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "pbs01")
+    assert found_here() == {"pbs": "pbs01"}
+
+
+def test_the_environment_may_name_the_file_in_place_of_the_usual_one(
+    put: Put, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pbs.conf").write_text(_PBS_CONF)
+    (tmp_path / "slurm.conf").write_text(_SLURM_CONF)
+    monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
+    monkeypatch.setenv("SLURM_CONF", "/dev/null")
+    assert found_here() == {}
+    monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
+    assert tried(_HERE) == ["slurm"]
+
+
+def test_a_scheduler_that_is_configured_is_tried_though_its_commands_are_not_on_the_path(
+    put: Put, tmp_path: Path
+) -> None:
+    (tmp_path / "pbs.conf").write_text(_PBS_CONF)
     assert tried(_HERE) == ["pbs"]
-    (tmp_path / "slurm.conf").touch()
+    (tmp_path / "slurm.conf").write_text(_SLURM_CONF)
     assert tried(_HERE) == ["slurm", "pbs"]
+    assert tried(ClusterSettings("local", "local", backend="local")) == ["local"]
 
 
 def test_behind_ssh_slurm_is_tried_before_pbs_and_what_is_named_alone(put: Put) -> None:
@@ -100,9 +141,9 @@ def test_behind_ssh_slurm_is_tried_before_pbs_and_what_is_named_alone(put: Put) 
 
 def test_finding_it_starts_no_process(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(qstat="#!/bin/sh\n: > called\n")
-    (tmp_path / "pbs.conf").touch()
+    (tmp_path / "pbs.conf").write_text(_PBS_CONF)
     monkeypatch.chdir(tmp_path)
-    assert found_here() == ["pbs"]
+    assert list(found_here()) == ["pbs"]
     assert not (tmp_path / "called").exists()
 
 
@@ -110,8 +151,89 @@ def test_finding_it_starts_no_process(put: Put, tmp_path: Path, monkeypatch: pyt
 def pbs(tmp_path: Path) -> tuple[Program, StandIns]:
     """hpcdash of somebody on a login node of a PBS that answers as recorded."""
     stand_ins = StandIns.install(tmp_path / "pbs", "everyday")
-    variables = {"PATH": f"{stand_ins.path}:/usr/bin:/bin", "PBS_CONF_FILE": "/dev/null"}
+    conf = tmp_path / "pbs.conf"
+    conf.write_text(f"PBS_SERVER=pbs01\nPBS_EXEC={stand_ins.folder}\n")
+    variables = {"PATH": f"{stand_ins.path}:/usr/bin:/bin", "PBS_CONF_FILE": str(conf), "SLURM_CONF": "/dev/null"}
     return Program(home_with(tmp_path / "home"), variables=variables), stand_ins
+
+
+_TOOLS = ("awk", "cat", "date", "dd", "env", "grep", "head", "id", "python3", "sed", "sh", "tail", "timeout", "tr")
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path) -> str:
+    """A PATH as cron, sudo and commands over ssh have it: what POSIX has, and no scheduler's commands."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for name in _TOOLS:
+        found_at = sys.executable if name == "python3" else shutil.which(name)
+        assert found_at is not None
+        (folder / name).symlink_to(found_at)
+    return str(folder)
+
+
+def test_without_qstat_on_the_path_it_is_found_by_the_configuration(
+    pbs: tuple[Program, StandIns], bare_path: str
+) -> None:
+    program, stand_ins = pbs
+    assert program("jobs", "--all", "--format", "json", PATH=bare_path).json["backend"] == "pbs"
+    done = program("cancel", "14[6]", "--yes", PATH=bare_path)
+    assert (done.status, done.text) == (0, "14[6].pbs01  cancelled\n")
+    assert stand_ins.calls("qdel") == [["qdel", "14[6].pbs01"]]
+
+
+def test_slurms_qstat_is_not_taken_for_the_one_of_a_pbs_that_is_configured(
+    pbs: tuple[Program, StandIns], bare_path: str
+) -> None:
+    program, _ = pbs
+    wrapper = Path(bare_path) / "qstat"
+    wrapper.write_text("#! /usr/bin/perl -w\n# qstat - queries slurm jobs in familar pbs format.\n")
+    wrapper.chmod(0o755)
+    answer = program("jobs", "--all", "--format", "json", PATH=bare_path).json
+    assert answer["backend"] == "pbs"
+    assert answer["jobs"]
+
+
+@pytest.mark.parametrize(
+    "words", [("jobs",), ("queues",), ("submit", "job.sh", "--yes"), ("watch", "--once"), ("cancel", "12", "--yes")]
+)
+def test_without_its_commands_a_pbs_that_is_configured_is_refused_and_no_other_queue_taken(
+    pbs: tuple[Program, StandIns], bare_path: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    program, _ = pbs
+    (program.home / "job.sh").write_text("#!/bin/sh\n: > ran\n")
+    conf = tmp_path / "elsewhere.conf"
+    conf.write_text("PBS_SERVER=pbs01\nPBS_EXEC=/nowhere\n")
+    run = program(*words, PATH=bare_path, PBS_CONF_FILE=str(conf))
+    assert run.status == 3
+    assert f"PBS is configured here, but qstat is not on the PATH: {conf} names the server pbs01" in run.stderr
+    # The watchdogs say it in one line.
+    assert words[0] == "watch" or "--backend local does without a scheduler" in run.stderr
+    assert not (program.home / "state" / "hpcdash" / "queue").exists()
+    assert not list(program.home.rglob("*.arrow"))
+
+
+def test_without_its_commands_a_slurm_that_is_configured_is_refused(
+    pbs: tuple[Program, StandIns], bare_path: str, tmp_path: Path
+) -> None:
+    program, _ = pbs
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(_SLURM_CONF)
+    said = program("queues", PATH=bare_path, SLURM_CONF=str(conf), PBS_CONF_FILE="/dev/null").refused(3)
+    assert f"Slurm is configured here, but squeue is not on the PATH: {conf} names the controller" in said
+    assert "--backend local does without a scheduler" in said
+
+
+def test_who_names_the_embedded_queue_gets_it_and_it_shares_no_kept_table_with_pbs(
+    pbs: tuple[Program, StandIns], bare_path: str
+) -> None:
+    program, _ = pbs
+    assert len(program("queues", "--format", "json").json["queues"]) > 1
+    kept = {file: file.read_bytes() for file in (program.home / "cache").rglob("*.arrow")}
+    assert kept
+    answer = program("queues", "--backend", "local", "--format", "json", PATH=bare_path).json
+    assert [queue["name"] for queue in answer["queues"]] == ["local"]
+    assert {file: file.read_bytes() for file in kept} == kept
 
 
 def test_this_machines_pbs_is_taken_without_a_word(pbs: tuple[Program, StandIns]) -> None:

@@ -243,6 +243,22 @@ async def test_a_missing_scheduler_is_looked_for_once_as_a_login_shell_finds_it(
     assert (cluster.transport.adoptions, cluster.transport.count(PROBED), cluster.budget.per_minute) == (1, 2, 3)
 
 
+async def test_commands_in_a_folder_that_is_not_on_the_path_are_found_there(cluster: Cluster) -> None:
+    cluster.transport.silent = {"squeue"}
+    cluster.transport.elsewhere = "/opt/slurm/bin"
+    await cluster.store.open()
+    assert (cluster.transport.prepended, cluster.transport.adoptions) == (["/opt/slurm/bin"], 0)
+
+
+async def test_they_are_found_too_by_who_asks_without_a_probe(cluster: Cluster) -> None:
+    cluster.transport.silent = {"squeue", "sinfo"}
+    cluster.transport.elsewhere = "/opt/slurm/bin"
+    cluster.transport.mine = [{"jobarrayid": "1"}]
+    await asyncio.gather(cluster.store.fetch(Kind.MINE), cluster.store.fetch(Kind.NODES))
+    assert cluster.states() == {"1": "running"}
+    assert (cluster.transport.prepended, cluster.transport.count(PROBED)) == (["/opt/slurm/bin"], 1)
+
+
 async def test_a_login_shell_is_not_asked_again_until_a_person_asks(cluster: Cluster) -> None:
     cluster.transport.silent = {"squeue"}
     cluster.transport.adopted = lambda: True
@@ -298,6 +314,24 @@ async def test_the_last_runs_tables_are_shown_until_newer_ones_are_there(tmp_pat
     assert (live.cached, live.taken_at) == (False, second.clock.now())
     second.store.load_cached()
     assert second.store.snapshots[Kind.MINE] is live
+
+
+async def test_what_the_last_run_knew_of_another_scheduler_by_this_name_is_dropped(tmp_path: Path) -> None:
+    first = Cluster(tmp_path)
+    first.transport.mine = [{"jobarrayid": "1"}]
+    await first.store.open()
+    await first.store.fetch(Kind.MINE)
+    same = Cluster(tmp_path)
+    same.store.load_cached()
+    await same.store.open()
+    assert same.states() == {"1": "running"}
+    other = Cluster(tmp_path)
+    other.transport.cluster = "juno"
+    other.store.load_cached()
+    assert other.states() == {"1": "running"}
+    await other.store.open()
+    assert other.store.table(Kind.MINE) is None
+    await until(lambda: Kind.MINE in [changed.kind for changed in other.told])
 
 
 async def test_the_last_runs_queue_says_nothing_of_todays_nodes(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ command=sbatch=/usr/bin/sbatch
 command=scancel=/usr/bin/scancel
 version=slurm-wlm 22.05.8
 ping=Slurmctld(primary) at here is UP
-ClusterName=lab
+ClusterName={cluster}
 AccountingStorageType={storage}
 """
 MINE, EVERYONE, RECENT, ONE = "mine", "everyone", "recent", "one"
@@ -46,6 +46,7 @@ class ScriptedTransport:
         self.health = Health(state="connected")
         self.user = user
         self.storage = storage
+        self.cluster = "lab"
         self.mine: list[Fields] = []
         self.everyone: list[Fields] = []
         self.recent: list[Fields] = []
@@ -63,6 +64,9 @@ class ScriptedTransport:
         self.connects: list[bool] = []
         self.adoptions = 0
         self.adopted: Callable[[], bool] = lambda: False
+        # The folder in which a probe finds the commands that are silent.
+        self.elsewhere = ""
+        self.prepended: list[str] = []
         self.on_run: Callable[[str], None] = lambda word: None
         self.is_closed = False
 
@@ -92,7 +96,8 @@ class ScriptedTransport:
         if word in self.fails:
             raise self.fails[word]
         if words[0] in self.silent or (word == PROBED and "squeue" in self.silent):
-            return Completed(argv, 127, b"", b"not found", 0.01)
+            stdout = f"folder={self.elsewhere}\n" if word == PROBED and self.elsewhere else ""
+            return Completed(argv, 127, stdout.encode(), b"not found", 0.01)
         stdout, stderr = self._answer(word, words, token_of(argv) or "")
         status = 1 if stderr else 0
         cut = self.cut.get(word)
@@ -101,7 +106,7 @@ class ScriptedTransport:
     def _answer(self, word: str, words: tuple[str, ...], token: str) -> tuple[bytes, bytes]:
         match word:
             case "probe":
-                return PROBE.format(user=self.user, storage=self.storage).encode(), b""
+                return PROBE.format(user=self.user, storage=self.storage, cluster=self.cluster).encode(), b""
             case "mine":
                 return queue_text(*self.mine, token=token), b""
             case "everyone":
@@ -147,6 +152,10 @@ class ScriptedTransport:
     async def adopt_login_environment(self) -> bool:
         self.adoptions += 1
         return self.adopted()
+
+    def prepend_path(self, folder: str) -> None:
+        self.prepended.append(folder)
+        self.silent.clear()
 
     async def close(self) -> None:
         self.is_closed = True

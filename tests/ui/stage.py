@@ -85,6 +85,9 @@ class AnsweringTransport:
     async def adopt_login_environment(self) -> bool:
         return False
 
+    def prepend_path(self, folder: str) -> None:
+        raise NotImplementedError
+
     async def close(self) -> None:
         self.health.state = "idle"
 

@@ -8,7 +8,7 @@ from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.errors import CommandMissing, excerpt
+from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
 
 WRAPPERS_VERSION = "Slurm's wrappers"
 # Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on stderr. A server that
@@ -19,16 +19,35 @@ echo "clock=$(date +%s)"
 for command in qstat qsub qdel qhold qrls qrerun qalter qsig qmove qselect pbsnodes; do
   echo "command=$command=$(command -v "$command")"
 done
-command -v qstat >/dev/null 2>&1 || exit 127
+is_slurms() {
+  [ "$(dd if="$1" bs=2 count=1 2>/dev/null | tr -d '\\000')" = '#!' ] && grep -qi slurm "$1"
+}
+setting() { sed -n "s/^[[:blank:]]*$1=//p" "$file" 2>/dev/null | tail -n 1 | tr -d '\\042\\047'; }
+program=$(command -v qstat)
+if [ -z "$program" ] || is_slurms "$program"; then
+  file=${PBS_CONF_FILE:-/etc/pbs.conf}
+  root=$(setting PBS_EXEC) server=${PBS_SERVER:-${PBS_DEFAULT:-$(setting PBS_SERVER)}}
+  if [ -z "$program$server" ]; then
+    for file in /var/spool/torque/server_name /etc/torque/server_name; do
+      if [ -s "$file" ]; then server=$(head -n 1 "$file"); break; fi
+    done
+  fi
+  if [ -n "$server" ]; then
+    for folder in "${root:-/opt/pbs}/bin" /usr/local/torque/bin /opt/torque/bin /usr/local/bin; do
+      if [ "$folder/qstat" = "$program" ]; then break; fi
+      if [ -x "$folder/qstat" ]; then echo "folder=$folder"; exit 127; fi
+    done
+    [ -n "$program" ] || echo "configured=$file names the server $server, but there is no ${root:-/opt/pbs}/bin/qstat"
+  fi
+  [ -n "$program" ] || exit 127
+fi
 soon=
 if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
 version=$($soon qstat --version 2>&1 </dev/null | head -n 5 | tr '\\n\\r' '  ')
 echo "version=$version"
 case $version in
   *pbs_version*|*[Vv]ersion:?[0-9]*) ;;
-  *) program=$(command -v qstat)
-    if [ "$(dd if="$program" bs=2 count=1 2>/dev/null | tr -d '\\000')" = '#!' ] && grep -qi slurm "$program"
-    then
+  *) if is_slurms "$program"; then
       echo "is_slurms=yes"
       if $soon qstat -Q >/dev/null 2>&1 </dev/null; then echo "Server="; fi
       exit 0
@@ -46,6 +65,7 @@ esac
 _PROBE_LIMIT_SECONDS = 45.0
 _COMMAND = ("qstat", "--version")
 _ELSEWHERE = 'If PBS lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+_CONFIGURED = f"{_ELSEWHERE} --backend local does without a scheduler, on this machine alone."
 # Of Perl without the module, and of qstat's usage, which no other's has so.
 _SLURMS_WORDS = ("Can't locate Slurm", "Unknown option: version Usage:     qstat")
 # How others that have a qstat name themselves.
@@ -77,6 +97,10 @@ def parse_probe(answer: Answer) -> Probe:
         words = said or excerpt(answer.stderr)
         return CommandMissing(message, next_step, argv=_COMMAND, status=answer.status or None, words=words)
 
+    if folder := found.get("folder"):
+        raise CommandElsewhere("qstat is not on the PATH", folder, argv=_COMMAND)
+    if configured := found.get("configured"):
+        raise missing(f"PBS is configured here, but qstat is not on the PATH: {configured}", _CONFIGURED)
     if not paths.get("qstat"):
         raise missing("no PBS here: qstat is not on the PATH", _ELSEWHERE)
     server_version = found.get("pbs_version", "")

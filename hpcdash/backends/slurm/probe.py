@@ -6,7 +6,7 @@ from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
-from hpcdash.errors import CommandMissing, excerpt
+from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
 # Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of Slurm tries for a
@@ -17,7 +17,17 @@ echo "clock=$(date +%s)"
 for command in squeue sinfo sacct scontrol sbatch scancel; do
   echo "command=$command=$(command -v "$command")"
 done
-command -v squeue >/dev/null 2>&1 || exit 127
+if ! command -v squeue >/dev/null 2>&1; then
+  for folder in /opt/slurm/bin /usr/local/slurm/bin /opt/slurm/current/bin /opt/slurm/default/bin /usr/slurm/bin \\
+    /cm/shared/apps/slurm/current/bin /usr/local/bin; do
+    if [ -x "$folder/squeue" ]; then echo "folder=$folder"; exit 127; fi
+  done
+  for file in "$SLURM_CONF" /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /usr/local/etc/slurm.conf; do
+    server=$(grep -iE '^[[:blank:]]*(SlurmctldHost|ControlMachine)[[:blank:]]*=' "$file" 2>/dev/null | head -n 1)
+    if [ -n "$server" ]; then echo "configured=$file names the controller ${server#*=}"; break; fi
+  done
+  exit 127
+fi
 soon=
 if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
 echo "version=$($soon squeue --version)"
@@ -29,6 +39,8 @@ case $ping in
 esac
 """
 _PROBE_LIMIT_SECONDS = 45.0
+_COMMAND = ("squeue", "--version")
+_ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
 
 
 def probe_query() -> Query[Probe]:
@@ -48,13 +60,22 @@ def parse_probe(answer: Answer) -> Probe:
         else:
             found.setdefault(key, value.strip())
     version = found.get("version", "")
+    if folder := found.get("folder"):
+        raise CommandElsewhere("squeue is not on the PATH", folder, argv=_COMMAND)
+    if configured := found.get("configured"):
+        raise CommandMissing(
+            f"Slurm is configured here, but squeue is not on the PATH: {' '.join(configured.split())}",
+            f"{_ELSEWHERE} --backend local does without a scheduler, on this machine alone.",
+            argv=_COMMAND,
+            status=127,
+        )
     if not commands.get("squeue") or "slurm" not in version.lower():
         if commands.get("squeue") and answer.stderr.strip():
             raise failure(answer)
         raise CommandMissing(
             "no Slurm here: squeue is not on the PATH" if not version else f"squeue here is not Slurm's: {version!r}",
-            'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.',
-            argv=answer.argv[-1:] and ("squeue", "--version"),
+            _ELSEWHERE,
+            argv=_COMMAND,
             status=127,
             words=excerpt(answer.stderr),
         )
