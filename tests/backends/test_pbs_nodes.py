@@ -236,6 +236,13 @@ def test_torque_s_nodes() -> None:
     assert nodes["n04"]["memory_bytes"] is None
 
 
+def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_others_stand() -> None:
+    raw = b"n1\n     state = free\n     np = 8\n     jobs = 0-9223372036854775806/12.s, 0-9/13.s\n\n"
+    read = parsed(raw + b"n2\n     state = free\n     np = 8\n     jobs = 0-3/12.s\n\n", Dialect.TORQUE)
+    assert read.table["name"].to_pylist() == ["n2"]
+    assert read.rejected == ("a node with more jobs than can be counted: n1",)
+
+
 def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
     nodes = rows_of((WRAPPERS / "everyday" / "pbsnodes-a.out").read_bytes(), Dialect.SLURM_WRAPPERS)
     states = [(name, row["state"]) for name, row in nodes.items()]

@@ -132,6 +132,22 @@ def test_a_partition_is_summed_over_its_groups_of_nodes() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"cpusstate": "9223372036854775807/0/0/9223372036854775807"},
+        {"nodeaiot": "0/0/0/999999999", "gres": ",".join(f"gpu:k{kind}:999999999" for kind in range(20))},
+    ],
+)
+def test_a_partition_with_more_than_can_be_counted_is_rejected_and_the_others_stand(large: dict[str, str]) -> None:
+    good = {"partition": "cpu"}
+    raw = b"".join(printed_row(queues.LAYOUT, {**QUEUE, **row}) for row in (good, large, large))
+    parsed = queues.parse_queues(answered(raw, argv=("sinfo",)), token=TOKEN)
+    assert "cpu" in parsed.table["name"].to_pylist()
+    assert parsed.rejected
+    assert all(words.startswith("a partition with more than can be counted: gpu up") for words in parsed.rejected)
+
+
 def test_a_partition_without_a_limit_has_none() -> None:
     assert read_queues({"time": "infinite"})[0]["limit_seconds"] is None
 

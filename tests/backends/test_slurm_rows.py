@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -111,6 +112,26 @@ def test_a_bad_row_is_one_rejected_row_in_chunks_of_any_size(chunk_bytes: int) -
     assert columns is not None
     assert columns.table["jobarrayid"].to_pylist() == ["1", "2_[3-10%1]", "3"] * 2
     assert len(columns.rejected) == 1
+
+
+@pytest.mark.parametrize("first", [b"", b"\n", b"\n\n"])
+def test_an_only_row_without_its_first_fields_is_rejected(first: bytes) -> None:
+    _, _, fields = THREE_JOBS.partition(TOKEN.encode())
+    row, _, _ = fields.partition(b"\n")
+    parsed = jobs.parse_jobs(answered(first + TOKEN.encode() + row + b"\n"), token=TOKEN)
+    assert parsed.table.num_rows == 0
+    assert parsed.rejected == ("a row without its first fields",)
+
+
+def test_other_output_of_many_megabytes_is_refused_in_memory_of_its_own_size() -> None:
+    raw = b"not a row of anything at all\n" * 700_000
+    tracemalloc.start()
+    try:
+        assert rows.read_rows(raw, TOKEN, jobs.LAYOUT) is None
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(raw) / 2
 
 
 def mutations(raw: bytes) -> st.SearchStrategy[bytes]:

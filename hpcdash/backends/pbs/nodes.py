@@ -22,7 +22,7 @@ from hpcdash.backends.pbs.records import Form, read_all
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import digits
+from hpcdash.domain.columns import MOST, digits
 
 _AVAILABLE = "resources_available."
 _ASSIGNED = "resources_assigned."
@@ -70,6 +70,11 @@ def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: st
         ]
     else:
         rows = [_torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS) for name, said in records]
+        too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
+        rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
+        rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
+    since = values.instants(pa.array([row["reason_since"] for row in rows], pa.string())).cast(pa.int64()).to_pylist()
+    rows = [{**row, "reason_since": epoch} for row, epoch in zip(rows, since, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
 
 
@@ -98,7 +103,7 @@ def _vnode(name: str, said: Mapping[str, str]) -> dict[str, Any]:
         "flags": flags,
         "reason": said.get("comment") or None,
         "reason_by": None,
-        "reason_since": _instant(said.get("last_state_change_time")) if is_bad(state) else None,
+        "reason_since": said.get("last_state_change_time") if is_bad(state) else None,
         "queues": _listed(said.get("queue") or said.get("queue_list")),
         "cpus": cpus,
         "cpus_used": digits(said.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
@@ -200,11 +205,6 @@ def _listed(text: str | None) -> list[str] | None:
 
 def _size(text: str | None) -> int | None:
     return None if text is None else values.size_bytes(text)
-
-
-def _instant(text: str | None) -> int | None:
-    epoch: int | None = values.instants(pa.array([text], pa.string())).cast(pa.int64())[0].as_py()
-    return epoch
 
 
 def _load(text: str | None) -> float | None:

@@ -16,6 +16,7 @@ from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
+from hpcdash.domain.columns import MOST
 
 LAYOUT = Layout(
     plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused"),
@@ -23,6 +24,8 @@ LAYOUT = Layout(
 )
 # A cluster has no more nodes than this.
 _COUNT = re.compile(r"[0-9]{1,9}")
+# What a rejected row is shown as.
+_SHOWN_LETTERS = 200
 
 
 def queues_query() -> Query[ParsedTable]:
@@ -45,33 +48,39 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         if marked is None:
             rejected.append("a partition without a name")
             continue
-        queue = queues.setdefault(
-            marked.rstrip("*"),
-            {
-                "name": marked.rstrip("*"),
-                "available": row["available"] == "up",
-                "default": marked.endswith("*"),
-                "limit_seconds": duration_seconds(row["time"] or ""),
-                **dict.fromkeys(("nodes", "nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used"), 0),
-                "jobs_running": None,
-                "jobs_pending": None,
-            },
-        )
+        name = marked.rstrip("*")
         _, idle, other, nodes = _four(row["nodeaiot"])
         cpus_used, cpus = cpu_counts(row["cpusstate"])
         # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
         gpus, _ = gpu_gres(row["gres"])
         gpus_used, _ = gpu_gres(row["gresused"])
-        for key, count in (
-            ("nodes", nodes),
-            ("nodes_idle", idle),
-            ("nodes_down", other),
-            ("cpus", cpus or 0),
-            ("cpus_used", cpus_used or 0),
-            ("gpus", gpus * nodes),
-            ("gpus_used", gpus_used * nodes),
-        ):
-            queue[key] += count
+        counts = {
+            "nodes": nodes,
+            "nodes_idle": idle,
+            "nodes_down": other,
+            "cpus": cpus or 0,
+            "cpus_used": cpus_used or 0,
+            "gpus": gpus * nodes,
+            "gpus_used": gpus_used * nodes,
+        }
+        known = queues.get(name)
+        together = {key: count + (known[key] if known else 0) for key, count in counts.items()}
+        if max(together.values()) > MOST:
+            said = " ".join(text for text in row.values() if text)
+            rejected.append(f"a partition with more than can be counted: {said[:_SHOWN_LETTERS]}")
+            continue
+        if known:
+            known.update(together)
+            continue
+        queues[name] = {
+            "name": name,
+            "available": row["available"] == "up",
+            "default": marked.endswith("*"),
+            "limit_seconds": duration_seconds(row["time"] or ""),
+            **together,
+            "jobs_running": None,
+            "jobs_pending": None,
+        }
     return ParsedTable(pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected))
 
 

@@ -46,13 +46,19 @@ class Columns:
 
 
 def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Whole rows as flat lists of pieces, chunk by chunk; the second part is what was left over after the last."""
-    left = b""
-    for start in range(0, len(raw), _CHUNK_BYTES):
-        parts = (left + raw[start : start + _CHUNK_BYTES]).split(token)
-        whole = (len(parts) - 1) // per_row * per_row
-        left = token.join(parts[whole:])
-        yield parts[:whole], left
+    """Whole rows as flat lists of pieces, chunk by chunk; with the last, empty list comes what is left after them."""
+    parts: list[bytes] = []
+    start = 0
+    while (found := raw.find(token, start)) >= 0:
+        # The chunk ends with a token: a field may be longer than a chunk.
+        end = max(found, raw.rfind(token, start, start + _CHUNK_BYTES))
+        parts += raw[start:end].split(token)
+        start = end + len(token)
+        whole = len(parts) // per_row * per_row
+        if whole:
+            yield parts[:whole], b""
+            parts = parts[whole:]
+    yield [], token.join((*parts, raw[start:]))
 
 
 def _valid_utf8(raw: bytes) -> bytes:
@@ -105,7 +111,7 @@ def _good_lines(firsts: list[bytes], wanted_separators: int) -> tuple[list[int],
             kept.append(index)
             lines.append(line)
         else:
-            refused.append(_shown(line))
+            refused.append(_shown(line) or "a row without its first fields")
     return kept, lines, refused
 
 
@@ -116,7 +122,8 @@ def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[st
     refused: list[str] = []
     clean = False
     lines = _valid_utf8(b"".join(firsts)).lstrip(b"\n")
-    if lines.count(b"\n") == len(firsts) - 1 and b"\r" not in lines:
+    # One row whose plain part is empty is no CSV to Arrow.
+    if lines and lines.count(b"\n") == len(firsts) - 1 and b"\r" not in lines:
         plain, clean = _read_plain(lines, layout.plain)
     if not clean or plain.num_rows != len(firsts):
         kept, good, refused = _good_lines(firsts, len(layout.plain) - 1)
@@ -142,7 +149,8 @@ def read_rows(raw: bytes, token: str, layout: Layout) -> Columns | None:
             rejected.extend(refused)
             if table is not None:
                 chunks.append(table)
-    if left.strip():
+    # Other output may be hundreds of megabytes: it is not copied.
+    if left and not left.isspace():
         if not chunks and not rejected and separator not in left:
             return None
         rejected.append(f"the output ended inside a row: {_shown(left, separator)}")
