@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -340,6 +341,41 @@ def test_xml_is_read_whatever_bytes_it_holds() -> None:
         {"id": "2.s", "Job_Name": None, "Resource_List.nodes": None, "depend": None},
     ]
     assert found.rejected == ("<Job><Job_Name>no id</Job_Name></Job>",)
+
+
+def test_an_attribute_s_elements_may_hold_others() -> None:
+    raw = (
+        b"<Data><Job><Job_Id>1.s</Job_Id><req_information><task_count.0>1</task_count.0><task_usage.0.task.0>"
+        b"<cpu_list>0-3</cpu_list></task_usage.0.task.0></req_information><x>y</x></Job></Data>"
+    )
+    ((_, said),) = read_attributes(raw, Form.XML)
+    assert said == {
+        "req_information.task_count.0": "1",
+        "req_information.task_usage.0.task.0.cpu_list": "0-3",
+        "x": "y",
+    }
+
+
+@pytest.mark.parametrize("unclosed", [b"<a>", b"<Job>", b"<a>x", b"<?xml ", b"<a><b>x</a>", b"</a>", b"<a"])
+def test_elements_without_ends_cost_no_more_than_their_bytes(unclosed: bytes) -> None:
+    job = b"<Job><Job_Id>1.s</Job_Id></Job>"
+    began = time.thread_time()
+    found = read(b"<Data>" + job + b"<Job>" + unclosed * 20_000 + b"</Job>" + job + b"</Data>", Form.XML)
+    assert time.thread_time() - began < 2
+    assert found.table["id"].to_pylist()[0] == "1.s"
+
+
+def test_entities_of_a_document_s_own_are_not_expanded() -> None:
+    laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+    raw = f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY l0 "ha">{laughs}]><Data><Job><Job_Id>&l9;</Job_Id></Job></Data>'
+    assert read(raw.encode(), Form.XML).table["id"].to_pylist() == ["&l9;"]
+
+
+def test_a_job_that_was_cut_takes_none_of_the_next_with_it() -> None:
+    raw = b"<Data><Job><Job_Id>1.s</Job_Id><a><Job><Job_Id>2.s</Job_Id><b>c</b></Job></Data>"
+    found = read(raw, Form.XML, ["b"])
+    assert found.table.to_pylist() == [{"id": "2.s", "b": "c"}]
+    assert len(found.rejected) == 1
 
 
 def test_xml_that_was_cut_loses_only_the_last_job() -> None:

@@ -17,10 +17,14 @@ Record: TypeAlias = tuple[bytes, dict[bytes, bytes]]
 _TEXT_HEAD = re.compile(rb"(Job Id|Queue|Server):([ \t])[ \t]*(\S.*)")
 _TEXT_ATTRIBUTE = re.compile(rb" {3,8}([A-Za-z][\w.-]*) =(?: (.*))?")
 _TABBED_ATTRIBUTE = re.compile(rb"\t([A-Za-z][\w.-]*) =(?: (.*))?")
-_XML_RECORD = re.compile(rb"<(Job|Node|Queue|Server)>(.*?)</\1>", re.DOTALL)
+_XML_RECORDS = frozenset((b"Job", b"Node", b"Queue", b"Server"))
 _XML_IDS = (b"Job_Id", b"name", b"Name")
-_XML_ELEMENT = re.compile(rb"<([A-Za-z_][\w.-]*)>(.*?)</\1>", re.DOTALL)
-_XML_OUTSIDE = re.compile(rb"<\?xml[^>]*>|</?Data>")
+# An element without others in it, or the beginning of one, or an end. No value goes on over a `<`: each byte is looked
+# at twice at most, however many elements have no end.
+_XML_PART = re.compile(rb"<([A-Za-z_][\w.-]*+)>(?:([^<]*+)</\1>)?|</([A-Za-z_][\w.-]*+)>")
+# Torque's deepest: req_information, task_usage.0.task.0, cpu_list.
+_XML_DEPTH = 3
+_XML_OUTSIDE = re.compile(rb"<\?xml[^<>]*>|</?Data>")
 _XML_ENTITY = re.compile(rb"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6}));")
 _XML_NAMED = {b"lt": b"<", b"gt": b">", b"amp": b"&", b"quot": b'"', b"apos": b"'"}
 _JOB = b"Job Id"
@@ -141,25 +145,36 @@ class _TextHeads:
 def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
     """As text_records, of Torque's <Data><Job>…; what lies within an element becomes Resource_List.walltime.
 
-    No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are.
+    No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are, and escapes `<`.
     """
-    position = 0
-    for found in _XML_RECORD.finditer(raw):
-        _reject_outside(raw[position : found.start()], rejected)
-        position = found.end()
-        fields: dict[bytes, bytes] = {}
-        for name, value in _XML_ELEMENT.findall(found[2]):
-            inner = _XML_ELEMENT.findall(value) if value.lstrip().startswith(b"<") else []
-            if not inner:
-                fields.setdefault(name, _unescaped(value))
-            for resource, amount in inner:
-                fields.setdefault(name + b"." + resource, _unescaped(amount))
-        ids = [fields.pop(name) for name in _XML_IDS if name in fields]
-        if ids:
-            yield ids[0].strip(), fields
-        else:
-            rejected.append(excerpt(found[0]))
-    _reject_outside(raw[position:], rejected)
+    # Where what is no whole record began, and where the record that is read did.
+    outside = begin = 0
+    kind = b""
+    fields: dict[bytes, bytes] = {}
+    path: list[bytes] = []
+    for part in _XML_PART.finditer(raw):
+        name, value, ended = part.groups()
+        if name in _XML_RECORDS:
+            # One that has no end was cut off.
+            kind, begin, fields, path = name, part.start(), {}, []
+        elif not kind:
+            continue
+        elif value is not None:
+            fields.setdefault(b".".join((*path, name)), _unescaped(value))
+        elif name is not None:
+            if len(path) < _XML_DEPTH:
+                path.append(name)
+        elif ended in path:
+            del path[path.index(ended) :]
+        elif ended == kind:
+            _reject_outside(raw[outside:begin], rejected)
+            outside, kind = part.end(), b""
+            ids = [fields.pop(name) for name in _XML_IDS if name in fields]
+            if ids:
+                yield ids[0].strip(), fields
+            else:
+                rejected.append(excerpt(raw[begin:outside]))
+    _reject_outside(raw[outside:], rejected)
 
 
 def _reject_outside(between: bytes, rejected: list[str]) -> None:
