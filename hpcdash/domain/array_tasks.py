@@ -12,6 +12,12 @@ MAX_TASKS = 4_000_001
 
 _ITEM = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
 _THROTTLE = re.compile(r"%([0-9]{1,10})$")
+# What may be left of an item where a list was cut.
+_CUT_ITEM = re.compile(r"(?:[0-9]{1,10}(?:-(?:[0-9]{1,10}(?::[0-9]{0,10})?)?)?)?(?:%[0-9]{0,10})?(?:\.\.\.|…)?")
+_CUT = ("...", "…")
+# Of ranges with steps that overlap each task is looked at.
+_MOST_LOOKED_AT = 100_000
+_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +64,51 @@ def parse_tasks(text: str) -> ArrayTasks:
     throttle = _THROTTLE.search(wanted)
     if throttle:
         wanted = wanted[: throttle.start()]
-    items = wanted.split(",")
-    is_incomplete = is_cut
-    if items[-1].strip(" .…") == "" and items[-1].strip():
-        is_incomplete = True
-        items.pop()
-    elif items[-1].endswith("..."):
-        is_cut = is_incomplete = True
-    if is_cut and items:
-        items.pop()
-    ranges = [_parse_item(item.strip(), text) for item in items]
+    items = [item.strip() for item in wanted.split(",")]
+    is_incomplete = is_cut or items[-1].endswith(_CUT)
+    if is_incomplete and not _CUT_ITEM.fullmatch(items.pop()):
+        raise ValueError(f"{_excerpt(text)} is no list of array tasks")
+    ranges = [_parse_item(item, text) for item in items]
     if not ranges and not is_incomplete:
-        raise ValueError(f"{text!r} names no array tasks")
-    return ArrayTasks(_distinct(ranges), int(throttle[1]) or None if throttle else None, is_incomplete)
+        raise ValueError(f"{_excerpt(text)} names no array tasks")
+    if sum(map(len, ranges)) > MAX_TASKS:
+        raise ValueError(f"{_excerpt(text)} has more than {MAX_TASKS} tasks")
+    return ArrayTasks(_distinct(ranges, text), int(throttle[1]) or None if throttle else None, is_incomplete)
 
 
 def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
-    wrong = repr(item) if item == text else f"{item!r} in {text!r}"
     if match is None:
-        raise ValueError(f"{wrong} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
+        raise ValueError(f"{_named(item, text)} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if high < low or step == 0:
-        raise ValueError(f"{wrong} is an empty range")
-    tasks = range(low, high + 1, step)
-    if len(tasks) > MAX_TASKS:
-        raise ValueError(f"{text!r} has more than {MAX_TASKS} tasks")
-    return tasks
+        raise ValueError(f"{_named(item, text)} is an empty range")
+    return range(low, high + 1, step)
 
 
-def _distinct(ranges: list[range]) -> tuple[range, ...]:
+def _named(item: str, text: str) -> str:
+    return _excerpt(text) if item == text else f"{_excerpt(item)} in {_excerpt(text)}"
+
+
+def _excerpt(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…")
+
+
+def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
     """The same ranges when no task is twice in them; else the tasks anew, in order."""
     ordered = sorted(ranges, key=lambda tasks: tasks.start)
     if all(before[-1] < after[0] for before, after in zip(ordered, islice(ordered, 1, None), strict=False)):
         return tuple(ranges)
+    stepped = [tasks for tasks in ordered if tasks.step > 1]
+    if sum(map(len, stepped)) > _MOST_LOOKED_AT:
+        raise ValueError(f"{_excerpt(text)} names tasks more than once")
+    alone = [range(task, task + 1) for tasks in stepped for task in tasks]
     result: list[range] = []
-    for task in sorted(set().union(*ordered)):
-        if result and result[-1].stop == task:
-            result[-1] = range(result[-1].start, task + 1)
+    for tasks in sorted([*(tasks for tasks in ordered if tasks.step == 1), *alone], key=lambda tasks: tasks.start):
+        if result and tasks.start <= result[-1].stop:
+            result[-1] = range(result[-1].start, max(result[-1].stop, tasks.stop))
         else:
-            result.append(range(task, task + 1))
+            result.append(tasks)
     return tuple(result)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,9 +34,13 @@ from hpcdash.domain.schema import JOBS
         ("0", ArrayTasks((range(1),))),
         ("1-3,...", ArrayTasks((range(1, 4),), None, True)),
         ("1-3,5...", ArrayTasks((range(1, 4),), None, True)),
+        ("1-3,…", ArrayTasks((range(1, 4),), None, True)),
+        ("[1-3,...", ArrayTasks((range(1, 4),), None, True)),
+        ("[4-10%", ArrayTasks((), None, True)),
         ("[12,14-16,136,14", ArrayTasks((range(12, 13), range(14, 17), range(136, 137)), None, True)),
         ("1-5,3-7", ArrayTasks((range(1, 8),))),
         ("5,1-3", ArrayTasks((range(5, 6), range(1, 4)))),
+        ("0-10:5,4-6", ArrayTasks((range(1), range(4, 7), range(10, 11)))),
     ],
 )
 def test_task_lists_are_read_as_schedulers_print_them(text: str, expected: ArrayTasks) -> None:
@@ -50,11 +56,43 @@ def test_tasks_are_counted_and_found() -> None:
     assert not tasks.overlaps(parse_tasks("11-14"))
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "1-5:0", "-1", "1,,2", "%4", "1-99999999", "١"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "a",
+            "3-1",
+            "1-5:0",
+            "-1",
+            "1,,2",
+            "%4",
+            "1-99999999",
+            "0-3999999,0-3999999",
+            "١",
+            ".",
+            "[In",
+            "1-3,x...",
+        ),
+        *("In the merry month...", "In the merry month…", "0-4000000:2,0"),
+    ],
+)
 def test_what_is_no_task_list_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"task|range") as refused:
         parse_tasks(text)
     assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1," * 50_000, "1-2," * 50_000 + "x", "0-4000000,0", "9" * 5000],
+    ids=["one task over and over", "a bad end", "a large range twice", "digits"],
+)
+def test_a_long_list_of_tasks_is_read_or_refused_in_no_time(text: str) -> None:
+    began = time.thread_time()
+    with suppress(ValueError):
+        parse_tasks(text)
+    assert time.thread_time() - began < 0.5
 
 
 @given(st.sets(st.integers(0, 60), min_size=1), st.none() | st.integers(1, 9))
