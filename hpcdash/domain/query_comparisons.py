@@ -129,11 +129,11 @@ class Comparisons:
 
 
 def _id_patterns(value: Value) -> tuple[Pattern, ...]:
-    """An id; where it names no server of PBS's, at any: 12 is 12.server, and the array's 12[].server."""
+    """An id, at any server of PBS's where it names none; a number is its array's tasks and its components too."""
     if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
         return (value.pattern,)
-    of_array = () if "[" in value.text else (Pattern(f"{value.text}[]"), Pattern(f"{value.text}[].*", True))
-    return (value.pattern, Pattern(f"{value.text}.*", True), *of_array)
+    parts = () if "[" in value.text else (Pattern(f"{value.text}{sign}*", True) for sign in "_[+")
+    return (value.pattern, Pattern(f"{value.text}.*", True), *parts)
 
 
 def _state_pattern(value: Value) -> Pattern:
