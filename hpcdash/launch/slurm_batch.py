@@ -150,7 +150,10 @@ def _accounted(request: Request) -> list[str]:
 
 
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last alone."""
+    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last alone.
+
+    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's name.
+    """
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
         return generated, extra
@@ -158,7 +161,7 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
     for text in extra:
         read = sbatch.read_command_line(sbatch.split_words(text)).given
         if [option.name for option in read] == ["gres"]:
-            joined += [read[0].value] if read[0].value else []
+            joined += [value] if (value := read[0].value or "") and value.lower() != "none" else []
         else:
             kept.append(text)
     return [",".join(joined) if option == ours else option for option in generated], tuple(kept)

@@ -252,6 +252,8 @@ def test_other_things_that_slurm_counts_are_asked_for_beside_the_gpus() -> None:
     gres = made(slots_per_node=4, site=Site(tres_supported=False), extra_args=("--gres=tmp:10", "--gres="))
     assert options(gres)["gres"] == "gpu:4,tmp:10"
     assert options(made(extra_args=("--gres=tmp:10",)))["gres"] == "tmp:10"
+    none = made(slots_per_node=2, site=Site(tres_supported=False), extra_args=("--gres=none", "--gres=tmp:10"))
+    assert options(none)["gres"] == "gpu:2,tmp:10"
 
 
 def test_what_a_person_should_know_is_told_with_the_script() -> None:
