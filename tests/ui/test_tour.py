@@ -165,3 +165,14 @@ async def test_a_notice_stands_below_the_table_until_it_is_put_away() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert not notice.display
+
+
+async def test_escape_goes_back_from_a_view_though_a_notice_stands() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: app.main.view_name == "nodes")
+        app.main.notice("no cluster is configured")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.main.view_name == "jobs")
+        assert not app.main.query_one(Notice).display

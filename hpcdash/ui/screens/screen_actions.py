@@ -39,8 +39,8 @@ class ScreenActions(Acting):
     # -- going elsewhere
 
     async def do_escape(self) -> None:
-        if not self.query_one(Notice).put_away():
-            await self.pop()
+        self.query_one(Notice).put_away()
+        await self.pop()
 
     async def do_back(self) -> None:
         if not await self.pop():
