@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from hpcdash.errors import HpcdashError
 from hpcdash.local import FOLDER_VARIABLE
@@ -175,12 +176,22 @@ class Database:
         return self._connection.execute(sql, values).lastrowid or 0
 
 
+def damaged(path: Path, words: str) -> StoreUnusable:
+    """The error of a queue's file whose content is not what was written; `words` say what is wrong with it."""
+    folder = str(path.parent)
+    return StoreUnusable(
+        f"{path} is damaged: {words}",
+        f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} {quote(folder)}.damaged."
+        " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
+    )
+
+
 def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     words = str(error)
     if "full" in words:
         return StoreUnusable(f"the queue cannot be written: no room left for {path}", "Make room, then try again.")
     if "locked" in words or "busy" in words:
         return StoreUnusable(f"{path} is held by another program", "Try again; `lsof` names the program.")
-    if "malformed" in words or "not a database" in words:
-        return StoreUnusable(f"{path} is damaged: {words}", "Move it away to begin with an empty queue.")
+    if any(sign in words for sign in ("malformed", "not a database", "no such table", "no such column")):
+        return damaged(path, words)
     return StoreUnusable(f"the queue's file {path} cannot be used: {words}", "Is the disk full, or read-only?")

@@ -99,7 +99,7 @@ class _Reasons:
         self._machine = machine
         self._now = now
         self._active: dict[int, int] = {}
-        self._first: int | None = None
+        self._next: int | None = None
 
     def of(self, job: Job, submission: Submission) -> str | None:
         if job.state == "timeout":
@@ -116,14 +116,29 @@ class _Reasons:
             return "BeginTime"
         if is_too_large(job, self._machine):
             return "more than this machine has"
-        if submission.throttle:
-            if job.number not in self._active:
-                self._active[job.number] = self._store.active_tasks(job.number)
-            if self._active[job.number] >= submission.throttle:
-                return "JobArrayTaskLimit"
-        if self._first is None:
-            self._first = self._store.next_waiting_number(0, self._now) or 0
-        return "Resources" if job.number == self._first else "Priority"
+        if self._is_throttled(job.number, submission.throttle):
+            return "JobArrayTaskLimit"
+        if self._next is None:
+            self._next = self._next_in_line()
+        return "Resources" if job.number == self._next else "Priority"
+
+    def _is_throttled(self, number: int, throttle: int | None) -> bool:
+        """Whether as many tasks of an array are active as may be."""
+        if not throttle:
+            return False
+        if number not in self._active:
+            self._active[number] = self._store.active_tasks(number)
+        return self._active[number] >= throttle
+
+    def _next_in_line(self) -> int:
+        """The first submission that waits for nothing but CPUs and GPUs: a later one waits for its turn."""
+        number: int | None = 0
+        while (number := self._store.next_waiting_number(number or 0, self._now)) is not None:
+            first = self._store.waiting_jobs(number, self._now, 1)
+            is_throttled = self._is_throttled(number, self._store.throttle(number))
+            if first and not is_throttled and not is_too_large(first[0], self._machine):
+                return number
+        return 0
 
 
 def native(job: Job, submission: Submission, machine: Machine, user: str) -> dict[str, str]:

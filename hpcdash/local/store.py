@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcdash.errors import UsageError
-from hpcdash.local.database import Database
+from hpcdash.local.database import Database, damaged
 from hpcdash.local.dependencies import judge
 from hpcdash.local.job import ACTIVE, IS_ACTIVE, JOB_COLUMNS, Job
 from hpcdash.local.request import Dependency, Request
@@ -164,7 +164,10 @@ class QueueStore(Database):
             some = wanted[start : start + 500]
             marks = ",".join("?" * len(some))
             for row in self.rows(f"SELECT {_SUBMISSION_COLUMNS} FROM submissions WHERE number IN ({marks})", some):
-                one = _submission(row)
+                try:
+                    one = _submission(row)
+                except (AssertionError, AttributeError, TypeError, ValueError) as error:
+                    raise damaged(self.path, f"submission {readable(str(row[0]))} cannot be read ({error})") from error
                 found[one.number] = one
         return found
 

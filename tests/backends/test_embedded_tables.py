@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
-from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, UnreadableOutput, UsageError
+from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, UsageError
 from tests.local.queue_lab import QueueLab
 
 T = TypeVar("T")
@@ -229,6 +230,27 @@ def test_what_can_be_no_job_is_refused_before_it_is_asked_for(asked: Asked) -> N
                 query_of(text)
 
 
+@pytest.mark.parametrize("damage", ["UPDATE submissions SET request = '{'", "DROP TABLE jobs"])
+def test_a_queue_whose_content_cannot_be_read_is_damaged(asked: Asked, damage: str) -> None:
+    asked.queue.submit("true", "--hold")
+    asked.queue.kill_supervisor()
+    with sqlite3.connect(asked.queue.folder / "queue.db") as connection:
+        connection.execute(damage)
+    connection.close()
+    with pytest.raises(ControllerDown, match=r"queue\.db is damaged") as damaged:
+        asked.ask(asked.backend.jobs_query(JobScope()))
+    assert "Traceback" not in str(damaged.value)
+    for path in asked.queue.folder.glob("queue.db*"):
+        path.unlink()
+
+
+def test_a_fault_of_the_queues_program_is_told_as_one(asked: Asked) -> None:
+    broken = EmbeddedBackend((sys.executable, "-c", "raise RuntimeError('of the test')"))
+    with pytest.raises(SchedulerRefused, match="program failed") as failed:
+        asked.ask(broken.jobs_query(JobScope()))
+    assert "RuntimeError: of the test" in failed.value.words
+
+
 def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_own_errors(
     asked: Asked, tmp_path: Path
 ) -> None:
@@ -238,8 +260,11 @@ def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_
     with pytest.raises(ControllerDown, match="cannot be made: Not a directory"):
         asked.ask(other.jobs_query(JobScope()))
     (asked.queue.folder / "queue.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(ControllerDown, match="is damaged"):
+    with pytest.raises(ControllerDown, match="is damaged") as damaged:
         asked.ask(asked.backend.jobs_query(JobScope()))
+    folder = asked.queue.folder
+    assert f"mv {folder} {folder}.damaged" in damaged.value.next_step
+    assert str(damaged.value).count("is damaged") == str(damaged.value).count("mv ") == 1
     (asked.queue.folder / "queue.db").unlink()
     missing = EmbeddedBackend((sys.executable, "-I", "-m", "hpcdash_not_there", "x"))
     with pytest.raises(CommandMissing):

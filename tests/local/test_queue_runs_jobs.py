@@ -197,6 +197,33 @@ def test_an_array_keeps_to_its_throttle(queue: QueueLab) -> None:
     assert re.fullmatch("(s\ne\n){6}", (queue.work / "log").read_text())
 
 
+def test_a_job_behind_a_throttled_array_waits_for_cpus(queue: QueueLab) -> None:
+    queue.set_slots(cpus=2, gpus=0)
+    body = "while [ ! -e go ]; do sleep 0.02; done"
+    array = queue.submit(body, "--array=1-3%1")
+    queue.wait(f"{array}_1", "running")
+    wide, behind = queue.submit(body, "-c2"), queue.submit(body, "-c2")
+    reasons = {row["id"]: row["reason"] for row in queue.rows("jobs") if row["state"] == "pending"}
+    assert reasons == {
+        f"{array}_2": "JobArrayTaskLimit",
+        f"{array}_3": "JobArrayTaskLimit",
+        wide: "Resources",
+        behind: "Priority",
+    }
+    (queue.work / "go").touch()
+
+
+def test_a_job_behind_one_that_never_fits_waits_for_cpus(queue: QueueLab) -> None:
+    large = queue.submit("true", "-c4", "--hold")
+    queue.set_slots(cpus=1, gpus=0)
+    holder = queue.submit("while [ ! -e go ]; do sleep 0.02; done")
+    queue.wait(holder, "running")
+    queue.act("release", large)
+    waits = queue.submit("true")
+    assert queue.rows("jobs", waits)[0]["reason"] == "Resources"
+    (queue.work / "go").touch()
+
+
 def test_a_throttle_can_be_altered(queue: QueueLab) -> None:
     number = queue.submit("while [ ! -e go ]; do sleep 0.02; done", "--array=1-4%1")
     queue.wait(f"{number}_1", "running")

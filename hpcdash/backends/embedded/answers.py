@@ -11,7 +11,6 @@ import pyarrow as pa
 from hpcdash.backends.queries import Answer, ParsedTable
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import (
-    CommandError,
     CommandMissing,
     ControllerDown,
     NoSuchJob,
@@ -32,23 +31,28 @@ def require_success(answer: Answer) -> None:
     if answer.status == 0:
         return
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    kind: type[CommandError]
-    message, next_step = words.partition("\n")[0] or "the queue's command failed", words.partition("\n")[2]
+    message, _, next_step = words.partition("\n")
     if answer.status in _MISSING or "No module named" in words:
-        kind, message, next_step = (
-            CommandMissing,
+        raise CommandMissing(
             "the embedded queue's program cannot be started",
             "Install hpcdash anew.",
+            argv=answer.argv,
+            status=answer.status,
+            words=words,
         )
-    elif "no such job" in words:
+    if "no such job" in words:
         raise NoSuchJob(message, next_step)
-    elif "queue.db" in words or "queue's folder" in words or "queue cannot be written" in words:
-        kind = ControllerDown
-    elif words:
-        raise SchedulerRefused(message, next_step)
-    else:
-        kind = SchedulerRefused
-    raise kind(message, next_step, argv=answer.argv, status=answer.status, words=words)
+    if "queue.db" in message or "queue's folder" in message or "queue cannot be written" in message:
+        raise ControllerDown(message, next_step, argv=answer.argv, status=answer.status)
+    if not words or message.startswith("Traceback"):
+        raise SchedulerRefused(
+            "the embedded queue's program failed",
+            "This is a fault of hpcdash; please report it.",
+            argv=answer.argv,
+            status=answer.status,
+            words=words,
+        )
+    raise SchedulerRefused(message, next_step)
 
 
 def read_object(answer: Answer) -> dict[str, Any]:
