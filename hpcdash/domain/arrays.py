@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
 from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
 from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
-from hpcdash.domain.columns import STATE_ORDER, as_array, row_numbers, state_ranks
+from hpcdash.domain.columns import STATE_ORDER, as_array, row_numbers, sort_order, state_ranks
 from hpcdash.domain.schema import TEXT
 from hpcdash.domain.states import ACTIVE, WAITING
 
@@ -30,14 +30,15 @@ _NULL = frozenset({"array_task", "node_list", "stdout_path", "stderr_path"})
 _ZERO = pa.scalar(0, pa.int64())
 
 
-def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: pa.Array | None = None) -> pa.Table:
+def fold(
+    table: pa.Table, unfolded: frozenset[str] | None = frozenset(), sort: tuple[str, bool] | None = None
+) -> pa.Table:
     """Rows of domain.schema.JOBS with the rows of one `array_id`, where there are two or more, as one summary.
 
-    `order` holds the row numbers in the order wanted, as of columns.sort_order; None: as they are.
-
-    The summary stands where the first of its rows stood; with its `array_id` in `unfolded` (None: every one) its rows
-    follow it. Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED, FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary
-    (`2 running · 8 pending`, in tasks) and `_row_id`: the id, or `12[]` for the summary of array 12.
+    A summary stands where the first of its rows stood; with a `sort` (a column, and whether the largest comes first) it
+    stands by its own value. With its `array_id` in `unfolded` (None: every one) its rows follow it, in the same order.
+    Added columns: `_fold` (FOLD_PLAIN, FOLD_FOLDED, FOLD_UNFOLDED, FOLD_CHILD), `_states` of a summary (`2 running · 8
+    pending`, in tasks) and `_row_id`: the id, or `12[]` for the summary of array 12.
 
     A summary has the state of its most alive row, the resources of its active rows together (of its first row when
     none is active), its earliest submission and start, and what all of its rows share. While any is active, it has run
@@ -46,45 +47,47 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: 
     table = table.unify_dictionaries().combine_chunks()
     array_ids = as_array(table["array_id"])
     if array_ids.null_count == len(array_ids):
-        return _plain(table if order is None else table.take(order))
+        return _plain(_sorted(table, sort))
     encoded = array_ids.dictionary_encode()
     groups = encoded.indices
     counts = pc.value_counts(groups.drop_null())
     folded_groups = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(folded_groups) == 0:
-        return _plain(table if order is None else table.take(order))
+        return _plain(_sorted(table, sort))
     is_grouped = pc.fill_null(pc.is_in(groups, value_set=folded_groups), False)
     numbers = row_numbers(table.num_rows)
-    # Where each row stands: the inverse of the order.
-    places = numbers if order is None else pc.array_sort_indices(order).cast(numbers.type)
+    # Where each row stands: the inverse of its order.
+    places = numbers if sort is None else pc.array_sort_indices(sort_order(table, *sort)).cast(numbers.type)
     rows = table.filter(is_grouped)
     row_groups = groups.filter(is_grouped)
-    row_numbers_grouped = numbers.filter(is_grouped)
     row_places = places.filter(is_grouped)
     summaries, summary_groups, summary_places = _summaries(rows, row_groups, row_places)
     summary_ids = encoded.dictionary.take(summary_groups)
+    everything = pa.concat_tables([table, summaries]).unify_dictionaries()
 
     if unfolded is None:
         is_open = pa.repeat(pa.scalar(True), len(summary_ids))
     else:
         is_open = pc.is_in(summary_ids, value_set=pa.array(sorted(unfolded), TEXT))
     # Rows are only taken once, from the table with the summaries after it: a copy of 100 000 of them is 25 MB.
-    is_plain = pc.invert(is_grouped)
-    plain_places = places.filter(is_plain)
+    plain = numbers.filter(pc.invert(is_grouped))
+    summed = pc.add(row_numbers(len(summary_ids)), table.num_rows)
+    tops = pa.concat_arrays([plain, summed])
+    anchors = pa.concat_arrays([places.take(plain), summary_places])
+    if sort is not None:
+        anchors = _sorted_anchors(everything, tops, anchors, sort)
+    summary_anchors = anchors.slice(len(plain))
     parts = [
-        _Part(numbers.filter(is_plain), plain_places, pa.repeat(_ZERO, len(plain_places)), FOLD_PLAIN),
-        _Part(
-            pc.add(row_numbers(len(summary_ids)), table.num_rows),
-            summary_places,
-            pa.repeat(_ZERO, len(summary_ids)),
-            FOLD_FOLDED,
-        ),
+        _Part(plain, anchors.slice(0, len(plain)), pa.repeat(_ZERO, len(plain)), FOLD_PLAIN),
+        _Part(summed, summary_anchors, pa.repeat(_ZERO, len(summed)), FOLD_FOLDED),
     ]
     if pc.any(is_open).as_py():
         is_child = pc.is_in(row_groups, value_set=summary_groups.filter(is_open))
         parents = pc.index_in(row_groups.filter(is_child), value_set=summary_groups)
         below = pc.add(row_places.filter(is_child), 1)
-        parts.append(_Part(row_numbers_grouped.filter(is_child), summary_places.take(parents), below, FOLD_CHILD))
+        parts.append(
+            _Part(numbers.filter(is_grouped).filter(is_child), summary_anchors.take(parents), below, FOLD_CHILD)
+        )
     by_place = pc.sort_indices(
         pa.table(
             {
@@ -96,7 +99,7 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: 
     )
     positions = pa.concat_arrays([part.positions for part in parts]).take(by_place)
     kinds = pa.concat_arrays([pa.repeat(pa.scalar(part.kind, pa.int8()), len(part.positions)) for part in parts])
-    taken = pa.concat_tables([table, summaries]).unify_dictionaries().take(positions).combine_chunks()
+    taken = everything.take(positions).combine_chunks()
     kinds = kinds.take(by_place)
     # Which summary a row is, null for a row that is none.
     of_summary = pc.subtract(positions, table.num_rows)
@@ -109,6 +112,18 @@ def fold(table: pa.Table, unfolded: frozenset[str] | None = frozenset(), order: 
         _state_words(rows, row_groups, summary_groups).take(of_summary),
         row_ids,
     )
+
+
+def _sorted(table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
+    return table if sort is None else table.take(sort_order(table, *sort))
+
+
+def _sorted_anchors(everything: pa.Table, tops: pa.Array, anchors: pa.Array, sort: tuple[str, bool]) -> pa.Array:
+    """Where each of some rows stands when they are sorted; those that are alike keep the order of their anchors."""
+    in_turn = pc.array_sort_indices(anchors)
+    sorted_by = [name for name in dict.fromkeys((sort[0], "_number", "_task")) if name in everything.column_names]
+    order = sort_order(everything.select(sorted_by).take(tops.take(in_turn)), *sort)
+    return pc.array_sort_indices(in_turn.take(order)).cast(anchors.type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from hpcdash.domain.arrays import (
     fold,
     parse_tasks,
 )
+from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
 
 
@@ -252,16 +254,34 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
     assert sum(tasks for tasks, kind in folded(table, "_tasks", "_fold") if kind != FOLD_CHILD) == len(rows)
 
 
-@given(ROWS, st.sets(st.sampled_from(["1", "2", "3", "9"])), st.randoms(use_true_random=False))
-def test_folding_in_an_order_is_folding_what_was_put_in_order(
-    shapes: list[tuple[str | None, str | None]], unfolded: set[str], chance: random.Random
+@given(ROWS, st.sets(st.sampled_from(["1", "2", "3", "9"])), st.booleans())
+def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themselves(
+    shapes: list[tuple[str | None, str | None]], unfolded: set[str], descending: bool
 ) -> None:
     table = queue(*(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)))
-    numbers = list(range(table.num_rows))
-    chance.shuffle(numbers)
-    order = pa.array(numbers, pa.uint64())
     for opened in (frozenset(unfolded), None):
-        assert fold(table, opened, order).to_pylist() == fold(table.take(order), opened).to_pylist()
+        result = fold(table, opened, ("state", descending))
+        tops = result.filter(pc.not_equal(result["_fold"], FOLD_CHILD))
+        unsorted = fold(table)
+        assert sorted(tops["_row_id"].to_pylist()) == sorted(unsorted["_row_id"].to_pylist())
+        assert tops["state"].to_pylist() == sort_rows(unsorted, "state", descending)["state"].to_pylist()
+        for array in unfolded:
+            children = result.filter(pc.equal(result["_fold"], FOLD_CHILD))
+            own = children.filter(pc.equal(children["array_id"], array))
+            assert own["id"].to_pylist() == sort_rows(own, "state", descending)["id"].to_pylist()
+
+
+def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
+    rows = queue(
+        task("12", 1, elapsed_seconds=10, cpus=2),
+        task("12", 2, elapsed_seconds=500, cpus=2),
+        job(13, elapsed_seconds=300, cpus=3),
+        job(14, elapsed_seconds=600, cpus=8),
+    )
+    assert fold(rows, frozenset(), ("elapsed_seconds", True))["_row_id"].to_pylist() == ["14", "12[]", "13"]
+    assert fold(rows, frozenset(), ("cpus", False))["_row_id"].to_pylist() == ["13", "12[]", "14"]
+    opened = fold(rows, None, ("elapsed_seconds", True))["_row_id"].to_pylist()
+    assert opened == ["14", "12[]", "12_2", "12_1", "13"]
 
 
 def test_a_summary_has_no_reason_of_a_task_that_ended_in_another_way() -> None:

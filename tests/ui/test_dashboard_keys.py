@@ -253,6 +253,47 @@ async def test_what_is_typed_stays_in_the_filter() -> None:
         assert app.focused is field
 
 
+@pytest.mark.parametrize("height", [24, 12])
+async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_left(height: int) -> None:
+    app = dashboard()
+    async with app.run_test(size=(100, height)) as pilot:
+        await settled(pilot)
+        await press(pilot, "m", *["down"] * 20, *["up"] * 4)
+        rows = rows_of(app)
+        pointed, line = rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y
+        await press(pilot, "slash")
+        await type_text(pilot, "wrf")
+        assert pointed not in ids_of(app)
+        await press(pilot, "escape")
+        assert (rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y) == (pointed, line)
+
+
+async def test_the_cursor_returns_to_its_job_as_soon_as_what_is_typed_matches_it() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m", *["down"] * 14)
+        assert rows_of(app).cursor_id == "5"
+        await press(pilot, "slash")
+        await type_text(pilot, "user:chenx")
+        assert ids_of(app) == []
+        await press(pilot, "backspace")
+        assert ids_of(app)[:2] == ["53", "5"]
+        assert rows_of(app).cursor_id == "5"
+
+
+async def test_a_row_that_one_went_to_in_a_filter_keeps_the_cursor_when_it_is_cleared() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "m", "slash")
+        await type_text(pilot, "state:pend")
+        await press(pilot, "enter", "down", "down")
+        pointed = rows_of(app).cursor_id
+        await press(pilot, "escape")
+        assert rows_of(app).cursor_id == pointed
+
+
 async def test_half_a_filter_is_complained_of_and_keeps_the_rows_there_were() -> None:
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:

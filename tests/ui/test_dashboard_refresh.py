@@ -124,6 +124,19 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(before: by
         assert rows.cursor_index is not None
 
 
+async def test_the_cursor_returns_to_its_job_among_a_hundred_thousand(before: bytes) -> None:
+    async with everyone_of(before) as (app, pilot, _):
+        rows = rows_of(app)
+        pointed = kept_job(app, 40_000)
+        rows.move_to(pointed)
+        await press(pilot, "slash")
+        await type_text(pilot, "name:none")
+        await settled(pilot)
+        assert rows.cursor_id is None
+        await press(pilot, "escape")
+        assert rows.cursor_id == pointed
+
+
 async def test_answers_are_read_and_arranged_beside_the_event_loop(
     before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,10 +149,10 @@ async def test_answers_are_read_and_arranged_beside_the_event_loop(
             threads["prepare"].add(threading.current_thread())
         return prepared(view, table)
 
-    def spied_shaped(view: JobsView, table: Any, order: Any = None) -> Any:
+    def spied_shaped(view: JobsView, table: Any, sort: Any = None) -> Any:
         if table.num_rows > 1000:
             threads["shape"].add(threading.current_thread())
-        return shaped(view, table, order)
+        return shaped(view, table, sort)
 
     monkeypatch.setattr(TableView, "_prepared", spied_prepared)
     monkeypatch.setattr(JobsView, "shaped", spied_shaped)

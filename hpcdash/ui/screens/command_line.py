@@ -78,9 +78,11 @@ class CommandLine:
     async def _entered(self, mode: str, value: str) -> None:
         view = self._screen.view
         if mode == "/":
-            if isinstance(view, TableView) and (error := view.try_filter(value)) is not None:
-                self.bar.complain(error.short)
-                return
+            if isinstance(view, TableView):
+                if (error := view.try_filter(value)) is not None:
+                    self.bar.complain(error.short)
+                    return
+                view.end_typing()
         elif (complaint := await self.obey(value.strip())) is not None:
             self.bar.complain(complaint)
             return
@@ -90,6 +92,7 @@ class CommandLine:
         view = self._screen.view
         if mode == "/" and isinstance(view, TableView):
             view.set_filter("")
+            view.end_typing()
         self._leave()
 
     def _leave(self) -> None:

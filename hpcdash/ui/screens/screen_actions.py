@@ -78,6 +78,7 @@ class ScreenActions(Acting):
             bar = self.query_one(CommandBar)
             # One that stands is refined; the last one, recalled, makes way for what is typed.
             bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
+            view.begin_typing()
             view.try_filter(view.filter_text or bar.last_filter)
 
     def do_columns(self) -> None:

@@ -202,13 +202,13 @@ class JobsView(TableView):
         longest = max(folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest)
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
-    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         if self._fold_all:
-            return arrays.fold(table, self._exceptions, order)
+            return arrays.fold(table, self._exceptions, sort)
         if not self._exceptions:
-            return arrays.fold(table, None, order)
+            return arrays.fold(table, None, sort)
         known = frozenset(name for name in table["array_id"].unique().to_pylist() if name is not None)
-        return arrays.fold(table, known - self._exceptions, order)
+        return arrays.fold(table, known - self._exceptions, sort)
 
     def placeholder(self) -> str:
         return "no jobs in the queue" if self.everyone else "no jobs of yours in the queue; m shows everyone's"

@@ -17,7 +17,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
-from hpcdash.domain.columns import STATE_ORDER, sort_order
+from hpcdash.domain.columns import STATE_ORDER, sort_rows
 from hpcdash.domain.query_keys import keys_of
 from hpcdash.domain.text import counted
 from hpcdash.domain.words import state_word
@@ -72,6 +72,7 @@ class TableView(View):
         self._counts = ("", "")
         self._arranging: asyncio.Task[None] | None = None
         self._again = False
+        self._is_typing = False
         if filter_text:
             self.set_filter(filter_text)
 
@@ -95,12 +96,12 @@ class TableView(View):
     def placeholder(self) -> str:
         return "nothing here"
 
-    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
-        """What is shown of a filtered table in an order of its rows, with its identity column.
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        """What is shown of a filtered table, with its identity column, sorted by a column (True: largest first).
 
         Runs in a thread for large tables.
         """
-        return table if order is None else table.take(order)
+        return table if sort is None else sort_rows(table, *sort)
 
     # -- the pieces of every table view
 
@@ -178,17 +179,17 @@ class TableView(View):
                 return
             self._show(*prepared)
             if not self._again:
-                return
+                break
+        if not self._is_typing:
+            self.rows.let_cursor_go()
 
     def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
         matched = self.matched(table)
         counts = count_words(matched, table.num_rows)
-        order = None
-        if self.sort_key is not None and self.sort_key in matched.column_names:
-            order = sort_order(matched, self.sort_key, self.sort_descending)
+        is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
         # Widths come from all rows, so that they stay while one types a filter.
         columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
-        return self.shaped(matched, order), columns, counts
+        return self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None), columns, counts
 
     def matched(self, table: pa.Table) -> pa.Table:
         """The rows of a table that the filter leaves."""
@@ -267,6 +268,17 @@ class TableView(View):
         except QueryError as error:
             return error
         return None
+
+    def begin_typing(self) -> None:
+        """A filter is being typed: what one points at may match nothing on the way, and has the cursor again then."""
+        self._is_typing = True
+        self.rows.hold_cursor()
+
+    def end_typing(self) -> None:
+        """The filter was entered or left; the cursor stays where the rows it leaves put it."""
+        self._is_typing = False
+        if self._arranging is None or self._arranging.done():
+            self.rows.let_cursor_go()
 
     def preview_filter(self, text: str) -> QueryError | None:
         """The filter while it is typed: a last word that matches nothing may be a key, its operator still to come."""

@@ -125,9 +125,9 @@ class TrainView(ReadTableView):
             return replace(column, cell=partial(short_id_cell, ending=ending))
         return column
 
-    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         """The whole train first, then its elements."""
-        table = table if order is None else table.take(order)
+        table = super().shaped(table, sort)
         if self.train is None or not table.num_rows:
             return table
         return pa.concat_tables([pa.Table.from_pylist([self._whole(table)], ROWS), table]).unify_dictionaries()

@@ -116,9 +116,9 @@ class TriageView(ReadTableView):
             return None
         return pa.Table.from_pylist([self._group_row(group) for group in self.triage.groups], ROWS)
 
-    def shaped(self, table: pa.Table, order: pa.Array | None = None) -> pa.Table:
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         """The groups with the tasks of those that are open below each."""
-        table = table if order is None else table.take(order)
+        table = super().shaped(table, sort)
         if self.triage is None or not self._open:
             return table
         by_id = {_group_id(group): group for group in self.triage.groups}

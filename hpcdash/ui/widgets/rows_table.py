@@ -86,29 +86,37 @@ class RowsTable(DrawnRows, can_focus=True):
         super().__init__(placeholder, id=id, classes=classes)
         self._cursor: int | None = None
         self._cursor_in_view = True
+        # The row that the cursor returns to, and the line of the screen it was at.
+        self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
 
     def show(self, table: pa.Table, columns: Sequence[Column], identity: str = "_row_id") -> None:
         """Takes a new table of any size. `identity` names a column of strings, one id a row.
 
         The cursor stays with its row, at the same line where that is possible. Where the row is gone it goes to the one
-        now at its place. A view scrolled away from the cursor keeps its top row instead.
+        now at its place. A view scrolled away from the cursor keeps its top row instead. A row that `hold_cursor` was
+        called at has the cursor again as soon as it is there.
         """
         height = self._view_rows
         top = self.scroll_offset.y
         old_index, old_id = self._cursor, self.cursor_id
+        line = (old_index or 0) - top
         away = not self._cursor_in_view and old_index is not None and height > 0
         top_ids = self.visible_ids() if away else []
 
         geometry = (self.virtual_size, self._placed, top)
         self._take(IdentifiedRows(table, identity), columns)
-        self._cursor = self._rows.place_of(old_id, old_index)
+        held = None if self._held is None else self._rows.find(self._held[0], old_index)
+        if self._held is not None and held is not None and self._held[0] != old_id:
+            self._cursor, line, away = held, self._held[1], False
+        else:
+            self._cursor = self._rows.place_of(old_id, old_index)
         self._fit_columns()
 
         if away:
             self._scroll_rows(self._rows.top_that_keeps(top_ids, top))
         elif self._cursor is not None:
-            self._scroll_rows(self._cursor - ((old_index or 0) - top))
+            self._scroll_rows(self._cursor - line)
             self._scroll_to_cursor()
         if geometry == (self.virtual_size, self._placed, self.scroll_offset.y):
             self.call_next(self._refresh_changed_lines)
@@ -133,6 +141,16 @@ class RowsTable(DrawnRows, can_focus=True):
     def cursor_row(self) -> dict[str, Any] | None:
         """All columns of the row under the cursor; None in an empty table."""
         return None if self._cursor is None else row_values(self._rows.row_table(self._cursor))
+
+    def hold_cursor(self) -> None:
+        """From now on the cursor returns to the row it is at whenever that is shown, until it is moved or let go."""
+        self._held = (
+            None if self._cursor is None else (self._rows.id_at(self._cursor), self._cursor - self.scroll_offset.y)
+        )
+
+    def let_cursor_go(self) -> None:
+        """Leave the cursor where it is."""
+        self._held = None
 
     def move_to(self, row_id: str) -> bool:
         """Puts the cursor on a row and scrolls to it; False where no row has this id."""
@@ -251,6 +269,7 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _move_cursor(self, index: int) -> None:
         old, self._cursor = self._cursor, index
+        self._held = None
         self._scroll_to_cursor()
         if old != index:
             for row in (old, index):
