@@ -72,7 +72,8 @@ class RunReader:
             series = kept.series(run, name, home)
             points = max(points, int(series.points.sum()))
             findings = self._findings(run, name, series, facts)
-            along = _along(run, name, home, axis, np.array([one.step_from for one in findings]))
+            places = [one.peak_at if isfinite(one.peak_at) else one.step_from for one in findings]
+            along = _along(run, name, home, axis, np.array(places))
             made = []
             for finding, x in zip(findings, along.tolist(), strict=True):
                 mark = self._mark(finding, x, series, name)

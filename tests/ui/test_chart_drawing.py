@@ -297,6 +297,24 @@ def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_
     assert text_of(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
 
 
+@pytest.mark.parametrize(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
+def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None:
+    values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
+    values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0
+    values[600 + rise : 640 + rise] += np.linspace(4, 0, 40)
+    run, kept = run_of(values), SeriesKept()
+    reading = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
+    shown = ChartRun("A", "job", run, reading.marks, "step")
+    picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20, kept))
+    lines = text_of(picture).splitlines()
+    (columns,) = [[at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line]
+    (panel,) = picture.panels
+    assert columns == [panel.column_of(float(peak))]
+    # And there the curve is at its highest: no row above has any of its dots.
+    (row,) = [number for number, line in enumerate(lines) if "▲" in line]
+    assert lines[row + 1][columns[0]] not in " ─"
+
+
 def svg_shapes(text: str, kind: str) -> list[list[tuple[float, float]]]:
     """The points of each line of a class."""
     lines = [one for one in ET.fromstring(text).iter() if one.get("class") == kind and one.get("points")]

@@ -16,8 +16,8 @@ class Finding:
     """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none is measured.
 
     Steps are values of the axis that the series was given with. `value` is the highest value of it (of a plateau its
-    level, of a stall the seconds since the last sample). `over_after` counts the points until it was back, None where
-    it is not.
+    level, of a stall the seconds since the last sample); of a spike `peak_at` is where, else nan. `over_after` counts
+    the points until it was back, None where it is not.
     """
 
     kind: FindingKind
@@ -27,6 +27,7 @@ class Finding:
     z: float = nan
     over_after: int | None = None
     words: str = ""
+    peak_at: float = nan
 
 
 def number_words(value: float) -> str:

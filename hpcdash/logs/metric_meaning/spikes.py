@@ -175,18 +175,20 @@ def _back_at(values: Floats, start: int, limit: float) -> int | None:
 def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> Finding:
     until = values.size if back is None else back
     level = level_before(values, start)
-    peak = float(values[start:until].max())
+    highest = start + int(np.argmax(values[start:until]))
+    peak, peak_at = float(values[highest]), float(x[highest])
     z = (peak - level) / levels.noise_at(start)
     first = float(x[start])
     rise = f"{number_words(level)} → {number_words(peak)}"
     if back is not None:
         after = back - start
         words = f"spike at {step_words(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
-        return Finding("spike", first, float(x[back]), peak, z, after, words)
+        return Finding("spike", first, float(x[back]), peak, z, after, words, peak_at)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
         words = f"diverged since {step_words(first)}: {rise}, not back for {until - start} points"
         return Finding("divergence", first, None, peak, z, None, words)
-    return Finding("spike", first, None, peak, z, None, f"spike at {step_words(first)}: {rise}, not yet back")
+    words = f"spike at {step_words(first)}: {rise}, not yet back"
+    return Finding("spike", first, None, peak, z, None, words, peak_at)
 
 
 def _stays_up(values: Floats, level: float) -> bool:
