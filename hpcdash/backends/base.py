@@ -120,6 +120,10 @@ class Backend(Protocol):
         """Everything the accounting database says of a job; parse raises NoSuchJob."""
         ...
 
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        """Why a job is not put back into the queue, by what `native_query` says of it; '' where nothing forbids it."""
+        ...
+
     def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
         """Join a job's row with its native answer: fills the paths."""
         ...

@@ -82,7 +82,7 @@ def run_action(
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)
         if request.verb is Verb.REQUEUE:
-            await _warn_of_switches(plan, session)
+            await _warn_of_requeue(plan, session)
         if must_ask and not await is_agreed():
             raise _Declined
         return await session.actions.run(plan), session
@@ -133,13 +133,14 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
         print(f"  {pause_words(plan)}", file=sys.stderr)
 
 
-async def _warn_of_switches(plan: Plan, session: ClusterSession) -> None:
-    """The kill switches that would end jobs as they start again, on stderr."""
-    from hpcdash.stores.requeue_looks import dropped_words, requeue_facts
+async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
+    """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
+    from hpcdash.stores.requeue_looks import dropped_words, refusal_words, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    for words in await dropped_words(session.store, facts):
-        print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    for words in (await refusal_words(session.store, plan.rows), *await dropped_words(session.store, facts)):
+        if words:
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
 
 
 def jobs_words(rows: Sequence[Row]) -> str:

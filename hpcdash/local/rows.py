@@ -156,6 +156,7 @@ def native(job: Job, submission: Submission, machine: Machine, user: str) -> dic
         "Held": "yes" if job.held else None,
         "Dependency": _dependency(submission),
         "Restarts": job.restarts,
+        "Requeue": None if request.requeue else "no",
         "TimeLimit": "UNLIMITED" if job.limit_seconds is None else format_clock(job.limit_seconds),
         "EarlySignal": early and f"{'B:' if early.to_batch else ''}{early.number}@{early.seconds}",
         "NumCPUs": job.cpus,

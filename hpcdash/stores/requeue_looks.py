@@ -1,4 +1,4 @@
-"""What a requeue of jobs meets: kill switches that are dropped still, and the checkpoints that they go on from.
+"""What a requeue of jobs meets: a refusal, kill switches that are dropped still, and the checkpoints they go on from.
 
 Knows no screen.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcdash.backends.base import Capability
 from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.switches import SwitchKind, absolute_path, path_problem
@@ -40,6 +41,20 @@ class RequeueFacts:
 async def requeue_facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
     """What launches and named switches that are remembered in `folder` tell of jobs; asks no cluster."""
     return await asyncio.to_thread(_facts, store, folder, rows)
+
+
+async def refusal_words(store: ClusterStore, rows: Sequence[Row]) -> str:
+    """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of several, which are not
+    asked for one by one."""
+    units = {_unit(row) for row in rows}
+    if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
+        return ""
+    try:
+        why = store.backend.requeue_refusal(await store.ask(store.backend.native_query(str(rows[0]["id"]))))
+    except HpcdashError:
+        # One that the scheduler has forgotten is refused in its own words.
+        return ""
+    return f"{min(units)} is not requeued: {why}" if why else ""
 
 
 async def dropped_words(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:

@@ -269,6 +269,22 @@ def test_scontrol_says_of_an_array_which_tasks_it_refused() -> None:
     }
 
 
+def test_a_requeue_that_slurm_refuses_without_a_reason_says_why() -> None:
+    (command,) = commands("requeue", "1", "12_5", "3")
+    stderr = (
+        b"Requested operation is presently disabled for job 1\n"
+        b"12_5: Requested operation is presently disabled\nAccess/permission denied for job 3\n"
+    )
+    said = answered(command, stderr, 1)
+    assert said["1"] == (
+        False,
+        "Requested operation is presently disabled: it was submitted with --no-requeue"
+        " (`scontrol update JobId=1 Requeue=1` allows it)",
+    )
+    assert "JobId=12 Requeue=1" in said["12_5"][1]
+    assert said["3"] == (False, "Access/permission denied")
+
+
 def test_of_tasks_in_a_list_that_slurm_cut_short_it_is_not_guessed() -> None:
     tasks = [f"7_{task}" for task in range(0, 60, 2)]
     (command,) = commands("hold", *tasks)

@@ -154,6 +154,22 @@ async def test_running_jobs_are_requeued(lab: SlurmLab, alice: Person) -> None:
     lab.admin("scancel", running, held, array)
 
 
+async def test_a_job_that_is_not_to_be_requeued_says_so_and_what_allows_it(
+    lab: SlurmLab, alice: Person, locally: Program
+) -> None:
+    job = lab.submit("alice", "--no-requeue")
+    lab.wait_state(job, "RUNNING")
+    done, words = (await alice.does("requeue", job))[job]
+    assert done is False
+    assert "it was submitted with --no-requeue" in words
+    told = await asyncio.to_thread(locally, "requeue", "--yes", job)
+    assert f"{job} is not requeued: it was submitted with --no-requeue" in told.stderr
+    (allows,) = re.findall("`(.*)`", words)
+    lab.as_user("alice", *allows.split())
+    assert await alice.does("requeue", job) == {job: (True, "")}
+    lab.admin("scancel", job)
+
+
 async def test_suspending_is_for_operators(lab: SlurmLab, alice: Person, locally: Program) -> None:
     job = lab.submit("alice")
     lab.wait_state(job, "RUNNING")

@@ -433,6 +433,8 @@ def test_a_requeued_job_runs_once_more(queue: QueueLab) -> None:
     other = queue.submit("sleep 1000", "--no-requeue")
     queue.wait(other, "running")
     assert queue.act("requeue", other)[0]["words"] == "it was submitted with --no-requeue"
+    assert queue.ask("show", other)["Requeue"] == "no"
+    assert "Requeue" not in queue.ask("show", number)
 
 
 def test_a_job_may_requeue_itself_at_its_early_signal(queue: QueueLab) -> None:

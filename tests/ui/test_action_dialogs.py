@@ -146,6 +146,23 @@ async def test_requeue_asks_and_suspend_stops_what_runs(tmp_path: Path) -> None:
     assert transport.acted == [("scontrol", "requeue", "101"), ("scontrol", "suspend", "101")]
 
 
+async def test_a_job_that_slurm_does_not_requeue_is_not_offered_for_it(tmp_path: Path) -> None:
+    transport = ActingTransport(*EVERYDAY)
+    transport.native["101"] = "JobId=101 JobName=train\n   UserId=alice(1001)\n   Requeue=0 Restarts=0 BatchFlag=1\n"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await point_at(pilot, "101")
+        await press(pilot, "r")
+        await until(pilot, lambda: "101 is not requeued" in said(app), "why it is not requeued")
+        assert app.screen is app.main
+        for part in ("--no-requeue", "JobId=101 Requeue=1", "R submits it again"):
+            assert part in said(app)
+        transport.native["101"] = transport.native["101"].replace("Requeue=0", "Requeue=1")
+        await asked(pilot, "r")
+    assert transport.acted == []
+
+
 async def test_a_verb_that_fits_nothing_says_so_and_asks_nothing(tmp_path: Path) -> None:
     transport = ActingTransport(*EVERYDAY, job("50", **ENDED))
     app = acting_app(transport, tmp_path)

@@ -85,6 +85,9 @@ class EmbeddedBackend:
     def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
         return self.native_query(job_id)
 
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
+
     def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
         return JobDetail(row, native)
 

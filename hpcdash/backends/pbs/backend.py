@@ -115,6 +115,9 @@ class PbsBackend:
     def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
         return history.history_native_query(self._dialect, job_id)
 
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
+
     def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
         return detail.job_detail(self._dialect, row, native)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.slurm.detail import no_requeue_words
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
 from hpcdash.errors import excerpt, program_name
@@ -36,6 +37,7 @@ _MAY_BE_DONE = (
     "Communication connection failure",
 )
 _NO_ERROR = "No error"
+_DISABLED = "Requested operation is presently disabled"
 _WAITING_TASKS = "Job is in transitional state (as tasks of the array still wait)"
 _INVALID = "Invalid job id specified"
 _NOT_FOUND_STATUS = 127
@@ -170,6 +172,18 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
         return Outcome(target.job_id, _done(general), general)
 
     return _each(targets, outcome)
+
+
+def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
+    """As read_scontrol; what Slurm says of a job that is not to be requeued does not say why."""
+
+    def explained(outcome: Outcome) -> Outcome:
+        if outcome.done is True or _DISABLED not in outcome.words:
+            return outcome
+        why = no_requeue_words(parse_job_id(outcome.job_id).number)
+        return replace(outcome, words=f"{outcome.words}: {why}")
+
+    return tuple(map(explained, read_scontrol(answer, targets)))
 
 
 def _is_one(job: JobId) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm.action_answers import Target, read_scancel, read_scontrol, read_signal
+from hpcdash.backends.slurm.action_answers import Target, read_requeue, read_scancel, read_scontrol, read_signal
 from hpcdash.backends.slurm.alterations import Alteration, alteration
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -77,7 +77,8 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             word = _SCONTROL_WORDS[request.verb]
-            return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids)))
+            read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
+            return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids), read))
         case _:
             raise UsageError(f"{request.verb} is no action on jobs")
 
@@ -142,11 +143,15 @@ def _recipient(text: str) -> str:
 # -- hold, release, requeue, suspend, resume, alter
 
 
-def _scontrol(targets: Sequence[Target], words: Callable[[str], tuple[str, ...]]) -> Iterator[ActionCommand]:
+def _scontrol(
+    targets: Sequence[Target],
+    words: Callable[[str], tuple[str, ...]],
+    read: Callable[..., tuple[Outcome, ...]] = read_scontrol,
+) -> Iterator[ActionCommand]:
     """Commands that take a list of ids; one that fails keeps none of the others from being done."""
     for portion in _portions(targets):
         argv = slurm(*words(",".join(_arguments(portion))))
-        yield _command(argv, portion, partial(read_scontrol, targets=portion))
+        yield _command(argv, portion, partial(read, targets=portion))
 
 
 def _scontrol_targets(jobs: Sequence[Job]) -> list[Target]:

@@ -74,6 +74,9 @@ class SlurmBackend:
     def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
         return history.history_native_query(job_id)
 
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return detail.requeue_refusal(native)
+
     def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
         return detail.job_detail(row, native)
 

@@ -48,6 +48,19 @@ def native_query(job_id: str) -> Query[Mapping[str, str]]:
     return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native)
 
 
+def requeue_refusal(native: Mapping[str, str]) -> str:
+    """Why Slurm would refuse to requeue a job, and what allows it; '' where it would not."""
+    if native.get("Requeue") != "0":
+        return ""
+    job_id = native.get("ArrayJobId") or native.get("JobId", "")
+    return no_requeue_words(job_id)
+
+
+def no_requeue_words(job_id: str) -> str:
+    """What became of a job that Slurm does not requeue, and what its owner may do about it."""
+    return f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
+
+
 def parse_native(answer: Answer) -> Mapping[str, str]:
     """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's) get a number."""
     require_success(answer)

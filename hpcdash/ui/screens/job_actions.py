@@ -141,11 +141,14 @@ class JobActions(Acting):
             self.run_worker(self._requeue(choice, self.view, self.session), group="acting")
 
     async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
-        """Looks for kill switches that would end them as they start, asks, requeues."""
-        from hpcdash.stores.requeue_looks import dropped_words, requeue_facts
+        """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
+        from hpcdash.stores.requeue_looks import dropped_words, refusal_words, requeue_facts
 
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
+            if refused := await refusal_words(session.store, choice.rows):
+                self.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
+                return
             facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
             if facts.switches:
                 self.notify("looking whether the kill switch is dropped …", timeout=2)
