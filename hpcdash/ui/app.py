@@ -19,7 +19,7 @@ from hpcdash.ui.screens.main import main_screen_with
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 
-# They stand over the right of the breadcrumb and of the titles below it, where nobody reads on.
+# They stand at the right, below the names of the views.
 MOST_TOLD = 2
 
 
@@ -31,7 +31,7 @@ class HpcdashApp(App[None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     MainScreen { background: $background; color: $foreground; }
-    ToastRack { dock: top; align: right top; margin: 0; overflow: hidden; }
+    ToastRack { dock: top; align: right top; margin: 1 0 0 0; overflow: hidden; }
     Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
     NOTIFICATION_TIMEOUT = 4.0

@@ -132,7 +132,7 @@ async def test_the_hint_is_one_for_the_view_one_is_in() -> None:
         await until(pilot, lambda: app.main.view_name == "submit" and not app.main.query_one(Tour).display)
 
 
-async def test_what_is_told_stands_over_the_breadcrumb_and_never_much_of_it() -> None:
+async def test_what_is_told_stands_below_the_names_of_the_views_and_never_much_of_it() -> None:
     app = dashboard(tour=True)
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         await settled(pilot)
@@ -143,7 +143,8 @@ async def test_what_is_told_stands_over_the_breadcrumb_and_never_much_of_it() ->
         await until(pilot, lambda: len(app.main.query(Toast)) == 2)
         toasts = list(app.main.query(Toast))
         assert [told_words(toast) for toast in toasts] == ["not submitted: no such account", "9 train completed"]
-        assert [toast.region.y for toast in toasts] == [0, 1]
+        # Below the line with the names of the views.
+        assert [toast.region.y for toast in toasts] == [1, 2]
         assert [(toast.region.x >= 60, toast.region.right) for toast in toasts] == [(True, 100)] * 2
 
 
