@@ -1,6 +1,6 @@
 """The Arrow columns of jobs, nodes and queues: a contract of parsers, stores, views and JSON. Knows no scheduler.
 
-Columns whose name starts with an underscore serve sorting and folding and never leave the program.
+Columns whose name starts with an underscore serve the screen, sorting and folding, and never leave the program.
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ QUEUES = pa.schema(
         ("gpus_used", COUNT),
         ("jobs_running", COUNT),
         ("jobs_pending", COUNT),
+        # Of those that are not used, on nodes that are not to be had; null where that is not told.
+        ("_cpus_down", COUNT),
+        ("_gpus_down", COUNT),
     ]
 )
 

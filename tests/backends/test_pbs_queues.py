@@ -56,6 +56,7 @@ def test_the_recorded_queues() -> None:
         **dict.fromkeys(("nodes", "nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")),
         "jobs_running": 20,
         "jobs_pending": 5,
+        **dict.fromkeys(("_cpus_down", "_gpus_down")),
     }
     assert (queues["gpu"]["default"], queues["gpu"]["limit_seconds"]) == (False, 24 * HOUR)
     assert queues["stopped"]["jobs_pending"] == 1

@@ -129,6 +129,8 @@ def test_a_partition_is_summed_over_its_groups_of_nodes() -> None:
         "gpus_used": 4,
         "jobs_running": None,
         "jobs_pending": None,
+        "_cpus_down": 24,
+        "_gpus_down": 12,
     }
 
 

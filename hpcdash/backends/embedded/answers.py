@@ -83,6 +83,8 @@ def read_table(
         if not columns:
             return ParsedTable(schema.empty_table())
         finish(columns)
+        rows = len(next(iter(columns.values())))
+        columns = {name: [None] * rows for name in schema.names if name.startswith("_")} | columns
         return ParsedTable(pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema))
 
     return parse

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
-from hpcdash.backends.slurm.nodes import cpu_counts, gpu_gres
+from hpcdash.backends.slurm.nodes import gpu_gres
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.backends.tokens import fresh_token
@@ -50,7 +50,7 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
             continue
         name = marked.rstrip("*")
         _, idle, other, nodes = _four(row["nodeaiot"])
-        cpus_used, cpus = cpu_counts(row["cpusstate"])
+        cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
         # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
         gpus, _ = gpu_gres(row["gres"])
         gpus_used, _ = gpu_gres(row["gresused"])
@@ -58,10 +58,12 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
             "nodes": nodes,
             "nodes_idle": idle,
             "nodes_down": other,
-            "cpus": cpus or 0,
-            "cpus_used": cpus_used or 0,
+            "cpus": cpus,
+            "cpus_used": cpus_used,
             "gpus": gpus * nodes,
             "gpus_used": gpus_used * nodes,
+            "_cpus_down": cpus_down,
+            "_gpus_down": (gpus - gpus_used) * other,
         }
         known = queues.get(name)
         together = {key: count + (known[key] if known else 0) for key, count in counts.items()}

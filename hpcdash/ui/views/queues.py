@@ -35,6 +35,14 @@ def down_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     return (str(value), cells.BAD) if value else ("", "")
 
 
+def _free_words(row: Mapping[str, Any], unit: str) -> str:
+    """`24 of 32 CPUs free (8 on down nodes)`."""
+    down = row[f"_{unit}_down"] or 0
+    free = row[unit] - (row[f"{unit}_used"] or 0) - down
+    where = f" ({down} on down nodes)" if down else ""
+    return f"{free} of {row[unit]} {unit[:-1].upper()}s free{where}"
+
+
 class QueuesView(TableView):
     """The queues one may submit to."""
 
@@ -74,15 +82,8 @@ class QueuesView(TableView):
         return "no queues"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        parts = [row["name"]]
-        if row["gpus"]:
-            parts.append(f"{row['gpus'] - (row['gpus_used'] or 0)} of {row['gpus']} GPUs free")
-        if row["cpus"] is not None:
-            parts.append(
-                f"{row['cpus'] - (row['cpus_used'] or 0)} of {row['cpus']} CPUs free, or on nodes that are down"
-            )
-        parts.append("enter shows its jobs")
-        return "  ·  ".join(parts)
+        free = [_free_words(row, unit) for unit in ("gpus", "cpus") if row[unit]]
+        return "  ·  ".join([row["name"], *free, "enter shows its jobs"])
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
