@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.table import TableView
-from tests.ui.stage import AnsweringTransport, answering, ids_of, press, rows_of, screen_text, settled, type_text
+from tests.ui.acting_stage import EVERYDAY, ActingTransport, acting_session
+from tests.ui.acting_stage import NOW as ACTING_NOW
+from tests.ui.stage import AnsweringTransport, answering, ids_of, press, rows_of, screen_text, settled, type_text, until
 
 MANY = 100_000
 USUAL = (120, 34)
@@ -135,6 +138,31 @@ async def test_the_cursor_returns_to_its_job_among_a_hundred_thousand(before: by
         assert rows.cursor_id is None
         await press(pilot, "escape")
         assert rows.cursor_id == pointed
+
+
+class MovingClock:
+    """A clock that a test moves on."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def now(self) -> float:
+        return self.at
+
+
+async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_path: Path) -> None:
+    session = acting_session(ActingTransport(*EVERYDAY), tmp_path)
+    clock = session.store.clock = MovingClock(ACTING_NOW)
+    app = HpcdashApp([session])
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        (line,) = [line for line in screen_text(app).splitlines() if "train-101" in line and "▸" in line]
+        assert "7:10:00   9:48:30" in line
+        clock.at += 95
+        await until(pilot, lambda: "7:11:35   9:46:55" in screen_text(app), "both a minute and a half later")
+        waiting = [line for line in screen_text(app).splitlines() if "◦ pending" in line]
+        assert waiting
+        assert not any(":35" in line for line in waiting)
 
 
 async def test_answers_are_read_and_arranged_beside_the_event_loop(

@@ -194,6 +194,7 @@ class MainScreen(
 
     def _tick(self) -> None:
         if self.stack:
+            self.view.tick()
             self._status()
             self._tell_login_words()
 

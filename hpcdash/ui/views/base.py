@@ -144,6 +144,9 @@ class View(Widget):
     def store_changed(self, changed: Changed) -> None:
         """The store has something new."""
 
+    def tick(self) -> None:
+        """A second went by."""
+
     def shown(self) -> None:
         """This view is on the screen again."""
 

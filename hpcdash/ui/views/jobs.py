@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -68,6 +68,17 @@ def id_cell(value: str | None, row: cells.RowContext, ending: str = "") -> cells
 def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     """How long it has run; nothing for a job that never did."""
     return "" if row["state"] in WAITING and not value else cells.duration_cell(value, row)
+
+
+def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction:
+    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has gone on since."""
+
+    def elapsed(value: int | None, row: cells.RowContext) -> cells.Cell:
+        if value is not None and row["state"] == JobState.RUNNING:
+            value += int(age_seconds())
+        return elapsed_cell(value, row)
+
+    return elapsed
 
 
 def left_cell(now: Any) -> cells.CellFunction:
@@ -137,7 +148,7 @@ class JobsView(TableView):
             "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
             "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, elapsed_cell),
+            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, running_elapsed_cell(self._age_seconds)),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
             "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
             "nodes": Column("nodes", "N", 4, "right", 7, count),
@@ -160,6 +171,15 @@ class JobsView(TableView):
 
     def catalogue(self) -> Mapping[str, Column]:
         return self._catalogue
+
+    def _age_seconds(self) -> float:
+        """How old what is shown is."""
+        taken_at = self.taken_at()
+        return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
+
+    def tick(self) -> None:
+        if self.is_live:
+            self.rows.repaint()
 
     def columns(self) -> list[Column]:
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
