@@ -25,7 +25,8 @@ from hpcdash.stores.departures import JobEvent
 from hpcdash.stores.job_picture import JobPicture, Part
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
-_POINTS = re.compile(r"-?[0-9]+")
+# What a factor gives of the most it can: `1667 (17 % of its most)`.
+_PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
 # What a backend calls the sum of a priority's factors, and those who may take a job's place.
 TOTAL = "priority"
 PREEMPTED_BY = "may be preempted by"
@@ -190,12 +191,10 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
         return ()
     words = dict(picture.priority)
     total = words.pop(TOTAL, "")
-    points = {name: int(found[0]) for name, value in words.items() if (found := _POINTS.match(value))}
-    whole = sum(value for value in points.values() if value > 0)
     entries = [Entry("in all", total)] if total else []
     for name, value in words.items():
-        share = points[name] / whole if whole and points.get(name, 0) >= 0 and name in points else None
-        entries.append(Entry(name, value, share))
+        percent = _PERCENT.search(value)
+        entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
     if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
         entries.append(Entry(value="not ranked yet: it is once nothing but its turn keeps it waiting", is_dim=True))
     return (*entries, *_remarks(picture, Part.PRIORITY))
