@@ -319,6 +319,21 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
         await until(pilot, lambda: "named here for this job before" in screen_text(app))
 
 
+async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
+    transport: SwitchTransport, tmp_path: Path
+) -> None:
+    transport.script = "#!/bin/bash\nsrun train\n"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "q", "n")
+        assert (app.screen, dialog.query_one(Input).value) == (dialog, "qn")
+        assert "Close (esc)" in screen_text(app)
+        assert not re.search(r"\([a-z]\)", screen_text(app)), "no button promises a letter"
+        await press(pilot, "escape")
+        assert app.screen is app.main
+
+
 async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgotten(
     transport: SwitchTransport, tmp_path: Path, run: Path
 ) -> None:

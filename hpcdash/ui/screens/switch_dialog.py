@@ -118,7 +118,9 @@ class SwitchDialog(SwitchDoing):
         self.query_one("#clear").display = self.can_clear
         self.query_one("#clear", AnswerButton).rename("Yes, remove it (c)" if self._asks_clear else "Clear it (c)")
         self.query_one("#again").display = self.can_ask_again
-        self.query_one("#no", AnswerButton).rename("No (n)" if can_drop or self._asks_clear else "Close (q)")
+        # Where a path is typed q is one of its letters.
+        close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
+        self.query_one("#no", AnswerButton).rename("No (n)" if can_drop or self._asks_clear else close)
         self.query_one("#keys", Static).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
