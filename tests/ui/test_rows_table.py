@@ -20,7 +20,7 @@ from hpcdash.domain.states import JobState, NodeState
 from hpcdash.domain.words import state_word
 from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.rows_layout import GUTTER, Column, place_columns
+from hpcdash.ui.widgets.rows_layout import GAP, GUTTER, Column, place_columns
 from hpcdash.ui.widgets.rows_table import RowsTable
 from tests.ui.stage import until
 
@@ -353,6 +353,24 @@ async def test_titles_stay_while_rows_scroll_and_show_the_order() -> None:
         assert "▲" in lines(rows)[0]
         rows.set_sort(None)
         assert "▲" not in lines(rows)[0]
+
+
+def test_a_title_is_not_cut_for_its_arrow_where_there_is_room() -> None:
+    columns = (*COLUMNS[:2], Column("queue", "QUEUE", 5, "left", 5, cells.text_cell))
+    whole = GUTTER + sum(column.width for column in columns) + 2 * GAP
+    assert place_columns(columns, whole + 1, "queue")[-1].width == 6
+    assert place_columns(columns, whole + 1)[-1].width == 5
+    narrow = place_columns(columns, whole, "queue")
+    assert [placed.column.key for placed in narrow] == [column.key for column in columns], "no column makes way for it"
+
+
+async def test_a_title_beside_wide_columns_is_whole_with_its_arrow() -> None:
+    async with TableApp().run_test(size=(120, 24)) as pilot:
+        rows = await shown(pilot, jobs(range(10)))
+        rows.show(rows.table, (*COLUMNS, Column("user", "QUEUE", 5, "left", 5, cells.text_cell)))
+        rows.set_sort("user")
+        await pilot.pause()
+        assert "QUEUE▲" in lines(rows)[0]
 
 
 async def test_a_dimmed_row_has_no_state_colour() -> None:

@@ -112,6 +112,7 @@ class DrawnRows(ScrollView):
     def set_sort(self, key: str | None, descending: bool = False) -> None:
         """Puts the sort arrow on a column; the rows come in the order of the table."""
         self._sort = None if key is None else (key, descending)
+        self._fit_columns()
         self._refresh_changed_lines()
 
     def visible_ids(self) -> list[str]:
@@ -126,7 +127,7 @@ class DrawnRows(ScrollView):
 
     def _fit_columns(self) -> None:
         available = self.scrollable_size.width
-        placed = place_columns(self._columns, available)
+        placed = place_columns(self._columns, available, self._sort[0] if self._sort else "")
         if placed != self._placed:
             self._placed = placed
             self._strips.clear()

@@ -53,10 +53,29 @@ class PlacedColumn:
     width: int
 
 
-def place_columns(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
-    """The columns that fit into `available` cells, in order; flexible ones share what is left, to their `longest`."""
+def place_columns(columns: Sequence[Column], available: int, sorted_key: str = "") -> tuple[PlacedColumn, ...]:
+    """The columns that fit into `available` cells, in order; flexible ones share what is left, to their `longest`.
+
+    The one with `sorted_key` has room for an arrow behind its title, where that leaves no other out.
+    """
+    placed = _placed(columns, available)
+    kept = [_with_room(one.column) if one.column.key == sorted_key else one.column for one in placed]
+    return placed if _cells(kept) > available else _placed(kept, available)
+
+
+def _with_room(column: Column) -> Column:
+    """The column, as wide as its title with an arrow."""
+    return replace(column, width=max(column.width, width_of(column.title) + 1))
+
+
+def _cells(columns: Sequence[Column]) -> int:
+    """What columns take at least, with the gutter and the gaps."""
+    return GUTTER + sum(column.width for column in columns) + GAP * (len(columns) - 1)
+
+
+def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ...]:
     kept = list(columns)
-    while (spare := available - GUTTER - sum(column.width for column in kept) - GAP * (len(kept) - 1)) < 0:
+    while (spare := available - _cells(kept)) < 0:
         index, least = max(enumerate(kept), key=lambda pair: (pair[1].priority, pair[0]), default=(0, None))
         if least is None or least.priority <= 0:
             break
