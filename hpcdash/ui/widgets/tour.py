@@ -126,7 +126,8 @@ class Tour(Line):
             self._show(self._shown_hint, actions)
 
     def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
-        number = self._hints.index(hint) + 1
+        # Which of the hints fits here is no matter of their order: what counts is how many are done with.
+        number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
         phrases = [phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None]
         text.append_text(Text(", ").join(phrases))
