@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta

@@ -42,7 +42,7 @@ def require_success(answer: Answer) -> None:
         )
     if "no such job" in words:
         raise NoSuchJob(message, next_step)
-    if "queue.db" in message or "queue's folder" in message or "queue cannot be written" in message:
+    if "queue.db" in message or "HPCDASH_QUEUE" in next_step or "queue cannot be written" in message:
         raise ControllerDown(message, next_step, argv=answer.argv, status=answer.status)
     if not words or message.startswith("Traceback"):
         raise SchedulerRefused(
