@@ -22,8 +22,8 @@ LAYOUT = Layout(
     plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused"),
     hostile=(),
 )
-# A cluster has no more nodes than this.
-_COUNT = re.compile(r"[0-9]{1,9}")
+# Digits of an int64; MOST rejects what is beyond it.
+_COUNT = re.compile(r"[0-9]{1,19}")
 # What a rejected row is shown as.
 _SHOWN_LETTERS = 200
 
