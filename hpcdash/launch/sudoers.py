@@ -137,7 +137,8 @@ if [ -r /etc/login.defs ]; then
     case $key:$value in UID_MIN:*[!0-9]* | UID_MIN:) ;; UID_MIN:*) least=$value ;; esac
   done </etc/login.defs
 fi
-{ [ "$user" -ge "$least" ] && [ "$user" -ne 0 ]; } || fail "uid $user is a system account: it launches nothing"
+{ [ "$user" -ge "$least" ] && [ "$user" -ne 0 ]; } || \
+  fail "uid $user is a system account, below UID_MIN ($least) of /etc/login.defs: it launches nothing"
 
 why=$(weak_spot "$root" sticky)
 [ -z "$why" ] || fail "$why"
@@ -238,12 +239,13 @@ def sudoers_text(
     setup = "".join(f"#   {command}\n" for command in root_commands(storage_root, launch_program))
     # No alias: its name would be the same in the rules of a second account.
     programs = ", \\\n    ".join((*(f"{bin_folder}/{name}" for name in commands), launch_program))
-    environment = (
-        f"# sudo does not check whose this file is: it has to be root's, as /etc/sudoers is.\n"
-        f"Defaults:{account} env_file={env_file}\n"
-        if env_file
-        else ""
-    )
+    # A process of a member's could type into the terminal that it was started from.
+    defaults = f"Defaults:{account} use_pty\n"
+    if env_file:
+        defaults += (
+            f"# sudo does not check whose this file is: it has to be root's, as /etc/sudoers is.\n"
+            f"Defaults:{account} env_file={env_file}\n"
+        )
     return (
         f"# {account} submits jobs as the members of {group}.\n"
         f"#\n"
@@ -259,7 +261,7 @@ def sudoers_text(
         f"# and slurm can run jobs as anyone), nobody with sudo rules, nobody in a group such as docker or disk.\n"
         f"# The rules themselves exclude accounts of uid 0 alone. Who is in {group}:\n"
         f"#   getent group {group}    and those whose primary group it is: getent passwd\n"
-        f"{environment}"
+        f"{defaults}"
         f"{account} ALL = (%{group}, !root, !#0) NOPASSWD: \\\n    {programs}\n"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ _FIND_WINDOW_BYTES = 16 << 20
 _SCAN_BYTES = 4 << 20
 # Of the words of READ_SCRIPT.
 _MISSING = frozenset({b"missing", b"no-folder", b"not-a-folder", b"dangling"})
+_HEADER = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,15}) ([0-9]{1,15}) [0-9]{1,15}")
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
 
 
@@ -239,7 +241,7 @@ class LogFile:
             problem = self._unreached or "it cannot be asked for here"
             return Chunk(Look(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
         if self._reader:
-            return _chunk_read(answer, offset, length)
+            return _chunk_read(answer, begin, length)
         _, found, rest = answer.stdout.partition(token.encode() + b" ")
         header, newline, content = rest.partition(b"\n")
         if not (found and newline):
@@ -325,16 +327,18 @@ def _cut(look: Look, start: int, length: int, block: int, content: bytes, compla
     return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
 
 
-def _chunk_read(answer: Completed, offset: int, length: int) -> Chunk:
-    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes."""
+def _chunk_read(answer: Completed, begin: str, length: int) -> Chunk:
+    """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
     header, _, content = answer.stdout.partition(b"\n")
-    words = header.split()
-    if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
-        problem = _own_words(answer)
-        return Chunk(Look(problem=problem, is_missing=answer.status == NOTHING_THERE), offset, b"")
-    identity, size, modified_at, start = words
-    look = Look(identity.decode("ascii", "replace"), int(size), float(modified_at))
-    return _cut(look, int(start), length, 1, content, _own_words(answer))
+    if (found := _HEADER.fullmatch(header)) is None:
+        problem = _own_words(answer) if answer.status else "its account answers with something else"
+        look = Look(problem=problem, is_missing=answer.status == NOTHING_THERE)
+        return Chunk(look, 0 if begin == "end" else int(begin), b"")
+    size = int(found[2])
+    start = max(0, size - length) if begin == "end" else int(begin)
+    return _cut(
+        Look(found[1].decode(), size, float(found[3])), start, length, 1, content[: max(0, length)], _own_words(answer)
+    )
 
 
 def _block_size(length: int) -> int:

@@ -401,3 +401,33 @@ async def test_a_line_that_fails_raises_and_says_nothing_of_the_file(
             await file.read(0, 1)
     finally:
         login_node.start()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "lots of words\n",
+        "1:2 10 20\nbytes",
+        "1:2 -5 20 0\nbytes",
+        f"1:2 {'9' * 5000} 20 0\nbytes",
+        "1:2 ١٠ 20 0\nbytes",
+        "\x1b[2J:2 10 20 0\nbytes",
+    ],
+)
+async def test_another_account_s_reader_that_says_anything_is_no_file(tmp_path: Path, answer: str) -> None:
+    said = tmp_path / "said"
+    said.write_text(answer)
+    file = LogFile(LocalTransport(), "/jobs/one/7.out", reader=("sh", "-c", f"cat {said}", "sh"))
+    for chunk in (await file.read(3, 10), await file.read_end(10)):
+        assert (chunk.look.is_there, chunk.content) == (False, b"")
+        assert chunk.look.problem
+
+
+async def test_another_account_s_reader_gives_no_more_than_was_asked_for_from_there(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.write_text("1:2 4 20 999\n" + "x" * 100_000)
+    file = LogFile(LocalTransport(), "/jobs/one/7.out", reader=("sh", "-c", f"cat {said}", "sh"))
+    chunk = await file.read(3, 10)
+    assert (chunk.offset, chunk.content) == (3, b"x" * 10)
+    assert (await file.read_end(2)).offset == 2
