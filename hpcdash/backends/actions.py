@@ -53,11 +53,15 @@ class ActionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went for one job: `done` None is unknown; `words` are the scheduler's own."""
+    """How it went for one job: `done` None is unknown; `words` are the scheduler's own.
+
+    `is_unreachable`: nothing was done, as the scheduler could not be asked.
+    """
 
     job_id: str
     done: bool | None
     words: str = ""
+    is_unreachable: bool = field(default=False, compare=False)
 
     @property
     def new_job(self) -> str:

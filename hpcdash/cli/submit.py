@@ -73,8 +73,8 @@ def run_submit(
     form: str,
     chain: int = 1,
 ) -> None:
-    """Submit a script, or the request in a file *.toml; ends the process with 1 where it was refused, with 3 where what
-    became of it is not known."""
+    """Submit a script, or the request in a file *.toml; ends the process with 1 where it was refused, with 3 where the
+    scheduler could not be asked, or what became of it is not known."""
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
@@ -91,7 +91,8 @@ def run_submit(
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
-        submitting = _ScriptSubmitting(Submission(read_script(script), name, options, own, **asked), path)
+        content = read_script(script, is_program=False)
+        submitting = _ScriptSubmitting(Submission(content, name, options, own, **asked), path)
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
@@ -110,8 +111,9 @@ def run_submit(
     if form == "json":
         _print_json(session, _answer(outcomes, submitting.shown(), chain))
     sys.stdout.flush()
-    if not outcomes[-1].done:
-        sys.exit(EXIT_UNREACHABLE if outcomes[-1].done is None else EXIT_REFUSED)
+    last = outcomes[-1]
+    if not last.done:
+        sys.exit(EXIT_UNREACHABLE if last.done is None or last.is_unreachable else EXIT_REFUSED)
 
 
 class _ScriptSubmitting:
@@ -123,7 +125,24 @@ class _ScriptSubmitting:
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
         wanted = replace(self._wanted, after=after) if after else self._wanted
-        return plan_submission(session.store, await _after_in_full(wanted, session))
+        asides = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
+        planned = plan_submission(session.store, await _after_in_full(wanted, session))
+        return replace(planned, asides=(*asides, *planned.asides))
+
+    def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
+        """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
+        that is no text of a shell's, and where the scheduler takes none."""
+        from hpcdash.launch.offers import Offers
+        from hpcdash.launch.script_lint import lint_script
+
+        name = self._path or self._wanted.name
+        if session.store.backend.directives == "slurm":
+            raise _no_interpreter(name)
+        found = [one for one in lint_script(self._wanted.script, "pbs", Offers()) if one.field in ("", "line 1")]
+        for one in found:
+            if one.severity == "error":
+                raise UsageError(f"{name}: {one.words}", one.next_step)
+        return tuple(one.words for one in found)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         return ""
@@ -311,11 +330,15 @@ def read_script(path: str, *, is_program: bool = True) -> bytes:
     if len(content) > MAX_SCRIPT_BYTES:
         raise UsageError(f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: is it a batch script?")
     if is_program and not content.startswith(b"#!"):
-        raise UsageError(f"{path}:1: the first line does not begin with #!", "Let it begin with #!/bin/bash.")
+        raise _no_interpreter(path)
     if content.startswith(b"#!") and b"\r\n" in content:
         line = content[: content.index(b"\r\n")].count(b"\n") + 1
         raise UsageError(f"{path}:{line}: DOS line ends (CR LF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
     return content
+
+
+def _no_interpreter(path: str) -> UsageError:
+    return UsageError(f"{path}:1: the first line does not begin with #!", "Let it begin with #!/bin/bash.")
 
 
 def _file(path: Path) -> bytes:

@@ -356,6 +356,23 @@ def test_a_refusal_is_in_qsub_s_own_words(status: int, stderr: bytes, told: str)
 
 
 @pytest.mark.parametrize(
+    ("status", "stderr", "is_unreachable"),
+    [
+        (162, b"Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)\n", True),
+        (162, b"No route to host\nqsub: cannot connect to server pbs01 (errno=15010)\n", True),
+        (160, b"Unknown Host.\nqsub: cannot connect to server nosuchs (errno=15008)\n", True),
+        (173, b"qsub: Queue is not enabled\n", False),
+        (159, b"qsub: Unauthorized Request \n", False),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_told_from_one_that_refuses(
+    status: int, stderr: bytes, is_unreachable: bool
+) -> None:
+    found = outcome(answered(status=status, stderr=stderr))
+    assert (found.done, found.is_unreachable) == (False, is_unreachable)
+
+
+@pytest.mark.parametrize(
     ("status", "stderr"),
     [(124, b""), (143, b""), (183, b"qsub: Batch protocol error\n"), (233, b"qsub: End of File\n")],
 )

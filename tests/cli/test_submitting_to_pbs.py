@@ -31,6 +31,13 @@ def script(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.fixture
+def request_file(tmp_path: Path) -> str:
+    file = tmp_path / "train.toml"
+    file.write_text(f'command = "train"\nslots = 4\nqueue = "gpu"\nsite.storage_root = "{tmp_path}/launches"\n')
+    return str(file)
+
+
 def marked(words: list[str]) -> list[str]:
     """qsub's words with our mark as the tests know it."""
     return [f"HPCDASH_MARK=…{word[31:]}" if word.startswith("HPCDASH_MARK=hpcdash:") else word for word in words]
@@ -132,16 +139,48 @@ def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(program
     assert "hpcdash: its script could not be kept here: " in done.stderr
 
 
+@pytest.mark.parametrize("content", [b"hostname\n", b"#PBS -l walltime=60\nsleep 1\n"])
+def test_a_script_without_an_interpreter_is_the_login_shell_s(
+    program: Program, stand_ins: StandIns, tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "plain.sh"
+    file.write_bytes(content)
+    done = program("submit", str(file), "--", "-k", "oed")
+    assert (done.status, done.text) == (0, "35.pbs01\n")
+    assert "hpcdash: its first line is no #!: your login shell runs it\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the script is empty"),
+        (b"\x7fELF\0\0", "it holds NUL bytes"),
+        (b"\xef\xbb\xbf#!/bin/sh\n", "byte-order mark"),
+        (b"hostname\r\n", "CRLF"),
+    ],
+)
+def test_what_no_shell_could_run_is_refused(
+    program: Program, stand_ins: StandIns, tmp_path: Path, content: bytes, words: str
+) -> None:
+    file = tmp_path / "odd.sh"
+    file.write_bytes(content)
+    assert words in program("submit", str(file)).refused(2)
+    assert stand_ins.calls("qsub") == []
+
+
+def test_a_server_that_is_down_is_no_refusal(
+    program: Program, stand_ins: StandIns, script: str, request_file: str
+) -> None:
+    stand_ins.play("server-down")
+    for file in (script, request_file):
+        done = program("submit", file)
+        assert (done.status, done.text) == (3, "")
+        assert "cannot connect to server pbs01" in done.stderr
+
+
 # -- requests
 
 TOLD = "has GPUs is not told"
-
-
-@pytest.fixture
-def request_file(tmp_path: Path) -> str:
-    file = tmp_path / "train.toml"
-    file.write_text(f'command = "train"\nslots = 4\nqueue = "gpu"\nsite.storage_root = "{tmp_path}/launches"\n')
-    return str(file)
 
 
 def with_attribute(stand_ins: StandIns, attribute: str, *, file: str = "queues", name: str = "gpu") -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.pbs.failures import failure
 from hpcdash.backends.queries import Answer
-from hpcdash.errors import excerpt
+from hpcdash.errors import EXIT_UNREACHABLE, excerpt
 
 _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
 # Torque with display_job_server_suffix off, and Slurm's wrapper.
@@ -34,8 +35,10 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
     words = _refusal(answer)
     spoken = words.lower()
     is_lost = answer.status in _CUT_OFF or any(phrase in spoken for phrase in _MAY_BE_DONE)
-    may_be_done = is_lost and _NOT_DONE not in spoken
-    return (Outcome(job_id, None if may_be_done else False, words or f"qsub ended with status {answer.status}"),)
+    words = words or f"qsub ended with status {answer.status}"
+    if is_lost and _NOT_DONE not in spoken:
+        return (Outcome(job_id, None, words),)
+    return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
 
 
 def _refusal(answer: Answer) -> str:

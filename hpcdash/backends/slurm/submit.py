@@ -13,13 +13,14 @@ from typing import Any
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.slurm.failures import failure
 from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
-from hpcdash.errors import UsageError, excerpt
+from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 from hpcdash.logs.paths import JOB_DEFAULT, TASK_DEFAULT
 
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
@@ -352,4 +353,7 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
     lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]
     words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
     may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
-    return (Outcome(job_id, None if may_be_done else False, words or f"sbatch ended with status {answer.status}"),)
+    words = words or f"sbatch ended with status {answer.status}"
+    if may_be_done:
+        return (Outcome(job_id, None, words),)
+    return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
