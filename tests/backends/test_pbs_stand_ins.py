@@ -87,6 +87,132 @@ def test_a_signal_to_a_range_in_which_no_task_runs_is_never_answered(stand_ins: 
         subprocess.run(("qsig", "-s", "USR1", "14[6-8]"), env=stand_ins.environment, timeout=2)
 
 
+def submitted(
+    stand_ins: StandIns, tmp_path: Path, *words: str, script: str = "true\n"
+) -> subprocess.CompletedProcess[bytes]:
+    file = tmp_path / "ok.sh"
+    file.write_text(script)
+    variables = {**stand_ins.environment, "SET": "x"}
+    command = ("qsub", *words, str(file))
+    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("-J", "1-3", "-r", "n"), 2, "qsub:  cannot submit non-rerunable Array Job"),
+        (("-r", "n", "-J", "1-3"), 2, "qsub:  cannot submit non-rerunable Array Job"),
+        (("-r", "x"), 2, "qsub: illegal -r value"),
+        (("-J", "5"), 2, "qsub: illegal -J value"),
+        (("-J", "5-1"), 2, "qsub: illegal -J value"),
+        (("-J", "1-1"), 2, "qsub: illegal -J value"),
+        (("-J", "1,3,5"), 2, "qsub: illegal -J value"),
+        (("-J", "1-99999999"), 3, "qsub: Array job exceeds server or queue size limit"),
+        (("-N", "x:y"), 2, "qsub: illegal -N value"),
+        (("-a", "99"), 2, "qsub: illegal -a value"),
+        (("-p", "5000"), 2, "qsub: illegal -p value"),
+        (("-k", "d"), 2, "qsub: illegal -k value"),
+        (("-j", "x"), 2, "qsub: illegal -j value"),
+        (("-m", "x"), 2, "qsub: illegal -m value"),
+        (("-m", "j"), 1, "qsub: mail option 'j' can not be used without array job"),
+        (("-Z",), 2, "qsub: invalid option -- 'Z'"),
+        (("-t", "1-3"), 2, "qsub: invalid option -- 't'"),
+        (("--foo",), 2, "qsub: invalid option -- '-'"),
+        (("-q", "nosuch"), 170, "qsub: Unknown queue"),
+        (("-q", "maint"), 173, "qsub: Queue is not enabled"),
+        (("-q", "bobonly"), 159, "qsub: Unauthorized Request "),
+        (("-q", "debug", "-l", "walltime=10:00:00"), 188, "qsub: Job violates queue and/or server resource limits"),
+        (("-q", "debug", "-l", "select=1:ncpus=8"), 188, "qsub: Job violates queue and/or server resource limits"),
+        (
+            ("-l", "select=1:ncpus=2", "-l", "ncpus=2"),
+            5,
+            'qsub: "-lresource=" cannot be used with "select" or "place", resource is: ncpus',
+        ),
+        (("-l", "nodes=2", "-l", "select=1"), 6, "qsub: Cannot be used with select or place: nodes"),
+        (("-l", "nodes=1:ppn=4:gpus=1"), 241, "qsub: node(s) specification error"),
+        (("-l", "select=1:foo=3"), 187, "qsub: Unknown resource: foo"),
+        (("-l", "foo=3"), 187, "qsub: Unknown resource Resource_List.foo"),
+        (("-l", "select=x:y"), 166, "qsub: Illegal attribute or resource value Resource_List.select"),
+        (("-l", "select=2:bigmem"), 166, "qsub: Illegal attribute or resource value Resource_List.select"),
+        (("-l", "select=0"), 166, "qsub: Illegal attribute or resource value"),
+        (("-l", "select=1:ncpus=abc"), 166, "qsub: Illegal attribute or resource value select.ncpus"),
+        (("-l", "walltime=abc"), 166, "qsub: Illegal attribute or resource value Resource_List.walltime"),
+        (("-l", "place=foo"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
+        (("-l", "place=pack:scatter"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
+        (("-l", "place=scatter:excl:shared"), 166, "qsub: Illegal attribute or resource value Resource_List.place"),
+        (("-l", "place=group=nores"), 187, "qsub: Unknown resource Resource_List.place"),
+        (("-W", "foo"), 2, "qsub: illegal -W value"),
+        (("-W", "umask=x"), 2, "qsub: illegal -W value"),
+        (("-W", "sandbox=foo"), 2, "qsub: illegal -W value"),
+        (("-W", "block=maybe"), 2, "qsub: illegal -W value"),
+        (("-W", "depend=foo:1"), 2, "qsub: illegal -W value"),
+        (("-W", "depend=afterok:12[4]"), 2, "qsub: illegal -W value"),
+        (("-W", "foo=bar"), 154, "qsub: Error (15002) submitting job"),
+        (("-W", "group_list=nosuch"), 197, "qsub: Bad GID for job execution"),
+        (("-W", "max_run_subjobs=2"), 127, "qsub: Attribute has to be set on an array job"),
+        (("-v", 'A="b'), 1, "qsub: cannot send environment with the job"),
+        (("-v", 'A=b"c'), 1, "qsub: cannot send environment with the job"),
+        (("-v", "A=b,UNSET_HERE"), 1, "qsub: cannot send environment with the job"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_qsub_refuses_what_a_real_one_refused_in_its_words(
+    stand_ins: StandIns, tmp_path: Path, words: tuple[str, ...], status: int, said: str
+) -> None:
+    refused = submitted(stand_ins, tmp_path, *words)
+    lines = refused.stderr.decode().split("\n")
+    assert (refused.returncode, lines[0], refused.stdout) == (status, said, b"")
+    assert lines[1].startswith("usage: " if status == 2 else "")
+
+
+@pytest.mark.parametrize(
+    ("directives", "words", "said"),
+    [
+        ("#PBS -r n", ("-J", "1-3"), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -r n \n"),
+        ("#PBS -J 1-3 -r n", (), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 -r n \n"),
+        ("#PBS -J 1-3", ("-r", "n"), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -J 1-3 \n"),
+        ("#PBS -Z foo", (), "qsub: invalid option -- 'Z'\nqsub: directive error: -Z foo \n"),
+        ("#PBS nonsense", (), "qsub: directive error: nonsense \n"),
+        ('#PBS -N "a', (), "qsub: unmatched \n"),
+    ],
+)
+def test_qsub_refuses_a_directive_by_its_line(
+    stand_ins: StandIns, tmp_path: Path, directives: str, words: tuple[str, ...], said: str
+) -> None:
+    refused = submitted(stand_ins, tmp_path, *words, script=f"#!/bin/sh\n{directives}\ntrue\n")
+    assert (refused.returncode, refused.stderr.decode(), refused.stdout) == (1, said, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (("-J", "1-3", "-r", "y"), ""),
+        (("-J", "1-10%0"), ""),
+        (("-J", "1-4:2%1"), ""),
+        (("-r", "y", "-J", "1-3"), "#PBS -r n"),
+        (("-q", "stopped"), ""),
+        (("-l", "select=2:ncpus=1", "-l", "place=scatter:excl"), ""),
+        (("-l", "select=1:ngpus=1:ompthreads=2:mpiprocs=2:host=gpu01"), ""),
+        (("-l", "nodes=2:ppn=4,walltime=1:00:00"), ""),
+        (("-l", "ngpus=2"), ""),
+        (("-W", "depend=afterok:99999,umask=022", "-W", "group_list=alice"), ""),
+        (("-W", "depend=afterany:12[].pbs01:13"), ""),
+        (("-W", "sandbox=PRIVATE"), ""),
+        (("-k", "oed"), ""),
+        (("-v", "A=1,B=x\\,y,SET,E="), ""),
+        (("-N", "1a", "-A", "two words", "-P", "p q"), ""),
+        ((), "true\n#PBS -Z"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_qsub_takes_what_a_real_one_took(
+    stand_ins: StandIns, tmp_path: Path, words: tuple[str, ...], script: str
+) -> None:
+    taken = submitted(stand_ins, tmp_path, *words, script=f"#!/bin/sh\n{script}\ntrue\n")
+    assert (taken.returncode, taken.stderr) == (0, b"")
+    assert taken.stdout.endswith(b"[].pbs01\n" if "-J" in words else b".pbs01\n")
+
+
 def test_subjobs_are_in_the_list_only_where_asked_for(stand_ins: StandIns) -> None:
     plain = run(stand_ins, "qstat", "-f", "-F", "dsv").stdout
     with_subjobs = run(stand_ins, "qstat", "-t", "-f", "-F", "dsv").stdout

@@ -319,15 +319,284 @@ def act(scene, program, words):
     raise Refusal(status, "")
 
 
+QSUB_OPTIONS = "a:A:c:C:e:fhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:Xz"
+QSUB_USAGE = """usage: qsub [-a date_time] [-A account_string] [-c interval]
+\t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
+\t[-k keep] [-l resource_list] [-m mail_options] [-M user_list]
+\t[-N jobname] [-o path] [-p priority] [-P project] [-q queue] [-r y|n]
+\t[-R o|e|oe] [-S path] [-u user_list] [-W otherattributes=value...]
+\t[-v variable_list] [-V ] [-z] [script | -- command [arg1 ...]]
+       qsub --version"""
+# What a value of each option looks like; of another one qsub says: illegal -J value.
+QSUB_VALUES = {
+    "-a": r"\d{4}|\d{6}|\d{8}|\d{10}|\d{12}|\d+\.\d\d",
+    "-j": r"oe|eo|n",
+    "-J": r"(\d+)-(\d+)(:\d+)?(%\d+)?",
+    "-k": r"nd?|d*[oe][oed]*",
+    "-m": r"n|[abej]+",
+    "-N": r"[A-Za-z0-9+._-]{1,230}",
+    "-p": r"[-+]?(10[01]\d|102[0-3]|\d{1,3})|-1024",
+    "-r": r"[yn]",
+    "-R": r"[oe]+",
+}
+# Attributes of -W with what qsub takes for them; another value is an illegal -W value.
+QSUB_ATTRIBUTES = {
+    "block": r"(?i)true|false",
+    "depend": r".+",
+    "group_list": r".+",
+    "interactive": r"(?i)true|false",
+    "max_run_subjobs": r"\d+",
+    "run_count": r"\d+",
+    "sandbox": r"PRIVATE|HOME|O_WORKDIR",
+    "stagein": r".+@.+:.+",
+    "stageout": r".+@.+:.+",
+    "tolerate_node_failures": r"all|job_start|none",
+    "umask": r"\d+",
+}
+DEPENDENCIES = r"(after|before)(ok|notok|any)?:[^[,]+(\[\][^[,]*)*|on:\d+"
+# Those of a host: beside a select or a place qsub takes them in the select alone.
+OF_A_CHUNK = ("ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "host", "vnode", "arch")
+OF_A_JOB = ("walltime", "min_walltime", "max_walltime", "cput", "pcput", "pmem", "pvmem", "file", "nice", "software")
+SIZE = r"\d+([kmgtp]?[bw])?"
+AMOUNTS = {"ncpus": r"\d+", "ngpus": r"\d+", "mpiprocs": r"\d+", "ompthreads": r"\d+", "mem": SIZE, "vmem": SIZE}
+TIME = r"\d+(:\d+){0,2}(\.\d+)?"
+PLACE = r"(free|pack|scatter|vscatter)?(^|:|$)(excl|exclhost|shared)?(^|:|$)(group=\w+)?"
+BAD_RESOURCE, BAD_VALUE = "Illegal attribute or resource value", 166
+
+
 def qsub(scene, words):
-    """Takes every script, under the number after the last."""
-    sys.stdin.buffer.read() if not sys.stdin.isatty() else None
+    """Takes what a real one took, under the number after the last; refuses the rest as that did, in its words."""
+    try:
+        options, rest = getopt.gnu_getopt(words, QSUB_OPTIONS)
+    except getopt.GetoptError as error:
+        raise usage_of_qsub(invalid_option(error)) from error
+    if len(rest) > 1:
+        raise Refusal(USAGE_STATUS, QSUB_USAGE)
+    if rest and not Path(rest[0]).is_file():
+        raise Refusal(1, "qsub: script file:: No such file or directory")
+    script = Path(rest[0]).read_bytes() if rest else b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    job = {"-l": {}, "-W": {}}
+    try:
+        set_options(job, options, set())
+    except NotRerunable as error:
+        raise usage_of_qsub(str(error)) from error
+    on_line = set(job) - {"-l", "-W"}
+    text = script.decode("utf-8", "replace")
+    for line in directives_of(text, job.get("-C", "#PBS")):
+        said = words_of(line)
+        try:
+            found, others = getopt.gnu_getopt(said, QSUB_OPTIONS)
+        except getopt.GetoptError as error:
+            raise Refusal(1, f"{invalid_option(error)}\nqsub: directive error: {' '.join(said)} ") from error
+        if others:
+            raise Refusal(1, f"qsub: directive error: {' '.join(said)} ")
+        try:
+            set_options(job, found, on_line)
+        except NotRerunable as error:
+            raise Refusal(1, f"{error}\nqsub: directive error: {' '.join(said)} ") from error
+    check_attributes(scene, job)
+    check_queue(scene, job, *check_resources(scene, job["-l"]))
     last = max((order_of(job_id)[0] for job_id in scene.jobs(ended=True)), default=0)
     taken = HERE / "taken"
     number = last + 1 + (len(taken.read_bytes()) if taken.is_file() else 0)
     with taken.open("ab") as file:
         file.write(b".")
-    print(f"{number}[].{SERVER}" if "-J" in words else f"{number}.{SERVER}")
+    if "-z" not in job:
+        print(f"{number}[].{SERVER}" if "-J" in job else f"{number}.{SERVER}")
+
+
+class NotRerunable(Exception):
+    """An array with -r n."""
+
+
+def usage_of_qsub(words):
+    return Refusal(USAGE_STATUS, f"{words}\n{QSUB_USAGE}")
+
+
+def invalid_option(error):
+    if "requires argument" in error.msg:
+        return f"qsub: option requires an argument -- '{error.opt}'"
+    return f"qsub: invalid option -- '{error.opt[:1] if error.opt in QSUB_OPTIONS or len(error.opt) == 1 else '-'}'"
+
+
+def set_options(job, options, on_line):
+    """Into `job`, in qsub's order; those that stand `on_line` beat a directive's. Of -l a script's first counts."""
+    for letter, value in options:
+        pattern = QSUB_VALUES.get(letter)
+        found = re.fullmatch(pattern, value) if pattern else True
+        if not found or (letter == "-J" and int(found[1]) >= int(found[2])):
+            raise usage_of_qsub(f"qsub: illegal {letter} value")
+        if letter == "-I":
+            raise Refusal(1, "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission")
+        if letter == "-l":
+            for item in value.split(","):
+                name, _, amount = item.strip().partition("=")
+                job["-l"].setdefault(name, amount)
+        elif letter == "-W":
+            job["-W"].update(attributes_of(value))
+        elif letter in on_line:
+            continue
+        elif (letter == "-J" and job.get("-r") == "n") or (letter == "-r" and value == "n" and "-J" in job):
+            raise NotRerunable("qsub:  cannot submit non-rerunable Array Job")
+        else:
+            job[letter] = value
+
+
+def attributes_of(value):
+    """NAME=VALUE of -W; what stands behind a comma without a name is the value's before it."""
+    found = {}
+    name = None
+    for item in value.split(","):
+        if named := re.match(r"\s*([A-Za-z_]+)\s*=(.*)", item):
+            name, found[named[1]] = named[1], named[2]
+        elif name is None:
+            raise usage_of_qsub("qsub: illegal -W value")
+        else:
+            found[name] += f",{item}"
+    for name, text in found.items():
+        if name not in QSUB_ATTRIBUTES:
+            raise Refusal(154, "qsub: Error (15002) submitting job")
+        parts = text.split(",") if name == "depend" else [text]
+        pattern = DEPENDENCIES if name == "depend" else QSUB_ATTRIBUTES[name]
+        if not all(re.fullmatch(pattern, part) for part in parts):
+            raise usage_of_qsub("qsub: illegal -W value")
+    return found
+
+
+def directives_of(text, prefix):
+    """What stands behind the prefix of each line before the first command."""
+    for line in text.split("\n"):
+        stripped = line.lstrip()
+        if prefix and stripped.startswith(prefix):
+            yield stripped[len(prefix) :].rstrip("\r")
+        elif stripped and not stripped.startswith("#") and not line.startswith(":"):
+            return
+
+
+def words_of(text):
+    words, word, at = [], None, 0
+    while at < len(text):
+        letter = text[at]
+        if letter.isspace():
+            words += [] if word is None else [word]
+            word = None
+        elif letter in "\"'":
+            end = text.find(letter, at + 1)
+            if end < 0:
+                raise Refusal(1, "qsub: unmatched ")
+            word = (word or "") + text[at + 1 : end]
+            at = end
+        else:
+            word = (word or "") + letter
+        at += 1
+    return words if word is None else [*words, word]
+
+
+def check_attributes(scene, job):
+    array, groups = job.get("-J"), (scene.settings["user"], *scene.settings.get("groups", ()))
+    if "j" in job.get("-m", "") and not array:
+        raise Refusal(1, "qsub: mail option 'j' can not be used without array job")
+    for item in job.get("-v", "").split(",") if job.get("-v") else ():
+        name, equals, value = item.partition("=")
+        if re.search(r"(?<!\\)[\"']", value) and not re.fullmatch(r"(\"[^\"]*\"|'[^']*')", value):
+            raise Refusal(1, "qsub: cannot send environment with the job")
+        # Behind a comma that a backslash protects the value goes on.
+        if not equals and name not in os.environ and f"\\,{name}" not in job["-v"]:
+            raise Refusal(1, "qsub: cannot send environment with the job")
+    if "max_run_subjobs" in job["-W"] and not array:
+        raise Refusal(127, "qsub: Attribute has to be set on an array job")
+    for group in job["-W"].get("group_list", "").split(",") if "group_list" in job["-W"] else ():
+        if group.partition("@")[0] not in groups:
+            raise Refusal(197, "qsub: Bad GID for job execution")
+    most = int(value_of(scene.lines("server")[0], "max_array_size") or 10000) if scene.lines("server") else 10000
+    if array:
+        first, last, step = (int(part or 1) for part in re.match(r"(\d+)-(\d+)(?::(\d+))?", array).groups())
+        if (last - first) // step + 1 > most:
+            raise Refusal(3, "qsub: Array job exceeds server or queue size limit")
+
+
+def check_resources(scene, asked):
+    """(CPUs, GPUs, seconds) of the whole job, None where it does not say."""
+    listed = b"".join((*scene.lines("nodes"), *scene.lines("vnodes"), *scene.lines("queues"))).decode(
+        "utf-8", "replace"
+    )
+    known = {
+        *OF_A_CHUNK,
+        *OF_A_JOB,
+        "select",
+        "place",
+        "nodes",
+        "nodect",
+        *re.findall(r"resources_\w+\.(\w+)=", listed),
+    }
+    for name, amount in asked.items():
+        if name and name not in known:
+            raise Refusal(187, f"qsub: Unknown resource Resource_List.{name}")
+        is_bad = (
+            (name == "place" and (not re.fullmatch(PLACE, amount) or not amount))
+            or (name in AMOUNTS and not re.fullmatch(AMOUNTS[name], amount))
+            or (name in ("walltime", "cput", "pcput") and amount and not re.fullmatch(TIME, amount))
+        )
+        if is_bad:
+            raise Refusal(BAD_VALUE, f"qsub: {BAD_RESOURCE} Resource_List.{name}")
+    if re.search(r":gpus=", asked.get("nodes", "")):
+        raise Refusal(241, "qsub: node(s) specification error")
+    is_chunked = "select" in asked or "place" in asked
+    if is_chunked and "nodes" in asked:
+        raise Refusal(6, "qsub: Cannot be used with select or place: nodes")
+    for name in OF_A_CHUNK if is_chunked else ():
+        if name in asked:
+            words = f'"-lresource=" cannot be used with "select" or "place", resource is: {name}'
+            raise Refusal(5, f"qsub: {words}")
+    group = re.search(r"group=(\w+)", asked.get("place", ""))
+    if group is not None and group[1] not in known:
+        raise Refusal(187, "qsub: Unknown resource Resource_List.place")
+    totals = {"ncpus": 0, "ngpus": 0}
+    for chunk in asked["select"].split("+") if "select" in asked else ():
+        count, *parts = chunk.split(":")
+        if not count.isdecimal():
+            count, parts = "1", [count, *parts]
+        if any("=" not in part for part in parts):
+            raise Refusal(BAD_VALUE, f"qsub: {BAD_RESOURCE} Resource_List.select")
+        if not int(count):
+            raise Refusal(BAD_VALUE, f"qsub: {BAD_RESOURCE}")
+        given = {"ncpus": "1", **dict(part.split("=", 1) for part in parts)}
+        for name, amount in given.items():
+            if name not in known:
+                raise Refusal(187, f"qsub: Unknown resource: {name}")
+            if name in AMOUNTS and not re.fullmatch(AMOUNTS[name], amount):
+                raise Refusal(BAD_VALUE, f"qsub: {BAD_RESOURCE} select.{name}")
+        for name in totals:
+            totals[name] += int(count) * int(given.get(name, 0))
+    seconds = None
+    if time := asked.get("walltime"):
+        seconds = 0
+        for part in time.partition(".")[0].split(":"):
+            seconds = seconds * 60 + int(part)
+    return totals["ncpus"] if "select" in asked else None, totals["ngpus"] if "select" in asked else None, seconds
+
+
+def check_queue(scene, job, cpus, gpus, seconds):
+    queues = {id_of(line): line for line in scene.lines("queues")}
+    default = value_of(scene.lines("server")[0], "default_queue").decode() if scene.lines("server") else ""
+    name = job.get("-q", default).partition("@")[0]
+    if name not in queues:
+        raise Refusal(UNKNOWN_QUEUE, "qsub: Unknown queue")
+    queue = queues[name]
+    if value_of(queue, "enabled") == b"False":
+        raise Refusal(CLOSED_QUEUE, "qsub: Queue is not enabled")
+    allowed = value_of(queue, "acl_users").decode().split(",")
+    if value_of(queue, "acl_user_enable") == b"True" and scene.settings["user"] not in allowed:
+        raise Refusal(UNAUTHORIZED, "qsub: Unauthorized Request ")
+    for resource, amount in (("ncpus", cpus), ("ngpus", gpus)):
+        most = value_of(queue, f"resources_max.{resource}")
+        if most and amount is not None and amount > int(most):
+            raise Refusal(188, "qsub: Job violates queue and/or server resource limits")
+    longest = value_of(queue, "resources_max.walltime").decode()
+    if longest and seconds is not None:
+        hours, minutes, rest = map(int, longest.split(":"))
+        if seconds > (hours * 60 + minutes) * 60 + rest:
+            raise Refusal(188, "qsub: Job violates queue and/or server resource limits")
 
 
 def unreachable(program, reason):
