@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -20,6 +21,8 @@ from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 
 _INTERRUPTED = 130
+# What a full disk, a quota, or a file that may not grow says of a write, which names no file.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _PipeClosed(Exception):
@@ -90,8 +93,18 @@ def _complain(words: str) -> None:
         print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
 
 
+def _discard_output() -> None:
+    """Let what is left go nowhere: Python would complain again when it flushes stdout at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """The entry point; ends the process with the contract's exit status."""
+    # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next file that is opened.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     debug = "--debug" in sys.argv
     try:
         cli.main(standalone_mode=False)
@@ -113,18 +126,21 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
     except (BrokenPipeError, _PipeClosed):
-        # Whoever read has enough; Python would complain again when it flushes stdout at exit.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read has enough.
+        _discard_output()
         status = 0
     except Exception as error:
         path = log_traceback(error) if debug else None
-        _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
-        _complain(
-            f"the traceback is in {path}"
-            if path
-            else "run it again with --debug to write the traceback to its log file"
-        )
+        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
+            _complain(f"the output could not be written: {error.strerror}\nIs there room where it goes to?")
+            _discard_output()
+        else:
+            _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
+            _complain(
+                f"the traceback is in {path}"
+                if path
+                else "run it again with --debug to write the traceback to its log file"
+            )
         status = EXIT_REFUSED
     sys.exit(status)
 

@@ -18,6 +18,7 @@ from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Place, command_of
 from hpcdash.launch.findings import Finding
 from hpcdash.launch.request import Launcher, Request
+from hpcdash.launch.request_file import RequestProblems
 from hpcdash.launch.request_text import request_text
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.stores.resubmission import Again
@@ -50,7 +51,11 @@ class RequestSubmitting:
     ) -> RequestSubmitting:
         """From a file *.toml; raises ConfigError and UsageError for what is wrong with it."""
         site = chosen_site(common)
-        source = read_source(path, site=site.launch.site, user=site.cluster.user)
+        try:
+            source = read_source(path, site=site.launch.site, user=site.cluster.user)
+        except RequestProblems as error:
+            error.next_step += " Nothing was submitted."
+            raise
         request, files = source.request, {}
         asides: tuple[str, ...] = ()
         script = source.script or (Path(request.script) if request.script else None)

@@ -26,7 +26,7 @@ from hpcdash.launch.request_fields import (
     whose,
 )
 
-NEXT_STEP = "Mend the file; nothing was submitted."
+NEXT_STEP = "Fix the file."
 _INNER_TABLES = {**INNER_TABLES, "call": CALL_FIELDS}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

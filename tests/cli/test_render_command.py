@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -102,6 +103,30 @@ def test_a_request_may_come_from_stdin(program: Program) -> None:
     wrong = subprocess.run(words, input=b'comand = "a"', env=program.environment, capture_output=True, check=False)
     assert wrong.returncode == 2
     assert b'hpcdash: stdin:1: comand: unknown key; did you mean "command"?' in wrong.stderr
+
+
+def test_what_cannot_be_written_is_no_fault_of_the_program(configured: Program, request_file: Path) -> None:
+    argv = configured.argv("render", str(request_file))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, env=configured.environment, check=False)
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert "hpcdash: the output could not be written: No space left on device\n" in said
+    assert "hpcdash itself" not in said
+
+
+def test_a_closed_stdout_takes_what_is_printed_and_stops_nothing(configured: Program, request_file: Path) -> None:
+    words = shlex.join(configured.argv("render", str(request_file)))
+    done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, env=configured.environment, check=False)
+    assert (done.returncode, b"hpcdash itself" in done.stderr) == (0, False)
+
+
+def test_a_bad_request_is_to_be_fixed_and_no_word_is_of_submitting_it(program: Program, request_file: Path) -> None:
+    request_file.write_text("name = 3\n")
+    said = program("render", str(request_file), "--for", "slurm").refused(2)
+    assert "Fix the file." in said
+    assert "submitted" not in said
+    assert "Fix the file. Nothing was submitted." in program("submit", "--local", str(request_file)).refused(2)
 
 
 def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_file: Path) -> None:
