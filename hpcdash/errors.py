@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 EXIT_REFUSED = 1
@@ -10,6 +11,7 @@ EXIT_UNREACHABLE = 3
 _EXCERPT_BYTES = 2000
 # A list of columns is of no use to a person; the command and its options are.
 _WORD_LETTERS = 60
+_SEPARATOR = re.compile("\x1e[0-9A-Za-z]+")
 
 
 def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
@@ -39,7 +41,11 @@ def program_name(argv: tuple[str, ...]) -> str:
 
 
 def readable_command(argv: tuple[str, ...]) -> str:
-    """A command as a person would know it: no `env` settings, control bytes made visible, very long words cut."""
+    """A command as a person would know it: no `env` settings, control bytes made visible, very long words cut.
+
+    The random separators of a poll's fields are left out.
+    """
+    argv = tuple(_SEPARATOR.sub("…", word) for word in argv)
     words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in program_words(argv)]
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
 

@@ -128,7 +128,7 @@ class _Output:
         """Raises HpcdashError where there is no metric, or not the one that was asked for."""
         run = self._run
         if not run.run.names:
-            raise HpcdashError(_nothing(run), _next_step(run))
+            raise HpcdashError(_nothing(run), _next_step(run, self._session.name))
         if run.problem:
             say(run.problem)
         if self.rows is not None and self.rows.has_begun:
@@ -307,14 +307,18 @@ def _nothing(run: WatchedRun) -> str:
     return f"Job {run.job_id} shows no metric: {visible(run.problem) or 'its log is empty'}."
 
 
-def _next_step(run: WatchedRun) -> str:
+def _next_step(run: WatchedRun, where: str) -> str:
     if not run.job_id:
+        if not run.has_files:
+            return f"Is the path right? The file is looked for on {visible(where)}."
         return "[metrics] of the configuration has expressions for formats of one's own."
     state = None if run.row is None else run.row["state"]
     if state in WAITING:
         return f"The job is {state}: it writes once it runs. -f waits for it."
     if state not in ENDED:
         return "It may not have come so far yet: -f waits for it. --file names a metrics file of its own."
+    if not run.has_files:
+        return "Was it moved or deleted? --file names another file."
     return "--file names a metrics file; [metrics] of the configuration has expressions for formats of one's own."
 
 

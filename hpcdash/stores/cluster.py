@@ -331,8 +331,11 @@ class ClusterStore:
                 self.ask(self.backend.history_query(None, 0, (job_id,))),
                 self.ask(self.backend.history_native_query(job_id)),
             )
-        except NoSuchJob:
-            raise
+        except NoSuchJob as error:
+            # Nothing went wrong that a command and its status would tell of.
+            raise NoSuchJob(
+                f"job {job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+            ) from error
         except HpcdashError as error:
             not_in_queue.next_step = f"It may have ended; its history cannot be asked: {error.message}."
             raise not_in_queue from error

@@ -134,6 +134,11 @@ class WatchedRun:
         return Progress(read, total, all(source.is_whole for source in there))
 
     @property
+    def has_files(self) -> bool:
+        """Whether any file of it could be opened."""
+        return any(source.is_open for source in self._sources())
+
+    @property
     def problem(self) -> str:
         """In words why there is nothing, or not all; '' where all is well."""
         return "; ".join(filter(None, (self._reading_problem, *pattern_problems(self._patterns))))

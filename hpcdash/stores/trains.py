@@ -72,7 +72,9 @@ class TrainReader:
         for attempt in range(MOST_ASKED + 1):
             train = await asyncio.to_thread(self._find, tables)
             if not train.units:
-                raise NoSuchJob(f"no list and no history knows job {self.job_id}", "Is the number right?")
+                raise NoSuchJob(
+                    f"job {self.job_id} was not found in the queue or in its history", "Is the number right?"
+                )
             # The one that was asked for first: its own past leads to the others.
             wanted = sorted(
                 (job_id for job_id in train.unsure if number_of(job_id) not in self._asked),
@@ -143,7 +145,9 @@ class TrainReader:
                 continue
             if table.num_rows:
                 return [table]
-        raise NoSuchJob(f"no list and no history knows job {self.job_id}", "Is the number right, and the cluster?")
+        raise NoSuchJob(
+            f"job {self.job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+        )
 
     def _find(self, tables: Sequence[pa.Table]) -> Train:
         number = number_of(self.job_id)

@@ -73,7 +73,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
         elif not isinstance(answer, NoSuchJob):
             raise answer
     if not any(table.num_rows for table in tables):
-        raise NoSuchJob(f"no list and no history knows {job_id}", "It may have ended long ago.")
+        raise NoSuchJob(f"job {job_id} was not found in the queue or in its history", "It may have ended long ago.")
     first = next(table for table in tables if table.num_rows)
     number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
     rows = await asyncio.to_thread(_rows_of_array, tables, number)

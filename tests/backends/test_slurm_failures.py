@@ -17,6 +17,7 @@ from hpcdash.errors import (
     NoSuchJob,
     SchedulerRefused,
     program_name,
+    readable_command,
 )
 from tests.support.slurm_text import answered
 
@@ -112,3 +113,16 @@ def test_commands_run_without_the_settings_that_change_their_output() -> None:
 def test_the_program_of_a_command_is_the_word_a_person_knows() -> None:
     assert program_name(slurm("sacct", "-n")) == "sacct"
     assert program_name(("squeue",)) == "squeue"
+
+
+def test_a_command_is_told_without_the_random_separators_of_its_fields() -> None:
+    argv = (
+        "env",
+        "LC_ALL=C",
+        "sacct",
+        "-X",
+        "--delimiter=\x1evLvOcH5TNO",
+        "-o",
+        "jobid:\x1evLvOcH5TNO,state:\x1evLvOcH5TNO",
+    )
+    assert readable_command(argv) == "sacct -X '--delimiter=…' -o 'jobid:…,state:…'"

@@ -178,7 +178,10 @@ def test_a_file_is_read_without_a_job(program: Program) -> None:
     assert (loss["source"], loss["x"]) == (str(program.home / "train.log"), [1, 2, 3, 4, 5, 6])
     chart = program("metrics", "--file", "train.log")
     assert (chart.status, chart.text.splitlines()[0]) == (0, str(program.home / "train.log"))
-    assert "none.log: there is no such file" in program("metrics", "--file", "none.log").refused(1)
+    absent = program("metrics", "--file", "none.log").refused(1)
+    assert "none.log: there is no such file" in absent
+    assert "Is the path right?" in absent
+    assert "[metrics]" not in absent, "no expression finds a file"
     assert "hpcdash metrics --file train.log" in program("metrics", "train.log").refused(2)
     assert "hpcdash metrics --file" in program("metrics").refused(2)
 

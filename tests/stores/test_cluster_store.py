@@ -420,8 +420,9 @@ async def test_a_job_that_left_the_queue_is_told_from_history(cluster: Cluster) 
 
 
 async def test_a_job_that_is_in_neither_is_no_job(cluster: Cluster) -> None:
-    with pytest.raises(NoSuchJob):
+    with pytest.raises(NoSuchJob, match="job 88 was not found in the queue or in its history") as absent:
         await cluster.store.fetch_detail("88")
+    assert absent.value.evidence == "", "no command failed"
 
 
 async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_it(cluster: Cluster) -> None:

@@ -53,7 +53,7 @@ def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect)
     _require_history(answer, question, dialect)
     native = read_whole(answer, question)
     if not native:
-        raise NoSuchJob("no history knows this job", argv=question.command, status=answer.status)
+        raise NoSuchJob("job not found in its history", argv=question.command, status=answer.status)
     return native
 
 

@@ -191,7 +191,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     if not newline or len(names) < len(FIELDS):
         raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
     if not rest.strip():
-        raise NoSuchJob("no history knows this job", argv=answer.argv, status=answer.status)
+        raise NoSuchJob("job not found in its history", argv=answer.argv, status=answer.status)
     pieces = rest.split(token.encode())[: len(names)]
     if len(pieces) == len(names):
         # Behind the newline the next job's first field begins.
