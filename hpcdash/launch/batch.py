@@ -35,6 +35,8 @@ _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SL
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
+# NAME_MAX is 255 bytes.
+_MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
@@ -149,8 +151,8 @@ def resume_part(request: Request, task: str) -> str:
 
 
 def folder_name(request: Request, uid: str) -> str:
-    """What a launch's own folder is called."""
-    name = name_of(request, uid)[0]
+    """What a launch's own folder is called; with its uid it is a name that file systems take."""
+    name = name_of(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
 

@@ -103,11 +103,13 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
 
 
 def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
-    if demand.nodes is None or not queue.nodes or demand.nodes <= queue.nodes:
+    has_own = demand.gpus is not None and queue.gpu_nodes > 0
+    most, of_what = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
+    if demand.nodes is None or not most or demand.nodes <= most:
         return None
-    words = f"{demand.nodes} nodes are more than queue {queue.name} has: {queue.nodes}"
+    words = f"{demand.nodes} {of_what} are more than queue {queue.name} has: {most}"
     hint = "More fits on each node with slots_per_node." if "slots" in demand.where.values() else ""
-    return Finding("error", demand.place("nodes"), words, hint or f"At most {queue.nodes}.")
+    return Finding("error", demand.place("nodes"), words, hint or f"At most {most}.")
 
 
 def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> Finding | None:

@@ -12,8 +12,8 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_IN_PBS_PROJECTS = re.compile(r"[/\[\]\";:|<>+,?*]")
 # Inside the quotes of a directive they would end the value, or the line.
 _NOT_IN_DIRECTIVES = re.compile(r"[\"\\\x00-\x1f\x7f]")
-# PBS before 13 and Torque take 15 letters, OpenPBS 236.
-PBS_NAME_LETTERS = 236
+# PBS_MAXJOBNAME of pbs_ifl.h since 19.1; before it was 236, and 15 in PBS before 13 and in Torque.
+PBS_NAME_LETTERS = 230
 SOURCES = ("project", "workspace", "label", "label:PREFIX")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueueOffer:
-    """A queue (Slurm: partition). `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now.
+    """A queue (Slurm: partition). `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now, `gpu_nodes` the
+    nodes that have GPUs (0: not known).
 
     `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
     largest node, None where its nodes are not known; `gpu_types` are sorted.
@@ -27,6 +28,7 @@ class QueueOffer:
     cpus_per_node: int | None = None
     gpus_per_node: int | None = None
     memory_per_node_bytes: int | None = None
+    gpu_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ def _queue(row: _Row, nodes: Sequence[_Row]) -> QueueOffer:
         cpus_per_node=_largest(nodes, "cpus"),
         gpus_per_node=_largest(nodes, "gpus"),
         memory_per_node_bytes=_largest(nodes, "memory_bytes"),
+        gpu_nodes=sum(bool(node["gpus"]) for node in nodes),
     )
 
 

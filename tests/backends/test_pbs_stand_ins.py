@@ -165,6 +165,12 @@ def test_qsub_refuses_what_a_real_one_refused_in_its_words(
     assert lines[1].startswith("usage: " if status == 2 else "")
 
 
+def test_qsub_refuses_a_name_that_is_too_long(stand_ins: StandIns, tmp_path: Path) -> None:
+    assert submitted(stand_ins, tmp_path, "-N", "x" * 230).returncode == 0
+    refused = submitted(stand_ins, tmp_path, "-N", "x" * 231)
+    assert (refused.returncode, refused.stderr) == (2, b"qsub: Job name is too long \n")
+
+
 @pytest.mark.parametrize(
     ("directives", "words", "said"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpcdash.domain.array_tasks import parse_tasks
@@ -151,6 +153,14 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
 )  # fmt: skip
 def test_what_a_request_comes_to_is_one_line(request_: Request, words: str) -> None:
     assert resource_words(request_, OFFERS) == words
+
+
+def test_more_nodes_than_have_gpus_are_told_of() -> None:
+    mixed = Offers((replace(GPU, nodes=6, gpu_nodes=2),))
+    assert lint_request(ask(slots=4, slots_per_node=2, queue="gpu"), mixed) == ()
+    request_ = ask(slots=6, slots_per_node=2, queue="gpu", site=Site(tres_supported=False))
+    assert lint_request(request_, mixed)[0].words == "3 nodes with GPUs are more than queue gpu has: 2"
+    assert lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed) == ()
 
 
 def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hpcdash.domain import qsub
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.launch.batch import CONTAINER_UP, BatchScript, Place, Scheduler, batch_script
+from hpcdash.launch.batch import CONTAINER_UP, BatchScript, Place, Scheduler, batch_script, folder_name
 from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 
@@ -129,6 +129,12 @@ def test_the_first_line_says_what_is_asked_for() -> None:
     assert said() == "# 8 GPUs, on as few or many nodes as PBS finds them; the command once on each node"
     assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs, on as few or many nodes as PBS finds them;")
     assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
+
+
+def test_a_very_long_name_is_cut_to_what_qsub_and_file_systems_take() -> None:
+    request = Request(name="x" * 300, command="x")
+    assert len(settings(made(name=request.name))["N"]) == 230
+    assert folder_name(request, "1a2b") == f"{'x' * 200}-1a2b"
 
 
 def test_an_array_is_left_rerunable_and_that_is_said_where_requeue_is_off() -> None:

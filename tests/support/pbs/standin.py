@@ -334,7 +334,7 @@ QSUB_VALUES = {
     "-J": r"(\d+)-(\d+)(:\d+)?(%\d+)?",
     "-k": r"nd?|d*[oe][oed]*",
     "-m": r"n|[abej]+",
-    "-N": r"[A-Za-z0-9+._-]{1,230}",
+    "-N": r"[A-Za-z0-9+._-]+",
     "-p": r"[-+]?(10[01]\d|102[0-3]|\d{1,3})|-1024",
     "-r": r"[yn]",
     "-R": r"[oe]+",
@@ -356,6 +356,7 @@ QSUB_ATTRIBUTES = {
 DEPENDENCIES = r"(after|before)(ok|notok|any)?:[^[,]+(\[\][^[,]*)*|on:\d+"
 # Those of a host: beside a select or a place qsub takes them in the select alone.
 OF_A_CHUNK = ("ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "host", "vnode", "arch")
+MOST_NAME_LETTERS = 230
 OF_A_JOB = ("walltime", "min_walltime", "max_walltime", "cput", "pcput", "pmem", "pvmem", "file", "nice", "software")
 SIZE = r"\d+([kmgtp]?[bw])?"
 AMOUNTS = {"ncpus": r"\d+", "ngpus": r"\d+", "mpiprocs": r"\d+", "ompthreads": r"\d+", "mem": SIZE, "vmem": SIZE}
@@ -426,6 +427,8 @@ def set_options(job, options, on_line):
         found = re.fullmatch(pattern, value) if pattern else True
         if not found or (letter == "-J" and int(found[1]) >= int(found[2])):
             raise usage_of_qsub(f"qsub: illegal {letter} value")
+        if letter == "-N" and len(value) > MOST_NAME_LETTERS:
+            raise Refusal(USAGE_STATUS, "qsub: Job name is too long ")
         if letter == "-I":
             raise Refusal(1, "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission")
         if letter == "-l":
