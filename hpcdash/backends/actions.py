@@ -75,7 +75,8 @@ class ActionCommand:
     """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing.
 
     `pause_seconds` are let go by before it runs, to spare the scheduler. `shown` is what it does in a person's words,
-    where `argv` is a script that nobody would read: `stage 3 files (12K) in /home/ada/x-1`.
+    where `argv` is a script that nobody would read: `stage 3 files (12K) in /home/ada/x-1`. `explain` gives what a line
+    means that it writes on stderr while it runs.
     """
 
     argv: tuple[str, ...]
@@ -85,6 +86,7 @@ class ActionCommand:
     limit_seconds: float = 60.0
     pause_seconds: float = 0.0
     shown: tuple[str, ...] = ()
+    explain: Callable[[str], str] = str
 
     @property
     def words(self) -> str:

@@ -210,6 +210,13 @@ class Backend(Protocol):
         """
         ...
 
+    def array_refusal_query(self, wanted: Submission) -> Query[str] | None:
+        """Why the cluster would take no array as large as a submission's, in words, '' where it would.
+
+        None where nothing has to be asked for.
+        """
+        ...
+
     def submission(self, wanted: Submission) -> Handover:
         """Hand a script in, from the folder the command runs in. The command's one outcome is for `wanted.name`; its
         words name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""

@@ -22,9 +22,10 @@ from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
+from hpcdash.launch.findings import Finding
 from hpcdash.stores.job_rows import ids_in_full
 from hpcdash.stores.resubmission import Again, settle
-from hpcdash.stores.submission import plan_submission
+from hpcdash.stores.submission import plan_submission, refuse_large_array
 from hpcdash.ui.session import ClusterSession
 
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -125,9 +126,10 @@ class _ScriptSubmitting:
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
         wanted = replace(self._wanted, after=after) if after else self._wanted
+        await refuse_large_array(session.store, wanted)
         asides = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
         planned = plan_submission(session.store, await _after_in_full(wanted, session))
-        return replace(planned, asides=(*asides, *planned.asides))
+        return replace(planned, asides=(*asides, *await _unmet(session, wanted), *planned.asides))
 
     def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
         """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
@@ -155,6 +157,25 @@ class _ScriptSubmitting:
         return Kept(self._path, text, "script") if self._path else None
 
 
+async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
+    """What a script asks for that no queue can give, as far as the queues are known; the scheduler decides."""
+    from hpcdash.launch.demand import unmet
+    from hpcdash.launch.script_lint import script_demand
+
+    directives = session.store.backend.directives
+    if session.launches is None or directives not in ("slurm", "pbs"):
+        return []
+    await session.launches.queues.learn()
+    demand = script_demand(wanted.script, "pbs" if directives == "pbs" else "slurm", wanted.options)
+    return [finding_words(one) for one in unmet(demand, await session.launches.queues.offers())]
+
+
+def finding_words(finding: Finding) -> str:
+    """As the form has it."""
+    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+    return f"{finding.field}: {words}" if finding.field else words
+
+
 class _Run:
     """Submits, tells each command before it runs and each outcome as it comes."""
 
@@ -178,14 +199,14 @@ class _Run:
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
         if count == 1:
             planned = await self._plan(())
-            report = await self._session.actions.run(planned.plan)
+            report = await self._session.actions.run(planned.plan, heard=_say)
             _say(report.journal_problem)
             found = await settle(self._session.store, planned, report, _say)
             self._told(0, found[-1])
         else:
             from hpcdash.stores.chains import chain_words, submit_chain
 
-            found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told)
+            found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told, _say)
             _say(chain_words(found, count))
         await self._conclude()
         return found

@@ -12,11 +12,10 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
-from hpcdash.cli.submit import Kept, read_script
+from hpcdash.cli.submit import Kept, finding_words, read_script
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Place, command_of
-from hpcdash.launch.findings import Finding
 from hpcdash.launch.request import Launcher, Request
 from hpcdash.launch.request_file import RequestProblems
 from hpcdash.launch.request_text import request_text
@@ -92,7 +91,7 @@ class RequestSubmitting:
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await _launches(session).findings(self.planned)
-        asides = (*self.asides, *map(_said, found), *self.planned.again.asides)
+        asides = (*self.asides, *map(finding_words, found), *self.planned.again.asides)
         return replace(self.planned.again, asides=asides)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
@@ -105,12 +104,6 @@ class RequestSubmitting:
 
     def kept(self) -> Kept | None:
         return Kept(self.wanted.request.name, self.wanted.text, "request")
-
-
-def _said(finding: Finding) -> str:
-    """As the form has it; the scheduler decides."""
-    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
-    return f"{finding.field}: {words}" if finding.field else words
 
 
 def _has_interpreter(request: Request) -> bool:

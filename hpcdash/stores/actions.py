@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.backends.queries import JobScope
+from hpcdash.backends.queries import Answer, JobScope
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, NotSent, UnreachableError, UsageError
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.job_rows import rows_meant
@@ -22,6 +22,8 @@ _MOST_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
+# What a command says that ends sooner is told with its outcome.
+_GOES_ON_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,20 @@ class Actions:
             return ()
         return await asyncio.to_thread(rows_meant, parsed.table, named)
 
-    async def run(self, plan: Plan, told: Callable[[Outcome], None] = lambda outcome: None) -> Report:
+    async def run(
+        self,
+        plan: Plan,
+        told: Callable[[Outcome], None] = lambda outcome: None,
+        heard: Callable[[str], None] | None = None,
+    ) -> Report:
         """Run the commands one after the other. Raises nothing for what the scheduler refuses or a line that fails:
 
         each job has its outcome, None (unknown) where the answer was lost. Nothing is tried twice, and nothing is sent
         after a lost answer. Of several commands that submit one job the last hands it over: where one before it fails
-        or is lost, the job was not submitted. Cancelled, it notes in the journal what is known so far.
+        or is lost, the job was not submitted. Cancelled, it notes in the journal what is known so far. `heard` gets
+        what a command says on stderr where it then goes on for seconds, a line at a time.
         """
-        running = _Run(plan, self.store, told)
+        running = _Run(plan, self.store, told, heard)
         # Whatever fails before a command is sent has changed nothing.
         await running.open()
         noting = asyncio.ensure_future(asyncio.to_thread(self._note_before, plan))
@@ -142,10 +150,17 @@ class Actions:
 class _Run:
     """The commands of one plan as they run, and what is known of each job."""
 
-    def __init__(self, plan: Plan, store: ClusterStore, told: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: ClusterStore,
+        told: Callable[[Outcome], None],
+        heard: Callable[[str], None] | None,
+    ) -> None:
         self._plan = plan
         self._store = store
         self._told = told
+        self._heard = heard
         self._known: dict[str, Outcome] = {}
         self._sent: ActionCommand | None = None
         self._begun = 0
@@ -171,7 +186,7 @@ class _Run:
             self._sent = command
             self._begun = position + 1
             try:
-                answer = await self._store.act(command)
+                answer = await self._answer(command)
             except NotSent as error:
                 self._sent = None
                 self._not_run(self._plan.commands[position:], error.message)
@@ -191,6 +206,25 @@ class _Run:
             if self._plan.request.verb is Verb.SUBMIT:
                 kept = await keep_submitted(self._store, command, outcomes)
                 self._learn(after for after, before in zip(kept, outcomes, strict=True) if after != before)
+
+    async def _answer(self, command: ActionCommand) -> Answer:
+        """A command's answer. What it said is in there, and told before where it goes on after it said it."""
+        if self._heard is None:
+            return await self._store.act(command)
+        said = bytearray()
+        told = 0
+        acting = asyncio.ensure_future(self._store.act(command, said.extend))
+        try:
+            while not (await asyncio.wait({acting}, timeout=_GOES_ON_SECONDS))[0]:
+                end = said.rfind(b"\n") + 1
+                for line in said[told:end].decode("utf-8", "replace").splitlines():
+                    self._heard(command.explain(line.strip()))
+                told = max(told, end)
+        finally:
+            if not acting.done():
+                acting.cancel()
+                await asyncio.wait({acting})
+        return acting.result()
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """One a job, in the order they were asked for."""

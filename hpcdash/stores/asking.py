@@ -11,7 +11,7 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import CommandElsewhere, CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
 from hpcdash.stores.budget import CommandBudget
-from hpcdash.transport.base import Transport
+from hpcdash.transport.base import Said, Transport
 
 T = TypeVar("T")
 
@@ -103,11 +103,11 @@ class Asking:
         self._cluster.budget.answered(completed.seconds)
         return await asyncio.to_thread(query.parse, completed)
 
-    async def act(self, command: ActionCommand) -> Answer:
+    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
         self._cluster.budget.spend()
         completed = await self._cluster.transport.run(
-            command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds
+            command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds, said=said
         )
         self._cluster.budget.answered(completed.seconds)
         return completed

@@ -21,11 +21,13 @@ async def submit_chain(
     store: ClusterStore,
     count: int,
     told: Callable[[int, Outcome], None] = lambda link, outcome: None,
+    heard: Callable[[str], None] | None = None,
 ) -> tuple[Outcome, ...]:
     """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the first, then the job
     before it.
 
-    One outcome for each that was tried, told as (0-based link, outcome) once it is settled. The first that was not
+    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard` is as in
+    Actions.run. The first that was not
     submitted, or of which that is not known, is the last: `chain_words` says what stands then. Raises UsageError for a
     count that is none, and what planning the first raises; a later one that cannot be planned is an outcome.
     """
@@ -41,7 +43,7 @@ async def submit_chain(
                 raise
             outcome = Outcome(outcomes[-1].job_id, False, f"not submitted: {error.message}")
         else:
-            outcome = await _submitted(again, actions, store)
+            outcome = await _submitted(again, actions, store, heard)
         outcomes.append(outcome)
         told(link, outcome)
         if not outcome.new_job:
@@ -50,9 +52,11 @@ async def submit_chain(
     return tuple(outcomes)
 
 
-async def _submitted(again: Again, actions: Actions, store: ClusterStore) -> Outcome:
+async def _submitted(
+    again: Again, actions: Actions, store: ClusterStore, heard: Callable[[str], None] | None
+) -> Outcome:
     """Runs a plan of one submission, looks for it where the answer was lost, and says where the journal has it not."""
-    report = await actions.run(again.plan)
+    report = await actions.run(again.plan, heard=heard)
     outcome = (await settle(store, again, report))[-1]
     if report.journal_problem:
         return replace(outcome, words=f"{outcome.words}; {report.journal_problem}")

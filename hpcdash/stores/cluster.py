@@ -26,7 +26,7 @@ from hpcdash.stores.joins import with_job_counts
 from hpcdash.stores.kept_scripts import KeptScripts
 from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.stores.snapshots import Kind, Snapshot
-from hpcdash.transport.base import Transport
+from hpcdash.transport.base import Said, Transport
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
@@ -208,12 +208,13 @@ class ClusterStore:
         """As `ask`, for what nobody waits for: under the ceiling itself."""
         return await self._asking.ask(query)
 
-    async def act(self, command: ActionCommand) -> Answer:
+    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
 
-        Raises what the transport raises; the line has to be open (`open`).
+        `said` is called with each piece of its stderr as it comes. Raises what the transport raises; the line has to be
+        open (`open`).
         """
-        return await self._asking.act(command)
+        return await self._asking.act(command, said)
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""

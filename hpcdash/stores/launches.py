@@ -146,7 +146,9 @@ class Launches:
         `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
+        from hpcdash.backends.submissions import Submission
         from hpcdash.stores.launch_plan import planned_launch
+        from hpcdash.stores.submission import refuse_large_array
 
         await self.store.open(force=True)
         asked = wanted.request
@@ -167,6 +169,8 @@ class Launches:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
         script = self._script(request, place, aside)
+        content = script.text.encode("utf-8", "surrogateescape")
+        await refuse_large_array(self.store, Submission(content, script.job_name))
         return planned_launch(self.store, wanted, request, place, script, self.settings.launch_program)
 
     async def _trust(self, root: str) -> None:

@@ -8,10 +8,24 @@ from datetime import UTC, datetime
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.submissions import MARK_START, Submission
+from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.lost_answers import CLOCKS_APART, Search
 from hpcdash.stores.resubmission import Again
+
+
+async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
+    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be asked it is sent."""
+    query = store.backend.array_refusal_query(wanted)
+    if query is None:
+        return
+    try:
+        why = await store.ask(query)
+    except HpcdashError:
+        return
+    if why:
+        raise UsageError(why, "Submit it in parts, or have each task do more.")
 
 
 def plan_submission(store: ClusterStore, wanted: Submission) -> Again:

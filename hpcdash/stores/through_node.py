@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Stream, Transport
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said, Stream, Transport
 from hpcdash.transport.shell import (
     REMOTE_GRACE_SECONDS,
     STDIN_COMPLETE,
     AfterMarker,
     RemoteCommand,
     remote_command,
+    said_after,
 )
 
 # A node's name comes from the scheduler: no option, no user@, no shell's letters.
@@ -102,6 +103,7 @@ class ThroughNode:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
         command = remote_command(argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin))
@@ -111,6 +113,7 @@ class ThroughNode:
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
+                said=said_after(command.marker, said),
             )
         except CommandTimedOut as error:
             message = f"{program_name(argv)} had not finished after {limit_seconds:g} s on {self.name} and was ended."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 512 * 1024 * 1024
+# Takes a piece of what a command writes on stderr while it runs.
+Said = Callable[[bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,9 @@ class Transport(Protocol):
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
-        """Run one command to its end.
+        """Run one command to its end; `said` is called with each piece of its stderr as it comes.
 
         Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there too, the connection
         stays), UnreachableError when the line fails. A command that is not there ends with status 127.

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, UsageError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 
 STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
@@ -42,7 +42,8 @@ def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: b
 class _Gatherer:
     """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together."""
 
-    def __init__(self, cap_bytes: int) -> None:
+    def __init__(self, cap_bytes: int, said: Said | None = None) -> None:
+        self._said = said
         self.chunks: dict[int, list[bytes]] = {1: [], 2: []}
         self.truncated = False
         self._last_bytes_at = time.monotonic()
@@ -58,6 +59,8 @@ class _Gatherer:
             self._finished.set()
         self._left_bytes -= len(data)
         self.chunks[fd].append(data)
+        if fd == 2 and self._said is not None:
+            self._said(data)
 
     def end(self, fd: int) -> None:
         self._open.discard(fd)
@@ -105,10 +108,12 @@ async def run_process(
     cap_bytes: int = DEFAULT_CAP_BYTES,
     environment: Mapping[str, str] | None = None,
     where: str = "this machine",
+    said: Said | None = None,
 ) -> Completed:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
 
-    `shown_argv` stands for `argv` in the answer and in errors. Raises CommandTimedOut. A missing program is status 127.
+    `shown_argv` stands for `argv` in the answer and in errors. `said` is called with stderr as it comes. Raises
+    CommandTimedOut. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
@@ -122,7 +127,7 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes)
+    gatherer = _Gatherer(cap_bytes, said)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
@@ -252,11 +257,17 @@ class LocalTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         """Run one command to its end; raises CommandTimedOut. A command that is not there ends with status 127."""
         await self.connect()
         completed = await run_process(
-            argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes, environment=self._environment
+            argv,
+            stdin=stdin,
+            limit_seconds=limit_seconds,
+            cap_bytes=cap_bytes,
+            environment=self._environment,
+            said=said,
         )
         self.health.last_seconds = completed.seconds
         return completed

@@ -18,9 +18,9 @@ from hpcdash.errors import (
     UnreachableError,
     excerpt,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process
-from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand, remote_command
+from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand, remote_command, said_after
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
 
@@ -58,9 +58,10 @@ class OpenSshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         """Run one command on the login node; see Transport.run."""
-        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment)
+        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
 
     async def _run(
         self,
@@ -69,6 +70,7 @@ class OpenSshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
+        said: Said | None = None,
     ) -> Completed:
         command = remote_command(
             argv,
@@ -86,6 +88,7 @@ class OpenSshTransport:
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
                 where=self.name,
+                said=said_after(command.marker, said),
             )
         out, err = AfterMarker(command.marker), AfterMarker(command.marker)
         stdout, stderr = out.feed(answer.stdout), err.feed(answer.stderr)

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, program_words, readable_command
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 
 _STREAM_CHUNK_BYTES = 1 << 16
 _LONGEST_SHOWN_WORD = 60
@@ -48,6 +48,7 @@ class ReplayTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
         await self.connect()

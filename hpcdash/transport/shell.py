@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdash.errors import UsageError
+from hpcdash.transport.base import Said
 
 # sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one (MAX_ARG_STRLEN).
 LONGEST_COMMAND_BYTES = 120_000
@@ -137,3 +138,16 @@ class AfterMarker:
     def noise(self) -> bytes:
         """What rc files printed before the command's output."""
         return self._before
+
+
+def said_after(marker: bytes, said: Said | None) -> Said | None:
+    """Gives `said` what a command itself writes on stderr, without what rc files print before it."""
+    if said is None:
+        return None
+    cut = AfterMarker(marker)
+
+    def heard(chunk: bytes) -> None:
+        if output := cut.feed(chunk):
+            said(output)
+
+    return heard

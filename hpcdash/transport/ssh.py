@@ -24,7 +24,7 @@ from hpcdash.errors import (
     excerpt,
     program_name,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Said, Stream
 from hpcdash.transport.local import timed_out
 from hpcdash.transport.shell import RemoteCommand, remote_command
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
@@ -121,9 +121,10 @@ class SshTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         """Run one command on the login node; see Transport.run."""
-        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment)
+        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
 
     async def _run(
         self,
@@ -132,6 +133,7 @@ class SshTransport:
         limit_seconds: float,
         cap_bytes: int,
         environment: dict[str, str],
+        said: Said | None = None,
     ) -> Completed:
         from hpcdash.transport.ssh_session import RunSession
 
@@ -145,7 +147,7 @@ class SshTransport:
         line = await self._open_line()
         async with self._channels:
             started = time.monotonic()
-            session = RunSession(command, cap_bytes)
+            session = RunSession(command, cap_bytes, said)
             try:
                 async with asyncio.timeout(limit_seconds):
                     await self._start(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import asyncssh
 
+from hpcdash.transport.base import Said
 from hpcdash.transport.local import STATUS_TERMINATED
 from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand
 
@@ -68,8 +69,9 @@ class _Session(asyncssh.SSHClientSession[bytes]):
 class RunSession(_Session):
     """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
 
-    def __init__(self, command: RemoteCommand, cap_bytes: int) -> None:
+    def __init__(self, command: RemoteCommand, cap_bytes: int, said: Said | None = None) -> None:
         super().__init__(command)
+        self._said = said
         self.truncated = False
         self._left_bytes = cap_bytes
         self._chunks: dict[int | None, list[bytes]] = {None: [], asyncssh.EXTENDED_DATA_STDERR: []}
@@ -95,6 +97,8 @@ class RunSession(_Session):
         self._left_bytes -= len(output)
         if output:
             self._chunks[datatype].append(output)
+            if datatype is not None and self._said is not None:
+                self._said(output)
 
     def exit_status_received(self, status: int) -> None:
         super().exit_status_received(status)

@@ -11,9 +11,9 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
-from hpcdash.backends.slurm.submit import resubmission
+from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
 from hpcdash.backends.slurm.submit_line import read_submit_line
-from hpcdash.backends.submissions import Handover
+from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, program_words
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
@@ -272,3 +272,48 @@ def test_what_sbatch_says_is_read(status: int, stdout: bytes, stderr: bytes, don
     (found,) = command.read(answered(stdout, status=status, stderr=stderr))
     assert found == Outcome("30", done, words)
     assert found.is_unreachable is words.startswith(("Unable to contact", "sh: sbatch: not found"))
+
+
+# -- how large an array may be
+
+CONFIG = b"MaxArraySize            = 1001\nMaxJobCount             = 10000\nMaxJobId = 67043328\n"
+
+
+def refused(array: str = "", *options: str, text: str = "#!/bin/sh\n", config: bytes = CONFIG) -> str | None:
+    """Why an array would be refused; None where the cluster is not asked."""
+    query = array_refusal_query(Submission(text.encode(), "job", options, array=array))
+    assert query is None or program_words(query.argv) == ("scontrol", "show", "config")
+    return None if query is None else query.parse(answered(config, argv=("scontrol",)))
+
+
+def test_an_array_is_measured_by_its_highest_task_and_their_number() -> None:
+    assert refused("1-1000") is None
+    assert refused() is None
+    assert refused("1-1001") == "task 1001 is over this cluster's limit: at most 1000 (MaxArraySize = 1001)"
+    large = b"MaxArraySize = 4000001\nMaxJobCount = 10000\n"
+    assert refused("1-9999", config=large) == ""
+    assert refused("1-10000%5", config=large) == (
+        "10000 tasks are more than this cluster takes: it holds at most 9999 jobs at a time, everyone's together"
+        " (MaxJobCount = 10000)"
+    )
+    assert refused("1-100000:100", config=large) == ""
+
+
+def test_an_array_is_found_in_options_and_directives_as_sbatch_reads_them() -> None:
+    directive = "#!/bin/sh\n#SBATCH -a 1-2000\n"
+    assert "2000" in (refused(text=directive) or "")
+    assert refused("", "--array=1-5", text=directive) is None
+    assert "3000" in (refused("", "-a1-3000", text=directive) or "")
+    assert refused("", "--array=nonsense") is None
+
+
+def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
+    command = submission(Submission(b"#!/bin/sh\n", "job")).command
+    tries = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    assert "MaxJobCount" in command.explain(tries)
+    assert command.explain("sbatch: lua: welcome") == "sbatch: lua: welcome"
+    said = f"{tries}\nsbatch: error: Batch job submission failed: Resource temporarily unavailable\n"
+    (outcome,) = command.read(answered(b"", stderr=said.encode(), status=1, argv=("sbatch",)))
+    assert outcome.done is False
+    assert "MaxJobCount" in outcome.words
+    assert command.limit_seconds > 120, "sbatch itself gives up after two minutes"

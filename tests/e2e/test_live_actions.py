@@ -170,6 +170,27 @@ async def test_a_job_that_is_not_to_be_requeued_says_so_and_what_allows_it(
     lab.admin("scancel", job)
 
 
+async def test_an_array_over_the_limits_of_the_cluster_is_refused_before_it_is_sent(
+    lab: SlurmLab, locally: Program
+) -> None:
+    script = locally.home / "a.sh"
+    script.write_text("#!/bin/sh\n")
+    for tasks, limit in (("1-300000", "MaxArraySize"), ("1-200000", "MaxJobCount")):
+        said = (await asyncio.to_thread(locally, "submit", "--hold", "--array", tasks, str(script))).refused(2)
+        assert limit in said
+        assert "submit on" not in said
+
+
+async def test_a_script_for_a_queue_that_is_down_is_warned_of_as_a_request_is(lab: SlurmLab, locally: Program) -> None:
+    script = locally.home / "closed.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --partition=closed\n#SBATCH --time=9-0\n")
+    done = await asyncio.to_thread(locally, "submit", "--dry-run", str(script))
+    assert "line 2: queue closed starts no jobs now. It waits there until the queue is opened" in done.stderr
+    assert "line 3: 9-00:00:00 is over the limit of queue closed" in done.stderr
+    over = await asyncio.to_thread(locally, "submit", "--dry-run", str(script), "--", "-p", "main", "-t", "5")
+    assert (over.status, over.stderr) == (0, "")
+
+
 async def test_suspending_is_for_operators(lab: SlurmLab, alice: Person, locally: Program) -> None:
     job = lab.submit("alice")
     lab.wait_state(job, "RUNNING")

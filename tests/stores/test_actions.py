@@ -12,7 +12,7 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, program_words
 from hpcdash.stores.actions import Actions, Report
 from hpcdash.stores.journal import Journal
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import ScriptedTransport
 
@@ -27,6 +27,8 @@ class ActingTransport(ScriptedTransport):
         self.sent: list[str] = []
         self.answers: list[Answer] = []
         self.on_sent: Callable[[], None] = lambda: None
+        # What is written on stderr before the answer comes.
+        self.says: list[bytes] = []
 
     async def run(
         self,
@@ -35,12 +37,16 @@ class ActingTransport(ScriptedTransport):
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         words = program_words(argv)
         if words[0] != "scancel" and words[:2] not in (("scontrol", "hold"), ("scontrol", "update")):
             return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         self.sent.append(" ".join(words))
         self.on_sent()
+        if said is not None:
+            for piece in self.says:
+                said(piece)
         answer = self.answers.pop(0) if self.answers else (0, b"")
         if isinstance(answer, asyncio.Event):
             await answer.wait()
@@ -227,3 +233,50 @@ async def test_very_many_ids_are_looked_for_in_the_whole_queue(acting: Acting) -
     found = await acting.ids_of(*map(str, range(1000, 2000)), "88_2")
     assert found == [("88_2", 1)]
     assert all(len(" ".join(argv)) < 2000 for argv in acting.transport.argvs)
+
+
+async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
+    acting: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.stores.actions._GOES_ON_SECONDS", 0.01)
+    goes_on = asyncio.Event()
+    acting.transport.answers = [goes_on]
+    acting.transport.says = [b"it is temporarily un", b"able\nhalf a li"]
+    heard: list[str] = []
+    plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
+    running = asyncio.ensure_future(acting.actions.run(plan, heard=heard.append))
+    await until(lambda: heard)
+    assert heard == ["it is temporarily unable"], "whole lines, each once"
+    goes_on.set()
+    assert [outcome.done for outcome in (await running).outcomes] == [True]
+    assert heard == ["it is temporarily unable"]
+
+
+async def test_a_command_that_ends_at_once_is_told_by_its_outcome_alone(acting: Acting) -> None:
+    acting.transport.says = [b"scancel: Terminating job 1\n"]
+    heard: list[str] = []
+    await acting.actions.run(acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), heard=heard.append)
+    assert heard == []
+
+
+async def test_given_up_on_a_command_that_is_listened_to_is_ended(acting: Acting) -> None:
+    ended = asyncio.Event()
+
+    class Endless(asyncio.Event):
+        async def wait(self) -> bool:
+            try:
+                return await super().wait()
+            finally:
+                ended.set()
+
+    acting.transport.answers = [Endless()]
+    sent = asyncio.Event()
+    acting.transport.on_sent = sent.set
+    plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
+    running = asyncio.ensure_future(acting.actions.run(plan, heard=lambda line: None))
+    await asyncio.wait_for(sent.wait(), 10)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
+    assert acting.states == ["unknown"]

@@ -68,6 +68,7 @@ async def test_a_queue_has_what_its_nodes_have_and_what_is_free_on_those_that_ar
         cpus_per_node=8,
         gpus_per_node=4,
         memory_per_node_bytes=16000 << 20,
+        gpu_nodes=2,
     )
 
 

@@ -10,7 +10,7 @@ from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.rows import Layout
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import token_of
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
 
 PROBE = """user={user}
@@ -85,6 +85,7 @@ class ScriptedTransport:
         stdin: bytes | None = None,
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
     ) -> Completed:
         words = program_words(argv)
         word = _about(words)

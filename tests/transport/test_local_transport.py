@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,23 @@ async def test_a_stream_whose_pipes_another_session_holds_ends_with_its_context(
         holder = int(await anext(aiter(stream)))
     os.kill(holder, signal.SIGKILL)
     assert await until_gone("87654.7") == []
+
+
+async def test_stderr_is_told_while_the_command_runs(tmp_path: Path) -> None:
+    pieces: list[bytes] = []
+    heard = asyncio.Event()
+    go_on = tmp_path / "go-on"
+    wait = f"echo out; echo waiting >&2; while [ ! -e {go_on} ]; do sleep 0.02; done; echo done >&2"
+
+    def said(piece: bytes) -> None:
+        pieces.append(piece)
+        heard.set()
+
+    running = asyncio.ensure_future(LocalTransport().run(("sh", "-c", wait), said=said))
+    await asyncio.wait_for(heard.wait(), 10)
+    assert b"".join(pieces) == b"waiting\n"
+    go_on.touch()
+    assert (await running).stderr == b"".join(pieces) == b"waiting\ndone\n"
 
 
 async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None:

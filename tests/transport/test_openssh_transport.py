@@ -39,6 +39,13 @@ async def test_words_stdin_and_status_pass_through(sshd: Sshd, user: str, tmp_pa
     assert (await transport.run(("sh", "-c", "exit 255"))).status == 255
 
 
+async def test_what_a_command_says_is_told_as_it_comes(sshd: Sshd, user: str, tmp_path: Path) -> None:
+    pieces: list[bytes] = []
+    transport = transport_to(sshd, user, tmp_path)
+    done = await transport.run(("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append)
+    assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
+
+
 async def test_a_command_over_its_limit_is_ended_there(sshd: Sshd, user: str, tmp_path: Path) -> None:
     with pytest.raises(CommandTimedOut):
         await transport_to(sshd, user, tmp_path).run(("sleep", "98765.91"), limit_seconds=1)

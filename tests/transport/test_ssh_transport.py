@@ -89,6 +89,13 @@ async def test_a_command_gives_status_stdout_and_stderr(sshd: Sshd, user: str, t
         assert transport.health.hops == (f"{user}@127.0.0.1:{sshd.port}",)
 
 
+async def test_what_a_command_says_is_told_as_it_comes(sshd: Sshd, user: str, tmp_path: Path) -> None:
+    async with transport_to(sshd, user, tmp_path) as transport:
+        pieces: list[bytes] = []
+        done = await transport.run(("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", said=pieces.append)
+        assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "dash", "tcsh", "fish", "zsh"])
 async def test_hostile_words_arrive_byte_for_byte_whatever_the_login_shell(
     sshd: Sshd, tmp_path: Path, shell: str

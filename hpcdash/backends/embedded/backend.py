@@ -151,6 +151,9 @@ class EmbeddedBackend:
     def start_estimate_query(self, wanted: Submission) -> None:
         return None
 
+    def array_refusal_query(self, wanted: Submission) -> Query[str] | None:
+        return None
+
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(self._program, wanted)
 

@@ -171,6 +171,9 @@ class PbsBackend:
     ) -> Handover:
         return submit.resubmission(self._dialect, detail, past, script, tasks, mark)
 
+    def array_refusal_query(self, wanted: Submission) -> Query[str] | None:
+        return None
+
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(self._dialect, wanted)
 

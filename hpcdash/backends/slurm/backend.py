@@ -132,6 +132,9 @@ class SlurmBackend:
     ) -> Handover:
         return submit.resubmission(detail, past, script, tasks, mark)
 
+    def array_refusal_query(self, wanted: Submission) -> Query[str] | None:
+        return submit.array_refusal_query(wanted)
+
     def submission(self, wanted: Submission) -> Handover:
         return submit.submission(wanted)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.failures import failure, require_success
 from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
@@ -72,7 +73,13 @@ _MAY_BE_DONE = (
     "receive failure",
 )
 _CUT_OFF = (124, 137, 143)
-_LIMIT_SECONDS = 120.0
+# sbatch tries again for 120 s where the controller takes no more jobs, and then says no.
+_LIMIT_SECONDS = 180.0
+_TRIES_AGAIN = "sleeping and retrying"
+_MAY_BE_FULL = "most likely the cluster holds as many jobs as it takes, MaxJobCount"
+# Slurm's own defaults: no cluster is asked whether it takes arrays up to here.
+_TASKS_TAKEN = 1000
+_LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
 
 
 def resubmission(
@@ -119,7 +126,7 @@ def resubmission(
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
     stdin = script.text.encode("utf-8", "surrogateescape")
-    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS)
+    command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain)
     return Handover(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
 
@@ -157,7 +164,7 @@ def submission(wanted: Submission) -> Handover:
         argv = _argv(words, wanted.arguments)
     read = partial(_read, job_id=wanted.name)
     stdin = None if wanted.file else wanted.script
-    command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS)
+    command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
     return Handover(command, (), mark, job_name or wanted.name)
 
 
@@ -337,7 +344,46 @@ def _as_option(name: str, value: str) -> str:
     return value
 
 
+# -- how large an array may be
+
+
+def array_refusal_query(wanted: Submission) -> Query[str] | None:
+    """Asks for the limits that an array may be over, of one over Slurm's own defaults."""
+    line = read_command_line(wanted.options)
+    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    written = wanted.array or last_value(given, "array")
+    try:
+        tasks = parse_tasks(written) if written else None
+    except ValueError:
+        return None
+    if tasks is None or max(tasks.count, _highest(tasks)) <= _TASKS_TAKEN:
+        return None
+    return Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
+
+
+def _highest(tasks: ArrayTasks) -> int:
+    return max((part[-1] for part in tasks.ranges), default=0)
+
+
+def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
+    require_success(answer)
+    limits = {name: int(value) for name, value in _LIMIT_LINE.findall(answer.stdout)}
+    size, jobs = limits.get(b"MaxArraySize"), limits.get(b"MaxJobCount")
+    if size is not None and _highest(tasks) >= size:
+        return f"task {_highest(tasks)} is over this cluster's limit: at most {size - 1} (MaxArraySize = {size})"
+    # The controller keeps one place free.
+    if jobs is not None and tasks.count >= jobs:
+        most = f"it holds at most {jobs - 1} jobs at a time, everyone's together (MaxJobCount = {jobs})"
+        return f"{tasks.count} tasks are more than this cluster takes: {most}"
+    return ""
+
+
 # -- what sbatch says
+
+
+def _explain(line: str) -> str:
+    """What sbatch says while it tries again, with why."""
+    return line if _TRIES_AGAIN not in line else f"{line} ({_MAY_BE_FULL}; sbatch goes on for about 2 minutes)"
 
 
 def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
@@ -352,6 +398,7 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
         return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)
     lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]
     words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
+    words += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in words else ""
     may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
     words = words or f"sbatch ended with status {answer.status}"
     if may_be_done:

@@ -57,10 +57,13 @@ class Underway:
     jobs: int
     began: float = field(default_factory=time.monotonic)
     heard_of: set[str] = field(default_factory=set)
+    # What its command said last, and goes on after.
+    said: str = ""
 
     def __str__(self) -> str:
         seconds = int(time.monotonic() - self.began)
-        return f"{self.words}: {len(self.heard_of)} of {self.jobs} …  {seconds} s"
+        said = f"  {visible(self.said)}" if self.said else ""
+        return f"{self.words}: {len(self.heard_of)} of {self.jobs} …  {seconds} s{said}"
 
 
 class UnderwayLine(Static):
@@ -190,8 +193,11 @@ class Acting(_Screen):
         def told(outcome: Outcome) -> None:
             underway.heard_of.add(outcome.job_id)
 
+        def heard(line: str) -> None:
+            underway.said = line
+
         try:
-            report = await session.actions.run(plan, told)
+            report = await session.actions.run(plan, told, heard if plan.request.verb is Verb.SUBMIT else None)
         finally:
             self._underway.remove(underway)
             timer.stop()

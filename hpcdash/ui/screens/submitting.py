@@ -165,7 +165,7 @@ class Submitting(JobActions):
             view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
 
         try:
-            settled = await submit_chain(plan_link, session.actions, session.store, links, told)
+            settled = await submit_chain(plan_link, session.actions, session.store, links, told, view.say)
         finally:
             view.say("")
         for planned, outcome in list(zip(made, settled, strict=False))[1:]:
@@ -252,7 +252,7 @@ def _planner(
 
     async def hand_in(after: tuple[str, ...] | None) -> _Planned:
         from hpcdash.stores.job_rows import ids_in_full
-        from hpcdash.stores.submission import plan_submission
+        from hpcdash.stores.submission import plan_submission, refuse_large_array
         from hpcdash.ui.views.submit_look import script_submission
 
         if looked.as_it_is is None or not looked.script:
@@ -264,6 +264,7 @@ def _planner(
         if wanted.after and not session.store.backend.has_whole_ids:
             rows = await session.actions.rows_of(wanted.after)
             wanted = replace(wanted, after=ids_in_full(wanted.after, rows))
+        await refuse_large_array(session.store, wanted)
         return _Planned(plan_submission(session.store, wanted))
 
     return launch if looked.as_it_is is None else hand_in
