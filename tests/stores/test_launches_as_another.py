@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.stores.staging import discard_argv
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed
+from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
@@ -43,15 +44,8 @@ class AsLauncher(LocalTransport):
         super().__init__()
         self._before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
 
-    async def run(
-        self,
-        argv: tuple[str, ...],
-        *,
-        stdin: bytes | None = None,
-        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
-        cap_bytes: int = DEFAULT_CAP_BYTES,
-    ) -> Completed:
-        return await super().run((*self._before, *argv), stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        return await super().run((*self._before, *argv), **limits)
 
 
 @pytest.fixture(scope="module")
