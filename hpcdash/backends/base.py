@@ -92,6 +92,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def keeps_ended(self) -> bool:
+        """Whether what its history told of an ended job stays as it is: only what ended since has to be asked for."""
+        ...
+
+    @property
     def is_settled(self) -> bool:
         """Whether its questions can be asked before its probe was answered."""
         ...

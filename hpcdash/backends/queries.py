@@ -60,7 +60,8 @@ class JobScope:
     """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
     those that ended a short while ago as well.
 
-    `job_ids` narrows to these jobs or arrays, ended ones included.
+    `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the answer may hold more of
+    that user's jobs, where that costs the scheduler less.
     """
 
     user: str | None = None

@@ -28,8 +28,12 @@ from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.transport.base import Said, Transport
 
+# Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
+pa.set_memory_pool(pa.system_memory_pool())
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
+# What ended while the last history was asked for, or as two clocks differ, is asked for again.
+_HISTORY_OVERLAP_SECONDS = 600
 _PERSONS_TIMES = 2
 # A large table is written to the cache no more often than this.
 _CACHE_EVERY_SECONDS = 60.0
@@ -45,7 +49,23 @@ class Changed:
 
 
 _JOINED = (Kind.NODES, Kind.QUEUES)
+_HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
 Listener = Callable[[Changed], None]
+
+
+def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
+    """Rows of domain.schema.JOBS that ended lately, and of those known before what ended within HISTORY_SECONDS; pure.
+
+    Newest end first.
+    """
+    ends = known["ends_at"].cast(pa.int64())
+    is_kept = pc.and_(
+        pc.invert(pc.is_in(known["id"], new["id"].combine_chunks())),
+        pc.fill_null(pc.greater_equal(ends, int(now) - HISTORY_SECONDS), True),
+    )
+    table = pa.concat_tables([new, known.filter(is_kept)]).unify_dictionaries()
+    order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
+    return table.take(order).combine_chunks()
 
 
 class ClusterStore:
@@ -228,9 +248,16 @@ class ClusterStore:
             case Kind.QUEUES:
                 return self.backend.queues_query()
             case Kind.HISTORY:
-                return self.backend.history_query(self.user, HISTORY_SECONDS)
+                return self.backend.history_query(self.user, self._unknown_history_seconds(kind))
             case Kind.HISTORY_EVERYONE:
-                return self.backend.history_query(None, HISTORY_SECONDS)
+                return self.backend.history_query(None, self._unknown_history_seconds(kind))
+
+    def _unknown_history_seconds(self, kind: Kind) -> int:
+        """How far back the history has to be asked for."""
+        known = self.snapshots.get(kind)
+        if known is None or not self.backend.keeps_ended:
+            return HISTORY_SECONDS
+        return min(HISTORY_SECONDS, max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS)
 
     async def fetch(self, kind: Kind) -> Snapshot:
         """Ask for a kind now (callers at the same time share one question); raises what went wrong, and keeps it."""
@@ -255,6 +282,9 @@ class ClusterStore:
             # The frames below hold all that the command printed, and the error may be kept for long.
             raise error.with_traceback(None) from error.__cause__
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
+        if kind in _HISTORIES and self.backend.keeps_ended and (known := self.snapshots.get(kind)) is not None:
+            table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
+            snapshot = replace(snapshot, table=table)
         events: tuple[JobEvent, ...] = ()
         if kind is Kind.MINE:
             events = await self._departures.follow(self._mine_before(), snapshot.table)
@@ -270,6 +300,8 @@ class ClusterStore:
         elif kind is Kind.MINE and self._departures.is_looking and (events := await self._departures.look_up()):
             self._tell(Changed(kind, events))
         await self._remember(snapshot)
+        if parsed.table.num_rows > _SMALL_ROWS:
+            await asyncio.to_thread(pa.default_memory_pool().release_unused)
         return snapshot
 
     def _mine_before(self) -> pa.Table | None:

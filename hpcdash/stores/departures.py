@@ -23,7 +23,7 @@ from hpcdash.domain.diff import OLD_STATE, diff_jobs
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.reason_changes import reason_changes
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
-from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, RateLimited
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, RateLimited
 from hpcdash.stores.clock import Clock
 
 KEEP_SECONDS = 15 * 60
@@ -172,10 +172,15 @@ class Departures:
     async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
         store = self._store
-        recent = await store.poll(store.backend.jobs_query(JobScope(user=store.user, ended=True)))
+        ids = tuple(self._missing)
+        scope = JobScope(store.user, ended=True, job_ids=ids if len(ids) <= _IDS_A_COMMAND else ())
+        try:
+            recent = (await store.poll(store.backend.jobs_query(scope))).table
+        except NoSuchJob:
+            recent = schema.empty(schema.JOBS)
         for missing in self._missing.values():
             missing.is_queued = False
-        happened += self._settle(await asyncio.to_thread(_index, recent.table, list(self._missing)), now, is_queue=True)
+        happened += self._settle(await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True)
 
     async def _ask_history(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the accounting database knows; what it does not know after some polls is gone."""

@@ -60,22 +60,21 @@ def test_everyone_s_jobs_are_one_call_without_subjobs(stand_ins: StandIns) -> No
     assert {"3.pbs01", "27.pbs01", "12[].pbs01", "14[6-10].pbs01", "14[].pbs01"} <= set(ids)
 
 
-def test_one_s_own_jobs_are_those_with_one_s_name_and_the_subjobs_of_arrays_that_run(stand_ins: StandIns) -> None:
+def test_one_s_own_jobs_and_the_subjobs_that_run_are_one_question(stand_ins: StandIns) -> None:
     ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("")))
-    assert calls == [
-        ["qselect", "-u", "alice"],
-        ["qstat", "-f"],
-        *(["qstat", "-f", "-t", f"{number}[].pbs01"] for number in (15, 14, 13, 12)),
-    ]
+    assert calls[:2] == [["qselect", "-u", "alice"], ["qselect", "-T", "-u", "alice", "-s", "RESU"]]
+    assert [words[:3] for words in calls[2:]] == [["qstat", "-f", "-E"]]
+    assert "14[3].pbs01" in calls[2]
+    assert "14[6].pbs01" not in calls[2]
     assert not {"3.pbs01", "27.pbs01"} & set(ids)
     assert {"12[4].pbs01", "13[0].pbs01", "14[3].pbs01", "15[3].pbs01", "14[6-10].pbs01"} <= set(ids)
     assert not [job_id for job_id in ids if "[]" in job_id]
 
 
-def test_few_jobs_of_one_person_do_not_cost_the_server_its_list(stand_ins: StandIns) -> None:
+def test_few_jobs_of_one_person_are_one_question_too(stand_ins: StandIns) -> None:
     ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("bob")))
     assert ids == ["3.pbs01", "27.pbs01"]
-    assert calls == [["qselect", "-u", "bob"], ["qstat", "-f", "3.pbs01"], ["qstat", "-f", "27.pbs01"]]
+    assert calls == [["qselect", "-u", "bob"], ["qstat", "-f", "-E", "3.pbs01", "27.pbs01"]]
 
 
 def test_who_has_no_jobs_costs_the_server_one_selection(stand_ins: StandIns) -> None:
@@ -83,39 +82,45 @@ def test_who_has_no_jobs_costs_the_server_one_selection(stand_ins: StandIns) -> 
     assert (ids, calls) == ([], [["qselect", "-u", "alice"]])
 
 
-def test_recently_ended_jobs_come_from_the_history(stand_ins: StandIns) -> None:
+def test_of_the_history_what_ended_recently_is_asked_for_alone(stand_ins: StandIns) -> None:
     ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
-    assert calls[:2] == [["qselect", "-x", "-u", "alice"], ["qstat", "-f", "-x"]]
+    # An hour before the scene's clock.
+    since = "-tm.ge.202611210306.35"
+    assert calls[2] == ["qselect", "-x", "-T", "-s", "FX", "-u", "alice", since]
+    assert [words[:4] for words in calls[3:]] == [["qstat", "-f", "-E", "-x"]]
     assert {"17.pbs01", "12[1].pbs01", "2.pbs01"} <= set(ids)
     assert "18.pbs01" not in ids
 
 
 def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> None:
     ids, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
-    assert calls[:3] == [["qselect", "-x", "-u", "alice"], ["qselect", "-u", "alice"], ["qstat", "-f"]]
+    assert [words[0] for words in calls] == ["qselect", "qselect", "qselect", "qstat"]
+    assert "-x" not in calls[-1]
     assert "2.pbs01" in ids
     everyone, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(ended=True)))
-    assert calls == [["qstat", "-f", "-x"], ["qstat", "-f"]]
+    assert [words[:3] for words in calls] == [["qstat", "-f"], ["qselect", "-x", "-s"]]
     assert "3.pbs01" in everyone
+    named, calls = asked(stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",))))
+    assert calls == [["qstat", "-f", "-E", "-x", "-t", "3[]", "3"], ["qstat", "-f", "-E", "-t", "3[]", "3"]]
+    assert named == ["3.pbs01"]
 
 
 @pytest.mark.parametrize(
     ("typed", "asked_for", "read"),
     [
-        ("2", [["-x", "2"]], ["2.pbs01"]),
-        ("17.pbs01", [["-x", "17.pbs01"]], ["17.pbs01"]),
-        ("12[3]", [["-x", "12[3]"]], ["12[3].pbs01"]),
-        ("12_3", [["-x", "12[3]"]], ["12[3].pbs01"]),
-        ("13", [["-x", "13"], ["-x", "-t", "13[]"]], [f"13[{index}].pbs01" for index in (0, 5, 10, 15, 20)]),
-        ("14[6-10].pbs01", [["-x", "-t", "14[].pbs01"]], ["14[6-10].pbs01"]),
-        ("14[4-7]", [["-x", "-t", "14[]"]], ["14[4].pbs01", "14[5].pbs01", "14[6-10].pbs01"]),
+        ("2", ["2[]", "2"], ["2.pbs01"]),
+        ("17.pbs01", ["17[].pbs01", "17.pbs01"], ["17.pbs01"]),
+        ("12[3]", ["12[3]"], ["12[3].pbs01"]),
+        ("12_3", ["12[3]"], ["12[3].pbs01"]),
+        ("14[6]", ["14[6]"], ["14[6].pbs01"]),
+        ("13", ["13[]", "13"], [f"13[{index}].pbs01" for index in (0, 5, 10, 15, 20)]),
+        ("14[6-10].pbs01", ["14[].pbs01"], ["14[6-10].pbs01"]),
+        ("14[4-7]", ["14[]"], ["14[4].pbs01", "14[5].pbs01", "14[6-10].pbs01"]),
     ],
 )
-def test_one_job_is_asked_by_its_id(
-    stand_ins: StandIns, typed: str, asked_for: list[list[str]], read: list[str]
-) -> None:
+def test_one_job_is_asked_by_its_id(stand_ins: StandIns, typed: str, asked_for: list[str], read: list[str]) -> None:
     ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=(typed,))))
-    assert calls == [["qstat", "-f", *words] for words in asked_for]
+    assert calls == [["qstat", "-f", "-E", "-x", "-t", *asked_for]]
     assert ids == read
 
 
@@ -124,16 +129,10 @@ def test_an_array_s_ended_tasks_come_with_it(stand_ins: StandIns) -> None:
     assert ids == [f"14[{index}].pbs01" for index in (1, 2, 3, 4, 5)] + ["14[6-10].pbs01"]
 
 
-def test_of_several_jobs_those_that_are_there_are_read(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("99999", "2", "17"))))
-    assert sorted(ids) == ["17.pbs01", "2.pbs01"]
-    assert len(calls) == 4
-
-
-def test_many_ids_are_picked_from_one_list_and_never_given_to_qstat(stand_ins: StandIns) -> None:
+def test_of_several_jobs_those_that_are_there_are_read_at_once(stand_ins: StandIns) -> None:
     wanted = ("2", "3.pbs01", "17", "18", "20", "12[3]", "99999")
     ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=wanted)))
-    assert calls == [["qstat", "-f", "-x"], ["qstat", "-f", "-x", "-t", "12[].pbs01"]]
+    assert [words[:3] for words in calls] == [["qstat", "-f", "-E"]]
     assert sorted(ids) == ["12[3].pbs01", "17.pbs01", "18.pbs01", "2.pbs01", "20.pbs01", "3.pbs01"]
 
 
@@ -166,13 +165,17 @@ def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:
 
 def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(stand_ins: StandIns) -> None:
     ids, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, "", 86400))
-    assert calls == [
-        ["qselect", "-x", "-u", "alice"],
-        ["qstat", "-f", "-x"],
-        *(["qstat", "-f", "-x", "-t", f"{number}[].pbs01"] for number in (15, 14, 12)),
-    ]
+    assert [words[:4] for words in calls] == [["qselect", "-x", "-T", "-s"], ["qstat", "-f", "-E", "-x"]]
     assert {"17.pbs01", "12[1].pbs01", "14[2].pbs01"} <= set(ids)
     assert not {"2.pbs01", "18.pbs01", "14[3].pbs01"} & set(ids)
+
+
+def test_everyone_s_history_names_what_ended_since_then(stand_ins: StandIns) -> None:
+    _, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, None, 86400))
+    assert calls[0] == ["qselect", "-x", "-s", "F", "-tm.ge.202611200406.35"]
+    assert [words[:4] for words in calls[1:]] == [["qstat", "-f", "-E", "-x"]]
+    nothing, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, None, 1))
+    assert (nothing, len(calls)) == ([], 1)
 
 
 # -- with commands of a test's own
@@ -186,14 +189,23 @@ class Commands:
 
     @classmethod
     def make(
-        cls, folder: Path, printed: bytes, *, status: int = 0, selected: str = "1 2 3 4 5", awk: str = "awk"
+        cls,
+        folder: Path,
+        printed: bytes,
+        *,
+        status: int = 0,
+        selected: str = "1 2 3 4 5",
+        awk: str = "awk",
+        is_old: bool = False,
     ) -> Commands:
+        """`is_old`: a qstat that knows no -E."""
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         (folder / "printed").write_bytes(printed.replace(TOKEN.encode(), b"@@TOKEN@@"))
         _program(
             bin_folder / "qstat",
             f"""echo "qstat $*" >> {folder}/called
+case {int(is_old)}," $* " in 1,*" -E "*) echo "qstat: invalid option -- 'E'" >&2; exit 2;; esac
 while [ $# -gt 1 ]; do [ "$1" = -D ] && token=$2; shift; done
 sed "s/@@TOKEN@@/$token/g" {folder}/printed
 exit {status}
@@ -291,11 +303,33 @@ def test_a_folder_s_name_may_be_as_long_as_any(tmp_path: Path, awk: str) -> None
     assert f"|PBS_O_WORKDIR={folder}|HPCDASH_MARK=hpcdash:3f2a9c\n".encode() in read
 
 
-@pytest.mark.parametrize("awk", AWKS)
-def test_a_server_with_a_port_in_its_name_is_asked_for_the_subjobs(tmp_path: Path, awk: str) -> None:
-    commands = Commands.make(tmp_path, dsv("12[].srv:15101", ARRAY), awk=awk)
+def test_a_server_with_a_port_in_its_name_is_asked_for_the_subjobs(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, dsv("12[].srv:15101", ARRAY), selected="'12[].srv:15101' '12[3].srv:15101'")
     narrowed(commands, user="alice")
-    assert commands.calls[-1].endswith(" -t 12[].srv:15101")
+    # Once as one of the jobs and once as one that runs: this qselect says the same whatever it is asked.
+    assert commands.calls[-1].endswith(" -E 12[].srv:15101 12[3].srv:15101 12[].srv:15101 12[3].srv:15101")
+
+
+@pytest.mark.parametrize("many", [1000, 2001])
+def test_a_thousand_ids_are_asked_for_at_once(tmp_path: Path, many: int) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB), selected=" ".join(f"{number}.s" for number in range(many)))
+    narrowed(commands, user="alice")
+    asked_for = [call.partition(" -E ")[2].split() for call in commands.calls if " -E " in call]
+    assert [len(ids) for ids in asked_for] == [1000] * (many // 1000) + [many % 1000] * bool(many % 1000)
+
+
+def test_where_qstat_knows_no_express_option_a_few_ids_are_asked_one_by_one_and_more_read_from_the_list(
+    tmp_path: Path,
+) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB), selected="1.s 2.s", is_old=True)
+    assert b"Job Id: 1.s" in narrowed(commands, user="alice")
+    assert commands.calls[-1].endswith(" 1.s 2.s")
+    assert " -E " not in commands.calls[-1]
+    (tmp_path / "many").mkdir()
+    many = " ".join(f"{number}.s" for number in range(60))
+    commands = Commands.make(tmp_path / "many", dsv("1.s", JOB), selected=many, is_old=True)
+    assert b"Job Id: 1.s" in narrowed(commands, user="alice")
+    assert commands.calls[-1].endswith(" -t")
 
 
 @pytest.mark.parametrize("awk", AWKS)
@@ -303,7 +337,8 @@ def test_only_a_whole_owner_s_name_is_the_owner(tmp_path: Path, awk: str) -> Non
     owners = ("al@h", "alice@h", "alice.b@h", "xalice@h", "alicex@h", "a.ice@h", "bob@alice")
     lines = [dsv(f"{number}.s", JOB | {"Job_Owner": owner}) for number, owner in enumerate(owners)]
     forged = dsv("9.s", JOB | {"Job_Owner": "bob@h", "comment": "Job_Owner=alice@h"})
-    commands = Commands.make(tmp_path, b"".join((*lines, forged)), awk=awk)
+    many = " ".join(map(str, range(60)))
+    commands = Commands.make(tmp_path, b"".join((*lines, forged)), awk=awk, is_old=True, selected=many)
     read = narrowed(commands, user="alice").splitlines()
     assert [line.partition(b"|")[0] for line in read[1:]] == [b"Job Id: 1.s"]
     assert read[0] == b"Owner: alice"
@@ -344,14 +379,10 @@ def test_a_missing_awk_is_no_empty_queue(tmp_path: Path) -> None:
     assert commands.run(listing(Dialect.OPENPBS, Want.NOW).argv).status == 127
 
 
-def test_the_20_newest_arrays_that_run_are_asked_for_their_subjobs(tmp_path: Path) -> None:
-    running = [dsv(f"{number}[].s", ARRAY) for number in range(95, 120)]
-    waiting = dsv("200[].s", ARRAY | {"array_state_count": "Queued:5 Running:0 Exiting:0 Expired:0"})
-    others = dsv("201[].s", ARRAY | {"Job_Owner": "bob@h"})
-    commands = Commands.make(tmp_path, b"".join((*running, waiting, others)))
-    narrowed(commands, user="alice")
-    asked_for = [call.rpartition(" ")[2] for call in commands.calls if " -t " in call]
-    assert asked_for == [f"{number}[].s" for number in range(119, 99, -1)]
+def test_a_missing_awk_is_no_empty_queue_of_one_s_own(tmp_path: Path) -> None:
+    commands = Commands.make(tmp_path, dsv("1.s", JOB))
+    (tmp_path / "bin" / "awk").unlink()
+    assert commands.run(listing(Dialect.OPENPBS, Want.NOW, "alice").argv).status == 127
 
 
 def test_a_login_node_that_cannot_resolve_the_server_of_an_id_is_asked_for_the_list(tmp_path: Path) -> None:
@@ -388,7 +419,8 @@ def test_what_ended_long_ago_does_not_cross_the_line(tmp_path: Path, awk: str) -
     for want, ids in ((Want.ENDED, ["1", "4"]), (Want.RECENT, ["1", "3", "4"])):
         question = listing(Dialect.OPENPBS, want, None, 3600)
         read = commands.run(question.argv).stdout.splitlines()[1:]
-        assert [line.decode().removeprefix("Job Id: ").partition(".")[0] for line in read] == ids
+        # What lives and what ended are two questions, to which this qstat gives one answer.
+        assert {line.decode().removeprefix("Job Id: ").partition(".")[0] for line in read} == set(ids)
 
 
 def test_words_that_are_no_job_come_through(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class EmbeddedBackend:
     alterable = ALTERABLE
     whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
+    keeps_ended = False
     directives = "slurm"
     is_settled = True
 
@@ -67,7 +68,8 @@ class EmbeddedBackend:
     def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
         # All jobs here are one's own.
         ended = self._ended or (("--ended",) if scope.ended else ())
-        return Query(self._ask("jobs", *ended, *map(typed.job_id, scope.job_ids)), read_jobs)
+        job_ids = () if scope.ended and scope.user is not None else scope.job_ids
+        return Query(self._ask("jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
 
     def nodes_query(self) -> Query[ParsedTable]:
         return Query(self._ask("nodes"), read_table(schema.NODES))

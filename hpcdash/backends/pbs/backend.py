@@ -64,6 +64,7 @@ class PbsBackend:
         self.is_settled = dialect is not None
         self._dialect = dialect or Dialect.OPENPBS
         self.has_whole_ids = not self._dialect.has_array_brackets
+        self.keeps_ended = self._dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT)
 
     @property
     def title(self) -> str:

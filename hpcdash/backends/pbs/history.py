@@ -35,8 +35,10 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
     parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
     table = parsed.table
     if not question.job_ids:
-        is_old = ended_before(table, clock_epoch_seconds - since_seconds)
-        table = table.filter(pc.and_(is_ended(table), pc.invert(is_old)))
+        table = table.filter(is_ended(table))
+        if dialect is Dialect.TORQUE:
+            # PBS itself was asked for what went into its history since then, which may be later than the end.
+            table = table.filter(pc.invert(ended_before(table, clock_epoch_seconds - since_seconds)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
 

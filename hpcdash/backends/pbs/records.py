@@ -20,7 +20,7 @@ from hpcdash.backends.pbs.wrapped_records import wrapped_records
 from hpcdash.domain.columns import row_numbers, text_column
 
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 1 << 20
 _HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=")
 _HEAD = r"^(?:(?:Job Id|Queue|Server): *|Name=)"
 _NODE_HEAD = b"Name="

@@ -47,6 +47,7 @@ class SlurmBackend:
     alterable = ALTERABLE
     whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
+    keeps_ended = False
     directives = "slurm"
     is_settled = True
 

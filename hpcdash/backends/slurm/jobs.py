@@ -64,7 +64,8 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
-    if scope.job_ids:
+    by_id = bool(scope.job_ids) and not (scope.ended and scope.user is not None)
+    if by_id:
         selection = ("-t", "all", "-j", ",".join(dict.fromkeys(map(queue_id, scope.job_ids))))
     else:
         if scope.user is not None:
@@ -72,7 +73,7 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
         if scope.ended:
             selection = (*selection, "-t", "all")
     argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_jobs, token=token, one_job=bool(scope.job_ids)), limit_seconds=60.0)
+    return Query(argv, partial(parse_jobs, token=token, one_job=by_id), limit_seconds=60.0)
 
 
 def queue_id(job_id: str) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 DELIMITER = b"@@"
@@ -152,7 +153,8 @@ def qstat(scene, words):
     options, names = options_of(words, "ainpqrstwxu:fGHJMQEBW:T1" + "F:D:" * knows_formats)
     given = dict(options)
     form = given.get("-F", "text")
-    if given.keys() - {"-f", "-x", "-t", "-Q", "-B", "-F", "-D"} or "-f" not in given or form not in ("dsv", "text"):
+    known = {"-f", "-x", "-t", "-Q", "-B", "-F", "-D", "-E"}
+    if given.keys() - known or "-f" not in given or form not in ("dsv", "text"):
         raise not_recorded(["qstat", *words])
     if form == "text" and scene.settings.get("lines_in_values") and not given.keys() & {"-Q", "-B"}:
         raise not_recorded(["qstat", *words])
@@ -161,6 +163,8 @@ def qstat(scene, words):
         write(scene.lines("server"), delimiter)
     elif "-Q" in given:
         write(queues_named(scene, names), delimiter)
+    elif "-E" in given and names:
+        status_of_jobs_at_once(scene, names, "-x" in given, "-t" in given, delimiter)
     else:
         status_of_jobs(scene, names, "-x" in given, "-t" in given, delimiter)
 
@@ -171,6 +175,38 @@ def queues_named(scene, names):
         if name not in queues:
             raise Refusal(UNKNOWN_QUEUE, f"qstat: Unknown queue destination {name}")
     return [queues[name] for name in names] if names else list(queues.values())
+
+
+def status_of_jobs_at_once(scene, names, ended, subjobs, delimiter):
+    """qstat -E: one request for all ids. What is unknown, or has ended, is told only where nothing else is."""
+    if not all(map(is_job_id, names)):
+        raise Refusal(1, "qstat: Express option can only be used with job ids")
+    status = 0
+    for name in [name for name in names if server_of(name) != SERVER]:
+        sys.stderr.write(f"qstat: illegally formed job identifier: {name}\n")
+        status = 1
+    job_ids = [full_id(name) for name in names if server_of(name) == SERVER]
+    if ended and not scene.settings.get("history", True):
+        raise Refusal(status, f"qstat: PBS is not configured to maintain job history {job_ids[-1]}")
+    known = scene.jobs(subjobs=True, ended=True)
+    wanted = set()
+    for job_id in job_ids:
+        wanted.update(tasks_of(job_id) or [job_id])
+        if subjobs and "[]" in job_id:
+            wanted.update(one for one in known if one.startswith(job_id.partition("]")[0]))
+    lines = [line for job_id, line in known.items() if job_id in wanted]
+    told = [line for line in lines if ended or value_of(line, "job_state") != b"F"]
+    write(told, delimiter)
+    if not told and job_ids and not status:
+        words = "Job has finished, use -x or -H to obtain historical job information"
+        if lines:
+            raise Refusal(FINISHED, f"qstat: {job_ids[-1]} {words}")
+        raise Refusal(UNKNOWN_JOB, f"qstat: Unknown Job Id {job_ids[-1]}")
+    raise Refusal(status, "")
+
+
+def server_of(typed):
+    return full_id(typed).partition(".")[2]
 
 
 def status_of_jobs(scene, names, ended, subjobs, delimiter):
@@ -230,18 +266,30 @@ def pbsnodes(scene, words):
 def qselect(scene, words):
     options, _ = options_of(words, "a:A:c:h:HJl:N:p:q:r:s:t:Tu:x")
     given = dict(options)
-    if given.keys() - {"-u", "-s", "-x", "-H"}:
+    if given.keys() - {"-u", "-s", "-x", "-H", "-T", "-t"}:
         raise not_recorded(["qselect", *words])
-    if given.keys() & {"-x", "-H"} and not scene.settings.get("history", True):
+    since = given.get("-t", "m.ge.197001010000.00")
+    if not re.fullmatch(r"m\.ge\.\d{12}\.\d\d", since):
+        raise not_recorded(["qselect", *words])
+    modified_since = datetime.strptime(since[5:], "%Y%m%d%H%M.%S").replace(tzinfo=UTC)
+    ended = bool(given.keys() & {"-x", "-H"})
+    if ended and not scene.settings.get("history", True):
         sys.stderr.write("qselect: PBS is not configured to maintain job history \n")
         return
-    for job_id, line in scene.jobs(ended=bool(given.keys() & {"-x", "-H"})).items():
+    for job_id, line in scene.jobs(subjobs="-T" in given, ended=ended).items():
         state = value_of(line, "job_state").decode()
         if given.get("-u", owner_of(line)) != owner_of(line) or state not in given.get("-s", state):
             continue
-        if "-H" in given and state != "F":
+        # -T: subjobs in the place of their arrays.
+        if ("-H" in given and state not in "FM") or ("-T" in given and "[]" in job_id) or (state == "F" and not ended):
             continue
-        print(job_id)
+        if modified_at(line) >= modified_since:
+            print(job_id)
+
+
+def modified_at(line):
+    text = value_of(line, "mtime").decode()
+    return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
 
 
 def refusal_of(scene, program, typed, options):
