@@ -76,7 +76,8 @@ class ActionCommand:
 
     `pause_seconds` are let go by before it runs, to spare the scheduler. `shown` is what it does in a person's words,
     where `argv` is a script that nobody would read: `stage 3 files (12K) in /home/ada/x-1`. `explain` gives what a line
-    means that it writes on stderr while it runs.
+    means that it writes on stderr while it runs. `job_name` is that of the job it submits, '' where it submits none or
+    the name is not known.
     """
 
     argv: tuple[str, ...]
@@ -87,6 +88,7 @@ class ActionCommand:
     pause_seconds: float = 0.0
     shown: tuple[str, ...] = ()
     explain: Callable[[str], str] = str
+    job_name: str = ""
 
     @property
     def words(self) -> str:

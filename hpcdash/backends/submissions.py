@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdash.backends.actions import ActionCommand
 
@@ -46,6 +46,11 @@ class Handover:
     notes: tuple[str, ...] = ()
     mark: str = ""
     job_name: str = ""
+
+    @property
+    def named_command(self) -> ActionCommand:
+        """The command with the name of the job it submits, by which a later run finds it."""
+        return replace(self.command, job_name=self.job_name)
 
 
 @dataclass(frozen=True, slots=True)

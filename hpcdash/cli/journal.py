@@ -41,19 +41,19 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.cli.oneshot import with_session
-    from hpcdash.stores.noted_submissions import searches_of, settle_noted
+    from hpcdash.stores.noted_submissions import settle_noted, unsettled
     from hpcdash.ui.session import ClusterSession
 
     async def work(session: ClusterSession) -> None:
         noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]
-        here = [one for one in noted if one.cluster == session.name and searches_of(one)]
+        here = unsettled(journal(), session.name, newest=newest)
         for entry in here:
             for outcome in await settle_noted(session.store, journal(), entry):
                 print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
         if not here:
             print(f"hpcdash: nothing is to be looked for on {visible(session.name)}", file=sys.stderr)
         if left := len([one for one in noted if one.cluster == session.name]) - len(here):
-            print(f"hpcdash: {left} cannot be looked for: they have no mark", file=sys.stderr)
+            print(f"hpcdash: {left} cannot be looked for: they have no mark and no name", file=sys.stderr)
 
     with_session(common, work)
 

@@ -97,6 +97,7 @@ def run_submit(
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
+        _say(_unsettled_words(session))
         if dry_run:
             planned = await submitting.plan(session, ())
             _say(*planned.asides)
@@ -115,6 +116,17 @@ def run_submit(
     last = outcomes[-1]
     if not last.done:
         sys.exit(EXIT_UNREACHABLE if last.done is None or last.is_unreachable else EXIT_REFUSED)
+
+
+def _unsettled_words(session: ClusterSession) -> str:
+    """How many submissions nobody saw the end of: the next one may be one of them again; '' for none."""
+    from hpcdash.stores.noted_submissions import unsettled_today
+
+    entries = unsettled_today(session.store, session.actions.journal)
+    names = [name for one in entries for name in one.job_ids]
+    if not names:
+        return ""
+    return f"nobody saw how the submission of {', '.join(names[:3])} ended: hpcdash journal --settle looks for it"
 
 
 class _ScriptSubmitting:

@@ -134,6 +134,7 @@ class Actions:
                 verb=request.verb,
                 job_ids=request.job_ids,
                 commands=commands,
+                names={job_id: one.job_name for one in plan.commands if one.job_name for job_id in one.job_ids},
             )
         except JournalUnwritable as error:
             return "", f"this is not in the journal: {error.message}"

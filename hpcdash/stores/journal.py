@@ -10,10 +10,11 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -41,7 +42,8 @@ class JournalUnreadable(HpcdashError):
 class JournalEntry:
     """One action. `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
 
-    Times are epoch seconds; `outcomes` is empty until it ended.
+    Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that it submits, by what
+    `job_ids` calls them.
     """
 
     action_id: str
@@ -54,6 +56,7 @@ class JournalEntry:
     commands: tuple[tuple[str, ...], ...]
     state: str
     outcomes: tuple[Outcome, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Ended(msgspec.Struct):
@@ -79,6 +82,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     pid: Annotated[int, msgspec.Meta(ge=0, le=2**22)] = 0
     pid_started_ticks: int | None = None
     outcomes: tuple[_Ended, ...] = ()
+    names: dict[str, str] = {}
 
 
 class Journal:
@@ -89,11 +93,18 @@ class Journal:
         self._now = now
 
     def before(
-        self, *, cluster: str, user: str, verb: str, job_ids: Sequence[str], commands: Sequence[tuple[str, ...]]
+        self,
+        *,
+        cluster: str,
+        user: str,
+        verb: str,
+        job_ids: Sequence[str],
+        commands: Sequence[tuple[str, ...]],
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> str:
         """Note what is about to be done, on the disk when it returns its action id; raises JournalUnwritable.
 
-        `commands` are noted as people read them, without the `env` before the program.
+        `commands` are noted as people read them, without the `env` before the program; `names` as in JournalEntry.
         """
         action_id = uuid.uuid4().hex
         self._write(
@@ -110,6 +121,7 @@ class Journal:
                 host=_encodable(socket.gethostname()),
                 pid=os.getpid(),
                 pid_started_ticks=started_ticks(os.getpid()),
+                names={_encodable(job_id): _encodable(name) for job_id, name in names.items()},
             )
         )
         return action_id
@@ -167,6 +179,7 @@ class Journal:
             begun.commands,
             _state(ended.outcomes) if ended else self._state_without_end(begun, at),
             tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes) if ended else (),
+            begun.names,
         )
 
     def _state_without_end(self, begun: _Line, at: float) -> str:

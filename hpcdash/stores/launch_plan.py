@@ -63,7 +63,7 @@ def planned_launch(
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(handover.mark, handover.job_name or None, not_before, run_as)
     name = handover.command.job_ids[0]
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.command))
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.named_command))
     return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.stores.actions import Plan, Report
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal, JournalEntry, JournalUnwritable
+from hpcdash.stores.journal import Journal, JournalEntry, JournalUnreadable, JournalUnwritable
 from hpcdash.stores.lost_answers import CLOCKS_APART, Search, settle
 
 _MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
 _NAME = "--job-name="
+_RECENT_SECONDS = 86_400.0
 
 
 async def settle_noted(
@@ -32,17 +34,52 @@ async def settle_noted(
 
 
 def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
-    """How the jobs of a noted submission are recognised; those without a mark are left out."""
+    """How the jobs of a noted submission are recognised, by their marks, else a single one by its name; {} where that
+    is not noted."""
     if entry.verb != Verb.SUBMIT:
         return {}
     not_before = datetime.fromtimestamp(entry.at, UTC) - CLOCKS_APART
-    found = []
-    for words in entry.commands:
-        marks = [match[0] for word in words if (match := _MARK.search(word))]
-        name = next((word.removeprefix(_NAME) for word in words if word.startswith(_NAME)), None)
-        if marks:
-            found.append(Search(marks[-1], name, not_before, _account(words) or entry.user))
-    return dict(zip(entry.job_ids, found, strict=True)) if len(found) == len(entry.job_ids) else {}
+    marked = [(marks[-1], words) for words in entry.commands if (marks := _MARK.findall("\n".join(words)))]
+    if not marked and len(entry.job_ids) == 1 and entry.names and entry.commands:
+        marked = [("", entry.commands[-1])]
+    if len(marked) != len(entry.job_ids):
+        return {}
+    found = {}
+    for job_id, (mark, words) in zip(entry.job_ids, marked, strict=True):
+        name = entry.names.get(job_id) or next((word[len(_NAME) :] for word in words if word.startswith(_NAME)), None)
+        found[job_id] = Search(mark, name, not_before, _account(words) or entry.user)
+    return found
+
+
+def unsettled(journal: Journal, cluster: str, *, newest: int = 200, since: float = 0.0) -> list[JournalEntry]:
+    """The submissions to a cluster since an epoch whose outcome nobody saw and that can be looked for, newest first.
+
+    Raises JournalUnreadable.
+    """
+    noted = (one for one in journal.read(newest)[0] if one.cluster == cluster and one.at >= since)
+    return [one for one in noted if one.state == "unknown" and searches_of(one)]
+
+
+def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
+    """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
+    try:
+        return unsettled(journal, store.name, since=store.clock.now() - _RECENT_SECONDS)
+    except JournalUnreadable:
+        return []
+
+
+async def settle_recent(store: ClusterStore, journal: Journal) -> list[str]:
+    """Looks for the submissions of the last day whose outcome nobody saw; a sentence for each of what became of it.
+
+    Asks nothing where there is none; raises nothing of HpcdashError.
+    """
+    said = []
+    for entry in await asyncio.to_thread(unsettled_today, store, journal):
+        at = datetime.fromtimestamp(entry.at).astimezone()
+        for outcome in await settle_noted(store, journal, entry):
+            what = f"it is {outcome.words}" if outcome.done else outcome.words
+            said.append(f"nobody saw how the submission of {outcome.job_id} at {at:%H:%M} ended: {what}")
+    return said
 
 
 def _account(words: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
         searches[job_id] = Search(again.mark, again.job_name or None, not_before, others=others)
     request = ActionRequest(Verb.SUBMIT, tuple(again.command.job_ids[0] for _, again in made))
     rows = tuple(row for one, _ in made for row in one.rows)
-    return Again(Plan(request, rows, tuple(again.command for _, again in made)), tuple(asides), searches)
+    return Again(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
 
 
 async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[str]]:

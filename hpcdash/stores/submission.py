@@ -38,4 +38,4 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
     searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
-    return Again(Plan(request, (), (handover.command,)), handover.notes, searches)
+    return Again(Plan(request, (), (handover.named_command,)), handover.notes, searches)

@@ -267,7 +267,7 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     request = ActionRequest(Verb.SUBMIT, (job_id,))
     search = Search(waiting.mark, waiting.job_name or None, not_before)
     notes = tuple(note for note in waiting.notes if not note.startswith("left out, as meant for then"))
-    return Again(Plan(request, (), (waiting.command,)), notes, {job_id: search})
+    return Again(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
 
 
 def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> Again:

@@ -362,9 +362,7 @@ class SshTransport:
         again = _LOG_IN_AGAIN if self._is_attended else _OPENED_AGAIN
         if not is_sent:
             return NotSent(f"The line to {self.name} was lost before {doing}{reason}.", again)
-        return ConnectionFailed(
-            f"The line to {self.name} was lost while {doing}{reason}.", f"{again} What was submitted may have arrived."
-        )
+        return ConnectionFailed(f"The line to {self.name} was lost while {doing}{reason}.", again)
 
 
 def retry_seconds(failures: int) -> float:

@@ -18,6 +18,7 @@ from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
 from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
+from hpcdash.stores.journal import Journal
 from hpcdash.stores.launches import WantedLaunch
 from hpcdash.stores.recents import Recents
 from hpcdash.stores.resubmission import Again
@@ -373,3 +374,19 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
     assert "the first of a chain of 3" in program("submit", request(program), "--chain", "3", "--dry-run").stderr
+
+
+def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program: Program) -> None:
+    state = Path(program.variables["HPCDASH_STATE"])
+    noted = Journal(state / "journal.jsonl")
+    noted.before(
+        cluster="local",
+        user="me",
+        verb="submit",
+        job_ids=("night",),
+        commands=[("hpcdash", "submit", "night.sh")],
+        names={"night": "night"},
+    )
+    noted.path.write_bytes(noted.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
+    done = program("submit", request(program, 'command = "true"'), "--dry-run")
+    assert "nobody saw how the submission of night ended: hpcdash journal --settle looks for it" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,9 @@ from hpcdash.stores.actions import Actions, Report
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import FrozenClock
 from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
+from hpcdash.stores.journal import Journal, JournalEntry
 from hpcdash.stores.lost_answers import settle
-from hpcdash.stores.noted_submissions import searches_of, settle_noted
+from hpcdash.stores.noted_submissions import searches_of, settle_noted, settle_recent
 from hpcdash.stores.resubmission import Again
 from hpcdash.stores.submission import plan_submission
 from hpcdash.transport.base import Completed
@@ -272,3 +273,74 @@ async def test_one_that_was_submitted_as_another_account_is_looked_for_among_its
         journal.before(cluster="lab", user="alice", verb="submit", job_ids=(name,), commands=[("sh", "x"), words])
     (mine, theirs), _ = journal.read()
     assert (searches_of(theirs)["theirs"].user, searches_of(mine)["mine"].user) == ("svc", "alice")
+
+
+def noted(person: Person, *commands: tuple[str, ...], name: str = "night", hours_ago: float = 0.1) -> JournalEntry:
+    """A submission of `batch.sh` that a run noted before it was killed."""
+    journal = Journal(person.journal.path, now=lambda: NOW - 3600 * hours_ago)
+    journal.before(
+        cluster="lab", user="alice", verb="submit", job_ids=("batch.sh",), commands=commands, names={"batch.sh": name}
+    )
+    # Whoever wrote it runs no more.
+    journal.path.write_bytes(re.sub(rb'"host":"[^"]*"', b'"host":"elsewhere"', journal.path.read_bytes()))
+    person.journal = Journal(journal.path, now=lambda: NOW)
+    return person.journal.read()[0][0]
+
+
+STAGED = (("sh", "-c", "stage"), ("sbatch", "--comment=hpcdash:0123456789", "/l/night-1/batch.sh"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "told"),
+    [
+        ([], "refused", "it never arrived: neither the queue nor the history has such a job"),
+        ([{"comment": "hpcdash:0123456789"}], "done", "it is job 94"),
+        ([{"comment": ""}], "unknown", "one of 94 may be it: they have its name"),
+        ([{"comment": "", "jobname": "other"}], "refused", "it never arrived: neither"),
+    ],
+)
+async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its_mark_and_its_name(
+    tmp_path: Path, rows: list[dict[str, str]], state: str, told: str
+) -> None:
+    person = Person(tmp_path)
+    noted(person, *STAGED)
+    row = {"jobid": "94", "jobname": "night", "submit": str(int(NOW))}
+    person.transport.history += [{**row, **more} for more in rows]
+    (said,) = await settle_recent(person.store, person.journal)
+    assert said.startswith("nobody saw how the submission of batch.sh at ")
+    assert told in said
+    (entry,), _ = person.journal.read()
+    assert (entry.state, person.transport.submitted) == (state, [])
+
+
+async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    entry = noted(person, ("sbatch", "--comment=mine", "job.sh"))
+    assert [(search.mark, search.name) for search in searches_of(entry).values()] == [("", "night")]
+    person.transport.recent.append(
+        {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
+    )
+    (said,) = await settle_recent(person.store, person.journal)
+    assert "it is job 95 (the only one of its name submitted since)" in said
+
+
+async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    noted(person, *STAGED, hours_ago=25)
+    assert await settle_recent(person.store, person.journal) == []
+    noted(person, *STAGED)
+    assert len(await settle_recent(person.store, person.journal)) == 1
+    asked = len(person.transport.asked)
+    assert await settle_recent(person.store, person.journal) == []
+    assert len(person.transport.asked) == asked
+
+
+async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) -> None:
+    person = Person(tmp_path)
+    script = b"#!/bin/sh\n#SBATCH --job-name=night\n"
+    again = plan_submission(person.store, Submission(script, "batch.sh", file="/l/night-1/batch.sh"))
+    person.transport.sbatch = LOST
+    await Actions(person.store, person.journal).run(again.plan)
+    (entry,), _ = person.journal.read()
+    assert entry.names == {"batch.sh": "night"}
+    assert searches_of(entry)["batch.sh"].name == "night"

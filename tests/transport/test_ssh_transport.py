@@ -151,7 +151,7 @@ async def test_nothing_is_left_running_when_the_line_goes(own_sshd: Sshd, user: 
         else:
             error = await raised(ConnectionFailed, running)
             assert "lost while running sh" in error.message
-            assert error.next_step
+            assert error.next_step == "It is opened again with the next command.", "most commands submit nothing"
             assert transport.health.state == "lost"
         assert await until_gone(word) == []
     await line.stop()

@@ -126,3 +126,32 @@ async def test_what_a_scheduler_said_is_shown_as_plain_text(tmp_path: Path) -> N
         assert "[red]no␛[2J" in screen_text(app)
         await press(pilot, "enter")
         assert "1  [red]no␛[2J" in screen_text(app)
+
+
+async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", now=lambda: NOW - 300)
+    journal.before(
+        cluster="lab",
+        user="alice",
+        verb="submit",
+        job_ids=("night",),
+        commands=[("sbatch", "--comment=hpcdash:0123456789", "/l/night-1/batch.sh")],
+        names={"night": "night"},
+    )
+    # Its run was killed on another machine.
+    journal.path.write_bytes(journal.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
+    transport = ActingTransport(*EVERYDAY)
+    transport.recent = [{"jobarrayid": "417", "name": "night", "comment": "hpcdash:0123456789"}]
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: any("it is job 417" in note.message for note in app._notifications), "told")
+        (entry,), _ = app.main.session.actions.journal.read()
+        assert (entry.state, entry.outcomes[0].words) == ("done", "job 417")
+
+
+async def test_nothing_is_looked_for_where_every_submission_was_seen_to_end(tmp_path: Path) -> None:
+    everyday(tmp_path)
+    transport = ActingTransport(*EVERYDAY)
+    async with acting_app(transport, tmp_path).run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert transport.count("recent") == 0

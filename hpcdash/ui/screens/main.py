@@ -112,7 +112,10 @@ class MainScreen(
         await self.go(self._first)
         for session in self.sessions:
             session.store.listen(partial(self._heard, session))
-            if session.launches is not None and not self.offered.read_only:
+            if self.offered.read_only:
+                continue
+            self.settle_earlier(session)
+            if session.launches is not None:
                 session.launches.follow(self.notice)
         self.set_interval(1.0, self._tick)
 

@@ -14,7 +14,9 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.stores.cluster import Changed
 from hpcdash.stores.known_jobs import known_row
+from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.screens.action_words import error_words
 from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.views.jobs import JobsView
@@ -50,6 +52,28 @@ class Submitting(JobActions):
         async def pop(self) -> bool: ...
 
         def notice(self, words: str) -> None: ...
+
+    def settle_earlier(self, session: ClusterSession) -> None:
+        """Once the cluster answers, look for submissions whose end no run saw, and tell what became of them."""
+        if not session.actions.journal.path.exists():
+            return
+
+        def heard(changed: Changed) -> None:
+            mine = session.store.snapshots.get(Kind.MINE)
+            if changed.kind is Kind.MINE and mine is not None and not mine.cached:
+                stop()
+                self.call_later(begin)
+
+        def begin() -> None:
+            self.run_worker(self._settle_earlier(session), group="settle")
+
+        stop = session.store.listen(heard)
+
+    async def _settle_earlier(self, session: ClusterSession) -> None:
+        from hpcdash.stores.noted_submissions import settle_recent
+
+        for words in await settle_recent(session.store, session.actions.journal):
+            self.notify(visible(words), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
         """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
