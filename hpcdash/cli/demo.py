@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from hpcdash.cli.dashboard import require_terminal, run_app, watched
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings, settings_from_text
 from hpcdash.errors import HpcdashError
-from hpcdash.local.demo.jobs import READY
+from hpcdash.local.demo.jobs import FOLDER_PREFIX, READY
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
@@ -58,14 +59,16 @@ def demo_session(folder: Path) -> ClusterSession:
 @contextmanager
 def demonstration() -> Iterator[Path]:
     """A filled queue in a folder of its own; gone afterwards, even where this program is killed."""
-    folder = Path(tempfile.mkdtemp(prefix="hpcdash-demo-"))
+    folder, lock = _locked_folder()
     undertaker = subprocess.Popen(
         [sys.executable, "-P", "-m", "hpcdash.local.demo", str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        pass_fds=(lock,),
         start_new_session=True,
     )
+    os.close(lock)
     assert undertaker.stdin is not None
     assert undertaker.stdout is not None
     try:
@@ -83,6 +86,23 @@ def demonstration() -> Iterator[Path]:
         undertaker.stdin.close()
         undertaker.stdout.close()
         undertaker.wait(_END_SECONDS)
+
+
+def _locked_folder() -> tuple[Path, int]:
+    """A fresh folder and its lock: whoever finds it without one knows that nobody takes it away any more."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Another demonstration came before the lock, and takes the folder away.
+            os.close(lock)
+        except OSError:
+            # A file system without locks: there folders that are left stay.
+            return folder, lock
+        else:
+            return folder, lock
 
 
 def _end(number: int, frame: FrameType | None) -> None:

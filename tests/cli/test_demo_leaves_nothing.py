@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -64,16 +66,26 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def processes_of(folder: Path) -> list[str]:
-    """The command lines that name a folder, or run in it."""
-    found = []
+def processes_of(folder: Path) -> dict[psutil.Process, str]:
+    """What names a folder or runs in it, with its command line."""
+    found = {}
     for process in psutil.process_iter():
-        try:
-            if str(folder) in " ".join(process.cmdline()) or process.cwd().startswith(str(folder)):
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(process.cmdline())
+            if str(folder) in words or process.cwd().startswith(str(folder)):
+                found[process] = words
     return found
+
+
+def is_looking(pid: int) -> bool:
+    """Whether its look at what others left goes on."""
+    return any(child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process(pid).children())
+
+
+def own_folder(path: Path) -> Path:
+    """An empty one as a demonstration makes it."""
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture
@@ -150,3 +162,50 @@ def test_it_outlives_the_signals_of_a_terminal_and_still_tidies_up(tmp_path: Pat
     assert one.process.returncode == 0
     assert not one.folder.exists()
     until(lambda: not processes_of(one.folder), "its processes to be gone")
+
+
+@pytest.mark.parametrize("ended", ["hpcdash.local.demo ", "hpcdash.local", ""], ids=["its queue", "jobs", "files"])
+def test_what_is_left_of_one_that_was_killed_goes_at_the_next(tmp_path: Path, ended: str) -> None:
+    killed = Demo(own_folder(tmp_path / "hpcdash-demo-killed"))
+    until(lambda: "iteration" in killed.output("train-7b"), "the training")
+    # The queue starts jobs meanwhile.
+    while found := [process for process, words in processes_of(killed.folder).items() if ended in words]:
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    assert killed.process.wait(SECONDS) == -signal.SIGKILL
+    killed.end()
+    assert bool(processes_of(killed.folder)) == bool(ended)
+
+    following = Demo(own_folder(tmp_path / "hpcdash-demo-next"))
+    try:
+        assert following.said == READY
+        until(lambda: not killed.folder.exists(), "the folder to be gone")
+        until(lambda: not processes_of(killed.folder), "its processes to be gone")
+        assert following.jobs()
+    finally:
+        following.end()
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_that_is_shown_and_what_is_nobody_s_demonstration_stay(tmp_path: Path) -> None:
+    shown = os.open(own_folder(tmp_path / "hpcdash-demo-shown"), os.O_RDONLY)
+    fcntl.flock(shown, fcntl.LOCK_EX)
+    (own_folder(tmp_path / "target") / "file").touch()
+    (tmp_path / "hpcdash-demo-link").symlink_to("target")
+    (tmp_path / "hpcdash-demo-file").touch()
+    own_folder(tmp_path / "hpcdash-demo-open").chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(own_folder(tmp_path / "hpcdash-demo-other"), 65534, 65534)
+    own_folder(tmp_path / "hpcdash-demo-killed")
+    stays = set(os.listdir(tmp_path)) - {"hpcdash-demo-killed"}
+
+    following = Demo(own_folder(tmp_path / "hpcdash-demo-next"))
+    try:
+        until(lambda: not (tmp_path / "hpcdash-demo-killed").exists(), "the one that is left to be gone")
+        until(lambda: not is_looking(following.process.pid), "the look at all to be over")
+    finally:
+        following.end()
+        os.close(shown)
+    assert set(os.listdir(tmp_path)) == stays
+    assert (tmp_path / "target" / "file").exists()

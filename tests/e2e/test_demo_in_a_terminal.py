@@ -124,6 +124,24 @@ async def test_nothing_is_left_when_it_ends_before_it_is_there(tmp_path: Path, n
     await nothing_is_left(tmp_path)
 
 
+async def test_what_a_killed_one_leaves_is_gone_with_the_next(tmp_path: Path) -> None:
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        await screen.until(is_full)
+        (undertaker,) = (
+            one for one in psutil.Process(screen.process.pid).children() if "hpcdash.local.demo" in one.cmdline()
+        )
+        undertaker.kill()
+        screen.process.kill()
+        await screen.ended()
+    assert left_behind(tmp_path)
+    again = Program(tmp_path / "home", variables={"TMPDIR": str(tmp_path / "tmp")})
+    async with dashboard(again, "demo") as screen:
+        await screen.until(is_full)
+        screen.type("q")
+        assert await screen.ended() == 0
+    await nothing_is_left(tmp_path)
+
+
 async def test_ctrl_c_says_how_to_leave(tmp_path: Path) -> None:
     async with dashboard(demonstration(tmp_path), "demo") as screen:
         await screen.until(is_full)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import stat
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.errors import HpcdashError
-from hpcdash.local import commands
+from hpcdash.local import commands, processes
 from hpcdash.local.start import ensure_supervisor
 from hpcdash.local.store import QueueStore
 from hpcdash.local.wake import supervisor_pid, wake
 from hpcdash.private_files import write_private
 
 READY = "ready"
+FOLDER_PREFIX = "hpcdash-demo-"
 _SAMPLES = Path(__file__).parent
 # What the machine is said to have, so that every sample runs; none of them uses a GPU.
 _SLOTS = {"cpus": 12, "gpus": 4, "grace_seconds": 1}
@@ -139,3 +143,30 @@ class Demonstration:
             os.kill(pid, signal.SIGTERM)
             while supervisor_pid(self.queue_folder) is not None and time.monotonic() < over:
                 time.sleep(0.01)
+
+
+def remove_left_behind(beside: Path) -> None:
+    """End and remove this person's demonstrations in the folder of `beside` whose own processes were killed.
+
+    Each holds the lock of its folder as long as there is somebody to take it away.
+    """
+    for folder in beside.parent.glob(f"{FOLDER_PREFIX}*"):
+        if folder == beside:
+            continue
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            facts = os.fstat(lock)
+            if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == stat.S_IRWXU:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left = Demonstration(folder)
+                with contextlib.suppress(HpcdashError):
+                    left.end()
+                processes.send(processes.marked(f"{processes.APART}={left.queue_folder}"), signal.SIGKILL)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(lock)
