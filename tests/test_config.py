@@ -352,11 +352,23 @@ def test_a_hundred_problems_are_not_all_listed() -> None:
         ("10.0.0.1:2222", SshDestination("10.0.0.1", None, 2222)),
         ("::1", SshDestination("::1")),
         ("ada@[fe80::1%eth0]:22", SshDestination("fe80::1%eth0", "ada", 22)),
+        ("my cluster", SshDestination("my cluster")),
     ],
 )
 def test_destinations_read_as_ssh_reads_them_and_print_as_written(text: str, destination: SshDestination) -> None:
     assert parse_ssh_destination(text) == destination
     assert str(destination) == text
+
+
+@pytest.mark.parametrize("text", ["ssh://ada@juno:22", "ssh://ada@juno:22/"])
+def test_a_destination_may_be_a_uri(text: str) -> None:
+    assert parse_ssh_destination(text) == SshDestination("juno", "ada", 22)
+
+
+@pytest.mark.parametrize("text", ["ssh://", "ssh:///", "ssh://juno/home", "juno/", " juno", "juno ", "my  cluster"])
+def test_what_ssh_does_not_take_for_a_destination_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="host"):
+        parse_ssh_destination(text)
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("@:[]-%."), max_size=20))
@@ -367,7 +379,7 @@ def test_any_destination_is_read_or_refused_and_what_is_read_is_no_option(text: 
         return
     assert parse_ssh_destination(str(read)) == read
     assert not read.host.startswith("-")
-    assert not set(read.host + (read.user or "")) & set(" \t\n'\"`$;&<>|(){}")
+    assert not set(read.host + (read.user or "")) & set("\t\n'\"`$;&<>|(){}")
 
 
 # The line of a key.

@@ -113,9 +113,8 @@ def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSe
             destination = parse_ssh_destination(common.ssh)
         except ValueError as error:
             raise UsageError(f"--ssh {common.ssh!r}: {error}") from error
-        chosen = [
-            ClusterSettings(common.ssh, common.ssh, "ssh", destination, poll=settings.poll, launch=settings.launch)
-        ]
+        name = str(destination)
+        chosen = [ClusterSettings(name, name, "ssh", destination, poll=settings.poll, launch=settings.launch)]
     elif common.local:
         chosen = [_this_machine(settings)]
     elif common.cluster:

@@ -1,4 +1,4 @@
-"""`[user@]host[:port]` as people give it to ssh. Knows no connection and looks nothing up."""
+"""`[user@]host[:port]` as people give it to ssh."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 # A leading '-' would be read as an option by the ssh program; shell characters have no place in either part.
 USER_NAME = re.compile(r"[\w.](?:[\w.@+%=\\-]*[\w.@+%=-])?", re.ASCII)
-_HOST = re.compile(r"\w[\w.+-]*", re.ASCII)
+# A Host of ~/.ssh/config in quotes may hold blanks.
+_HOST = re.compile(r"\w[\w.+-]*(?: [\w.+-]+)*", re.ASCII)
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?", re.ASCII)
 MAX_PORT = 65535
 
@@ -26,10 +27,12 @@ class SshDestination:
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port` or `::1`.
+    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of them as `ssh://…/`.
 
     Raises ValueError with what is wrong, in words.
     """
+    if text.startswith("ssh://"):
+        text = text.removeprefix("ssh://").removesuffix("/")
     if text.startswith("-"):
         raise ValueError("a destination does not start with '-'")
     user, at, place = text.rpartition("@")
