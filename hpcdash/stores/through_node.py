@@ -16,7 +16,6 @@ from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Com
 from hpcdash.transport.shell import (
     REMOTE_GRACE_SECONDS,
     STDIN_COMPLETE,
-    AfterMarker,
     RemoteCommand,
     remote_command,
     said_after,
@@ -113,14 +112,16 @@ class ThroughNode:
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                said=said_after(command.marker, said),
+                said=said_after(command, said),
             )
         except CommandTimedOut as error:
             message = f"{program_name(argv)} had not finished after {limit_seconds:g} s on {self.name} and was ended."
             raise CommandTimedOut(message, error.next_step, argv=argv, words=error.words) from error
-        out, err = AfterMarker(command.marker), AfterMarker(command.marker)
-        stdout, stderr = out.feed(answer.stdout), err.feed(answer.stderr)
-        if not answer.truncated and (not out.seen or (answer.status == _SSH_FAILED and _line_broke(stderr))):
+        out, err = command.stdout(), command.stderr()
+        stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
+        if not answer.truncated and (
+            not out.seen or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
+        ):
             raise NodeUnreached(self._host, _own_words(answer.stderr) or _own_words(out.noise))
         return replace(answer, argv=argv, stdout=stdout, stderr=stderr)
 
@@ -153,16 +154,19 @@ class ThroughNode:
 
 
 class _CutStream:
-    """stdout without what rc files printed before the command's own."""
+    """stdout without what rc files printed around the command's own."""
 
     def __init__(self, stream: Stream, command: RemoteCommand) -> None:
         self._stream = stream
-        self._cut = AfterMarker(command.marker)
+        self._command = command
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        stdout = self._command.stdout()
         async for chunk in self._stream:
-            if output := self._cut.feed(chunk):
+            if output := stdout.feed(chunk):
                 yield output
+        if stdout.rest:
+            yield stdout.rest
 
 
 def _own_words(stderr: bytes) -> str:

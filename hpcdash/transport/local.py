@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 
 from hpcdash.child_process import ChildProcess
-from hpcdash.errors import CommandTimedOut, UsageError, excerpt, program_name
+from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 
 STATUS_MISSING = 127
@@ -42,12 +42,15 @@ def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: b
 class _Gatherer:
     """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together."""
 
-    def __init__(self, cap_bytes: int, said: Said | None = None) -> None:
+    def __init__(self, cap_bytes: int, said: Said | None = None, awaited: bytes = b"") -> None:
         self._said = said
         self.chunks: dict[int, list[bytes]] = {1: [], 2: []}
         self.truncated = False
         self._last_bytes_at = time.monotonic()
         self._finished = asyncio.Event()
+        # Set once stdout holds what is awaited.
+        self._begun = asyncio.Event()
+        self._awaited = awaited
         self._left_bytes = cap_bytes
         self._open = {1, 2}
 
@@ -61,11 +64,24 @@ class _Gatherer:
         self.chunks[fd].append(data)
         if fd == 2 and self._said is not None:
             self._said(data)
+        if fd == 1 and not self._begun.is_set() and self._awaited in b"".join(self.chunks[1]):
+            self._begun.set()
 
     def end(self, fd: int) -> None:
         self._open.discard(fd)
         if not self._open:
             self._finished.set()
+
+    async def begin(self, child: ChildProcess) -> None:
+        """Return once stdout holds what is awaited, or the command has ended."""
+        if not self._awaited:
+            return
+        either = {asyncio.ensure_future(self._begun.wait()), asyncio.ensure_future(child.wait())}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in either:
+                future.cancel()
 
     async def wait(self, child: ChildProcess) -> None:
         """Return once the cap is reached, or the command has ended with all output here or the rest silent."""
@@ -103,17 +119,19 @@ async def run_process(
     *,
     shown_argv: tuple[str, ...] | None = None,
     stdin: bytes | None = None,
+    stdin_after: bytes = b"",
     keep_stdin_open: bool = False,
     limit_seconds: float = DEFAULT_LIMIT_SECONDS,
     cap_bytes: int = DEFAULT_CAP_BYTES,
     environment: Mapping[str, str] | None = None,
-    where: str = "this machine",
     said: Said | None = None,
+    expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> Completed:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
 
-    `shown_argv` stands for `argv` in the answer and in errors. `said` is called with stderr as it comes. Raises
-    CommandTimedOut. A missing program is status 127.
+    `shown_argv` stands for `argv` in the answer and in errors. `stdin` is sent once stdout holds `stdin_after`; `said`
+    gets stderr as it comes. At the limit raises CommandTimedOut, or what `expired` makes of stdout and stderr.
+    A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
@@ -127,20 +145,24 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes, said)
+    gatherer = _Gatherer(cap_bytes, said, stdin_after)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
                 await child.connect(1, _Pipe(gatherer, 1))
                 await child.connect(2, _Pipe(gatherer, 2))
                 if has_stdin:
+                    await gatherer.begin(child)
                     await child.write(stdin or b"", keep_open=keep_stdin_open)
                 await gatherer.wait(child)
             if gatherer.truncated:
                 await child.terminate()
         except TimeoutError:
             await child.terminate()
-            raise timed_out(shown, limit_seconds, where, b"".join(gatherer.chunks[2])) from None
+            stdout, stderr = (b"".join(gatherer.chunks[fd]) for fd in (1, 2))
+            if expired is not None:
+                raise expired(stdout, stderr) from None
+            raise timed_out(shown, limit_seconds, "this machine", stderr) from None
         finally:
             # Whoever gives up on a command may close the loop next: its end has to be told before.
             await child.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import socket
 
 import asyncssh
@@ -55,7 +56,7 @@ def in_words(
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
             f"{where} ended the connection: {error.reason}{_proxy_words(line)}.{_said(client)}",
-            f"Try it by hand: ssh {hop.alias.host}",
+            f"Try it by hand: ssh {shlex.quote(hop.alias.host)}",
         )
     if isinstance(error, socket.gaierror):
         return ConnectionFailed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +15,22 @@ from hpcdash.errors import (
     ConnectionFailed,
     HostKeyChanged,
     HostKeyRefused,
+    HpcdashError,
     UnreachableError,
     excerpt,
+    program_name,
 )
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
-from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process
-from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand, remote_command, said_after
+from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process, timed_out
+from hpcdash.transport.shell import (
+    STDIN_COMPLETE,
+    RemoteCommand,
+    never_began,
+    remote_command,
+    said_after,
+    shell_failure,
+    ssh_words,
+)
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
 
@@ -79,23 +89,39 @@ class OpenSshTransport:
             path=self.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
+        program = program_name(argv)
+
+        def expired(out: bytes, err: bytes) -> HpcdashError:
+            stdout, stderr = command.stdout(), command.stderr()
+            stdout.feed(out)
+            said = stderr.feed(err)
+            if not stdout.seen:
+                return never_began(self.name, program, limit_seconds, stderr, is_sent=stdin is None)
+            return timed_out(argv, limit_seconds, self.name, said)
+
         async with self._channels:
             answer = await run_process(
                 self._ssh(command),
                 shown_argv=argv,
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
+                # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
+                stdin_after=b"" if stdin is None else command.marker + b"\n",
                 keep_stdin_open=True,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                where=self.name,
-                said=said_after(command.marker, said),
+                said=said_after(command, said),
+                expired=expired,
             )
-        out, err = AfterMarker(command.marker), AfterMarker(command.marker)
-        stdout, stderr = out.feed(answer.stdout), err.feed(answer.stderr)
-        if (not out.seen and not answer.truncated) or (answer.status == _SSH_FAILED and _line_broke(stderr)):
+        out, err = command.stdout(), command.stderr()
+        stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
+        if answer.status == _SSH_FAILED and out.end is None and (not out.seen or _line_broke(answer.stderr)):
             raise self._failed(answer.status, out.noise + answer.stderr)
         self.health.last_seconds = answer.seconds
         self._connected()
+        if not answer.truncated and (
+            failure := shell_failure(self.name, program, answer.status, out, err, stderr, is_sent=stdin is None)
+        ):
+            raise failure
         return replace(answer, stdout=stdout, stderr=stderr)
 
     @asynccontextmanager
@@ -124,9 +150,8 @@ class OpenSshTransport:
 
     def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:
         config = () if self._config_path is None else ("-F", str(self._config_path))
-        # ssh takes host:port only in its URI form.
-        place = f"ssh://{self.name}" if re.fullmatch(r"[^/]+:\d+", self.name) else self.name
-        return ("ssh", *config, "-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "--", place, command.text)
+        program, place = ssh_words(self.name)
+        return (program, *config, "-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "--", place, command.text)
 
     def _connected(self) -> None:
         if self.health.state != "connected":
@@ -136,22 +161,25 @@ class OpenSshTransport:
         said = words.decode("utf-8", "replace")
         message = f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
         self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
+        program, place = ssh_words(self.name)
+        by_hand = shlex.join((program, place))
         if "HOST IDENTIFICATION HAS CHANGED" in said:
             return HostKeyChanged(message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old.")
         if "Host key verification failed" in said:
-            return HostKeyRefused(message, f"Log in once by hand to accept its key: ssh {self.name}")
+            return HostKeyRefused(message, f"Log in once by hand to accept its key: {by_hand}")
         if "Permission denied" in said:
-            return AuthenticationFailed(message, f"Open a master by hand, then ask again: ssh -MNf {self.name}")
-        return ConnectionFailed(message, f"Try it by hand: ssh {self.name}")
+            return AuthenticationFailed(
+                message, f"Open a master by hand, then ask again: {program} -MNf {shlex.quote(place)}"
+            )
+        return ConnectionFailed(message, f"Try it by hand: {by_hand}")
 
 
 class _CutStream:
-    """A process's stdout without what rc files printed before the command's own."""
+    """A process's stdout without what rc files printed around the command's own."""
 
     def __init__(self, stream: ProcessStream | EmptyStream, command: RemoteCommand) -> None:
         self._stream = stream
-        self._cut = AfterMarker(command.marker)
-        self._marker = command.marker
+        self._command = command
 
     @property
     def status(self) -> int | None:
@@ -159,12 +187,15 @@ class _CutStream:
 
     @property
     def stderr(self) -> bytes:
-        return AfterMarker(self._marker).feed(self._stream.stderr)
+        return self._command.stderr().feed(self._stream.stderr)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        stdout = self._command.stdout()
         async for chunk in self._stream:
-            if output := self._cut.feed(chunk):
+            if output := stdout.feed(chunk):
                 yield output
+        if stdout.rest:
+            yield stdout.rest
 
 
 def _line_broke(stderr: bytes) -> bool:

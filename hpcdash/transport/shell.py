@@ -1,14 +1,15 @@
-"""The one string sent to a login node for a command, and where its output begins. Knows no connection; pure."""
+"""The one string sent to a login node for a command, where its output begins and ends, and what rc files do to it."""
 
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdash.errors import UsageError
+from hpcdash.errors import AuthenticationFailed, ConnectionFailed, NotSent, UnreachableError, UsageError, excerpt
 from hpcdash.transport.base import Said
 
 # sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one (MAX_ARG_STRLEN).
@@ -16,6 +17,8 @@ LONGEST_COMMAND_BYTES = 120_000
 # The remote limit stands behind the one kept here: it matters only when the line is dead and neither side knows.
 REMOTE_GRACE_SECONDS = 5
 STDIN_COMPLETE = b"go\n"
+# A status from here on is a signal's.
+_SIGNALLED = 128
 
 # Inside '…' for csh, fish, bash, zsh and dash, then inside "…" for /bin/sh, then for printf %b.
 _LITERAL = frozenset(range(0x20, 0x7F)) - frozenset(b"'\"!$`\\")
@@ -23,37 +26,52 @@ _LITERAL = frozenset(range(0x20, 0x7F)) - frozenset(b"'\"!$`\\")
 # None of this holds a single quote, exclamation mark, backslash or newline: it stands in '…' under every login shell.
 # `timeout` puts the command into a process group of its own, whose number is its pid.
 # _b notes the command's pid, _w the watcher's: $! has to be written encoded.
+# _m writes a line that ends the command's output, _x does so on both streams and exits; fd 4 is stderr.
 _NOTE_PIDS = b"_b() { p=$!; }; _w() { i=$!; }; "
 _START = (
-    "echo {marker}; echo {marker} >&2; "
+    'exec 4>&2; _m() {{ printf %b "\\0036{marker} $1\\0012"; }}; _x() {{ _m end; _m end >&4; exit $1; }}; '
+    # Where stderr is joined to stdout its line comes first, and is not taken for output.
+    "echo {marker} stderr >&2; echo {marker}; "
     'eval "$(printf %b "{encoded}")"; '
-    'command -v "$1" >/dev/null || {{ echo "$1: command not found" >&2; exit 127; }}; '
+    'command -v "$1" >/dev/null || {{ echo "$1: command not found" >&2; _x 127; }}; '
     'if command -v timeout >/dev/null; then set -- timeout -k 1 {limit} "$@"; '
     'elif command -v setsid >/dev/null; then set -- setsid "$@"; fi; '
     "exec 3<&0 </dev/null; p=; "
     '_e() {{ trap "" TERM; [ "$p" ] || _b; kill -TERM -$p; kill -TERM $p; sleep 1; kill -KILL -$p; kill -KILL $p; }}; '
-    'trap "_e 2>/dev/null; exit 143" HUP INT TERM; '
+    'trap "_e 2>/dev/null; _x 143" HUP INT TERM; '
 )
 # Whoever reads fd 3 sees its end when the channel is closed or sshd is gone, and ends the command.
 _WITHOUT_STDIN = (
-    '"$@" 3<&- & _b; ( while read -r x; do :; done; _e ) <&3 >/dev/null 2>&1 & _w; '
-    "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill $i; exit $s"
+    '"$@" 3<&- 4>&- & _b; '
+    '( while read -r x; do :; done; trap "" PIPE; _m stdin >&4; _e ) <&3 >/dev/null 2>&1 & _w; '
+    "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill $i; _x $s"
 )
 # The command's stdin is closed only once the line `go` has come after its bytes: half a script is never taken for one.
 _WITH_STDIN = (
     "( exec 2>/dev/null; head -c {stdin_bytes} <&3 && "
-    '{{ read -r x <&3 && [ "$x" = go ] || {{ kill -TERM $$; sleep 3; }}; }}; '
-    "exec >/dev/null; ( while read -r x; do :; done; kill -TERM $$ ) <&3 & ) | "
-    '"$@" 3<&- & _b; exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; exit $s'
+    '{{ read -r x <&3 && [ "$x" = go ] || {{ trap "" PIPE; _m stdin >&4; exec 4>&-; kill -TERM $$; sleep 3; }}; }}; '
+    "exec >/dev/null; ( while read -r x; do :; done; kill -TERM $$ ) <&3 4>&- & ) | "
+    '"$@" 3<&- 4>&- & _b; exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; _x $s'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommand:
-    """`text` is what the login shell gets; `marker` the line after which, on stdout and on stderr, output begins."""
+    """`text` is what the login shell gets; `marker` begins the lines around the command's own output."""
 
     text: str
     marker: bytes
+
+    def stdout(self) -> MarkedOutput:
+        return MarkedOutput(self.marker + b"\n", self.marker)
+
+    def stderr(self) -> MarkedOutput:
+        return MarkedOutput(self.marker + b" stderr\n", self.marker)
+
+
+def ssh_words(destination: str) -> tuple[str, str]:
+    """The ssh program and a destination as it takes it: host:port in its URI form only."""
+    return "ssh", f"ssh://{destination}" if re.fullmatch(r"[^/]+:\d+", destination) else destination
 
 
 def encoded(raw: bytes) -> str:
@@ -115,24 +133,49 @@ def remote_command(
     return RemoteCommand(text, marker.encode())
 
 
-class AfterMarker:
-    """Drops what comes before the marker's line from a stream of chunks; `seen` says whether it has come."""
+class MarkedOutput:
+    """A command's own output out of a stream of chunks: what rc files print before it and after it is dropped.
 
-    def __init__(self, marker: bytes) -> None:
-        self._end = marker + b"\n"
+    `seen` says whether it has begun. `end` is None until it has ended; then it is b"end", or b"stdin" where the command
+    was ended because its stdin was.
+    """
+
+    def __init__(self, begin: bytes, marker: bytes) -> None:
+        self._begin = begin
         self._before = b""
+        self._end = b"\x1e" + marker + b" "
+        self._held = b""
         self.seen = False
+        self.end: bytes | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The part of this chunk that is the command's own output."""
-        if self.seen:
-            return chunk
-        self._before += chunk
-        noise, found, output = self._before.partition(self._end)
-        if not found:
+        """The part of this chunk, and of what was held back before, that is the command's own output."""
+        if not self.seen:
+            self._before += chunk
+            noise, found, chunk = self._before.partition(self._begin)
+            if not found:
+                return b""
+            self.seen, self._before = True, noise
+        if self.end is not None:
             return b""
-        self.seen, self._before = True, noise
+        output = self._held + chunk
+        own, found, rest = output.partition(self._end)
+        if found:
+            word, newline, _ = rest.partition(b"\n")
+            self.end, self._held = (word, b"") if newline else (None, found + rest)
+            return own
+        # A line that ends the output may have begun.
+        start = output.rfind(b"\x1e", max(0, len(output) - len(self._end)))
+        if start >= 0 and self._end.startswith(output[start:]):
+            output, self._held = output[:start], output[start:]
+        else:
+            self._held = b""
         return output
+
+    @property
+    def rest(self) -> bytes:
+        """What is held back and is output after all, once no more comes."""
+        return self._held
 
     @property
     def noise(self) -> bytes:
@@ -140,14 +183,93 @@ class AfterMarker:
         return self._before
 
 
-def said_after(marker: bytes, said: Said | None) -> Said | None:
+def said_after(command: RemoteCommand, said: Said | None) -> Said | None:
     """Gives `said` what a command itself writes on stderr, without what rc files print before it."""
     if said is None:
         return None
-    cut = AfterMarker(marker)
+    cut = command.stderr()
 
     def heard(chunk: bytes) -> None:
         if output := cut.feed(chunk):
             said(output)
 
     return heard
+
+
+# -- what rc files and an expired password do to a command
+
+_RC_FILE = "a line of an rc file there (~/.bashrc, ~/.zshenv, ~/.tcshrc, config.fish)"
+_INTERACTIVE_ONLY = "Let such a line act in interactive shells only."
+_EXPIRED = re.compile(rb"password (?:has|is) expired|password change required|must change your password", re.IGNORECASE)
+_FORK = re.compile(rb"(?:cannot|can.t) fork|fork: ", re.IGNORECASE)
+_SAID_BYTES = 500
+
+
+def never_began(
+    where: str, program: str, limit_seconds: float, stderr: MarkedOutput, *, is_sent: bool
+) -> ConnectionFailed:
+    """The error where the login shell has not run a command within its time limit; `is_sent`: it reads no stdin."""
+    if stderr.seen:
+        return _no_output(where, program, is_sent)
+    return (ConnectionFailed if is_sent else NotSent)(
+        f"The login shell on {where} had not begun to run {program} after {limit_seconds:g} s.",
+        f"The likely cause is {_RC_FILE} that starts another shell (exec zsh) or waits for input. {_INTERACTIVE_ONLY}",
+    )
+
+
+def shell_failure(
+    where: str,
+    program: str,
+    status: int,
+    stdout: MarkedOutput,
+    stderr: MarkedOutput,
+    said: bytes,
+    *,
+    is_sent: bool,
+) -> UnreachableError | None:
+    """Why a shell that ended with `status` did not run a command as it should have; None where it did.
+
+    `said` is the command's own stderr; `is_sent`: it reads no stdin, without which it does nothing.
+    """
+    if not stdout.seen:
+        words = stdout.noise + stderr.noise + said
+        if _EXPIRED.search(words):
+            return AuthenticationFailed(
+                f"Your password on {where} has expired, and nothing is run there until it is changed.",
+                f"Change it: {shlex.join(ssh_words(where))} asks for a new one. Then connect again.",
+            )
+        if stderr.seen:
+            return _no_output(where, program, is_sent)
+        by_hand = shlex.join((*ssh_words(where), "true"))
+        return (ConnectionFailed if is_sent else NotSent)(
+            f"The login shell on {where} ended (status {status}) before it ran {program}.{_quoted(words)}",
+            f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell (exit, exec).",
+        )
+    if stderr.end == b"stdin" and status:
+        return (ConnectionFailed if is_sent else NotSent)(
+            f"On {where} the input of {program} was at its end from the start, so it was ended.",
+            f"The likely cause is {_RC_FILE} that leads stdin elsewhere (exec 0</dev/null). {_INTERACTIVE_ONLY}",
+        )
+    if stdout.end is None and stderr.end is None and 0 < status < _SIGNALLED:
+        cause = f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}"
+        if _FORK.search(said):
+            cause = (
+                f"The likely cause is {_RC_FILE} that limits processes (ulimit -u), or too many processes of yours on "
+                "that machine."
+            )
+        return (ConnectionFailed if is_sent else NotSent)(
+            f"The shell on {where} could not run {program} (status {status}).{_quoted(said)}", cause
+        )
+    return None
+
+
+def _no_output(where: str, program: str, is_sent: bool) -> ConnectionFailed:
+    return (ConnectionFailed if is_sent else NotSent)(
+        f"The output of {program} on {where} does not come here.",
+        f"The likely cause is {_RC_FILE} that leads stdout elsewhere (exec >file). {_INTERACTIVE_ONLY}",
+    )
+
+
+def _quoted(words: bytes) -> str:
+    text = excerpt(words, _SAID_BYTES)
+    return f" It said: {text}" if text else ""

@@ -21,12 +21,11 @@ from hpcdash.errors import (
     LoginRequired,
     NotSent,
     UnreachableError,
-    excerpt,
     program_name,
 )
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Said, Stream
 from hpcdash.transport.local import timed_out
-from hpcdash.transport.shell import RemoteCommand, remote_command
+from hpcdash.transport.shell import RemoteCommand, never_began, remote_command, shell_failure
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 
 if TYPE_CHECKING:
@@ -54,9 +53,10 @@ _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again
 class SshStream:
     """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how it ended."""
 
-    def __init__(self, session: StreamSession, line_lost: Callable[[Exception | None, str], ConnectionFailed]) -> None:
+    def __init__(self, session: StreamSession, check: Callable[[], object]) -> None:
+        """`check` raises where the command did not run to its end."""
         self._session = session
-        self._line_lost = line_lost
+        self._check = check
 
     @property
     def status(self) -> int | None:
@@ -69,8 +69,7 @@ class SshStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._session.chunks():
             yield chunk
-        if self._session.status is None:
-            raise self._line_lost(self._session.lost, "reading")
+        self._check()
 
 
 class SshTransport:
@@ -145,28 +144,31 @@ class SshTransport:
             stdin_bytes=None if stdin is None else len(stdin),
         )
         line = await self._open_line()
+        program, is_sent = program_name(argv), stdin is None
         async with self._channels:
             started = time.monotonic()
             session = RunSession(command, cap_bytes, said)
             try:
                 async with asyncio.timeout(limit_seconds):
-                    await self._start(
-                        line, command, session, f"running {program_name(argv)}", does_read=stdin is not None
-                    )
-                    if stdin is not None:
+                    await self._start(line, command, session, f"running {program}", does_read=not is_sent)
+                    # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
+                    if stdin is not None and await session.begin():
                         try:
                             session.send(stdin)
                         except OSError as error:
-                            doing = f"running {program_name(argv)}"
-                            raise self._line_lost(session.lost or error, doing, is_sent=False) from error
+                            lost = session.lost or error
+                            raise self._line_lost(lost, f"running {program}", is_sent=False) from error
                     await session.wait()
             except TimeoutError:
+                if not session.marked_stdout.seen:
+                    stderr = session.marked_stderr
+                    raise never_began(self.name, program, limit_seconds, stderr, is_sent=is_sent) from None
                 raise timed_out(argv, limit_seconds, self.name, session.stderr) from None
             finally:
                 session.abort()
             seconds = time.monotonic() - started
         self.health.last_seconds = seconds
-        status = self._status(session, program_name(argv))
+        status = self._status(session, program, is_sent=is_sent)
         # Ours came first as a rule; a stalled client may find that the limit over there has struck.
         if status in (124, 137) and seconds > limit_seconds:
             raise timed_out(argv, limit_seconds, self.name, session.stderr)
@@ -187,7 +189,7 @@ class SshTransport:
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:
-                yield SshStream(session, self._line_lost)
+                yield SshStream(session, lambda: self._status(session, program_name(argv), "reading"))
             finally:
                 session.abort()
 
@@ -345,16 +347,24 @@ class SshTransport:
             await asyncio.sleep(pause)
         raise AssertionError("a refused channel is told")
 
-    def _status(self, session: RunSession, program: str) -> int:
+    def _status(
+        self, session: RunSession | StreamSession, program: str, doing: str = "running", *, is_sent: bool = True
+    ) -> int:
+        """How a command ended; raises where it did not run to its end, or not as it should have."""
         if session.status is None:
-            raise self._line_lost(session.lost, f"running {program}")
-        if not session.began and not session.truncated:
-            words = excerpt(session.noise, 500)
-            raise ConnectionFailed(
-                f"The login shell on {self.name} ended (status {session.status}) before it ran {program}."
-                + (f" It said: {words}" if words else ""),
-                f"Try it by hand: ssh {self.name} true",
+            raise self._line_lost(session.lost, f"{doing} {program}")
+        if not session.truncated and (
+            failure := shell_failure(
+                self.name,
+                program,
+                session.status,
+                session.marked_stdout,
+                session.marked_stderr,
+                session.stderr,
+                is_sent=is_sent,
             )
+        ):
+            raise failure
         return session.status
 
     def _line_lost(self, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:

@@ -43,7 +43,7 @@ class HopClient(asyncssh.SSHClient):
     @property
     def awaited_approval(self) -> bool:
         """Whether the host had the person wait without asking them anything."""
-        return self._asked["keyboard-interactive"] > 0 and not self._had_fields
+        return self._asked["keyboard-interactive"] == 1 and not self._had_fields
 
     @property
     def attended(self) -> bool:
@@ -102,7 +102,13 @@ class HopClient(asyncssh.SSHClient):
             self.show(f"{name}\n{instructions}")
             return []
         self._had_fields = True
-        return await self.ask(name, instructions, tuple(PromptField(label, secret=not echo) for label, echo in prompts))
+        # PAM puts what it has to say before a prompt into the prompt.
+        said, fields = [instructions], []
+        for label, echo in prompts:
+            *before, last = label.strip().splitlines() or [""]
+            said += before
+            fields.append(PromptField(last if before else label, secret=not echo))
+        return await self.ask(name, "\n".join(filter(None, said)), tuple(fields))
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
         """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one did not fit."""
@@ -148,7 +154,7 @@ class HopClient(asyncssh.SSHClient):
         if self.gave_up or self._asked[method] >= _PASSWORD_TRIES:
             return False
         # A request on the phone that was declined, or that nobody saw, is not sent a second time.
-        if method == "keyboard-interactive" and self.awaited_approval:
+        if method == "keyboard-interactive" and self._asked[method] and not self._had_fields:
             return False
         if not self._prompter.can_ask():
             self.found_nobody = True

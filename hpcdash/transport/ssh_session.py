@@ -1,4 +1,4 @@
-"""One command in one channel of an ssh connection: what it writes, how it ends. Knows nothing of logins."""
+"""One command in one channel of an ssh connection: what it writes, how it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncssh
 
 from hpcdash.transport.base import Said
 from hpcdash.transport.local import STATUS_TERMINATED
-from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, RemoteCommand
+from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
 
 # A command has ended, yet somebody it left behind holds its stdout: that long it may stay silent.
 _DRAIN_SECONDS = 1.0
@@ -28,24 +28,16 @@ def _status_of_signal(name: str) -> int:
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
-    """What both kinds share: the channel, the markers, the status."""
+    """What both kinds share: the channel, the command's own output on each stream, the status."""
 
     def __init__(self, command: RemoteCommand) -> None:
         self.status: int | None = None
+        self.truncated = False
         self.lost: Exception | None = None
         self.closed = asyncio.Event()
+        self.marked_stdout, self.marked_stderr = command.stdout(), command.stderr()
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
-        self._cut = {None: AfterMarker(command.marker), asyncssh.EXTENDED_DATA_STDERR: AfterMarker(command.marker)}
-
-    @property
-    def began(self) -> bool:
-        """Whether the login shell came to run our script."""
-        return self._cut[None].seen
-
-    @property
-    def noise(self) -> bytes:
-        """What came before it did, on both streams."""
-        return b"".join(cut.noise for cut in self._cut.values())
+        self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._channel = chan
@@ -72,23 +64,25 @@ class RunSession(_Session):
     def __init__(self, command: RemoteCommand, cap_bytes: int, said: Said | None = None) -> None:
         super().__init__(command)
         self._said = said
-        self.truncated = False
         self._left_bytes = cap_bytes
         self._chunks: dict[int | None, list[bytes]] = {None: [], asyncssh.EXTENDED_DATA_STDERR: []}
         self._last_bytes_at = time.monotonic()
+        self._began = asyncio.Event()
         self._ended = asyncio.Event()
 
     @property
     def stdout(self) -> bytes:
-        return b"".join(self._chunks[None])
+        return b"".join([*self._chunks[None], self.marked_stdout.rest])
 
     @property
     def stderr(self) -> bytes:
-        return b"".join(self._chunks[asyncssh.EXTENDED_DATA_STDERR])
+        return b"".join([*self._chunks[asyncssh.EXTENDED_DATA_STDERR], self.marked_stderr.rest])
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self._last_bytes_at = time.monotonic()
-        output = self._cut[datatype].feed(data)
+        output = self._marked[datatype].feed(data)
+        if self.marked_stdout.seen:
+            self._began.set()
         if len(output) > self._left_bytes:
             output = output[: self._left_bytes]
             self.truncated, self.status = True, STATUS_TERMINATED
@@ -102,15 +96,24 @@ class RunSession(_Session):
 
     def exit_status_received(self, status: int) -> None:
         super().exit_status_received(status)
-        self._ended.set()
+        self._end()
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
         super().exit_signal_received(signal, core_dumped, msg, lang)
-        self._ended.set()
+        self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._end()
+
+    def _end(self) -> None:
+        self._began.set()
         self._ended.set()
+
+    async def begin(self) -> bool:
+        """Wait until the login shell has begun to run the command; False where it has ended already."""
+        await self._began.wait()
+        return self.marked_stdout.seen and self.status is None
 
     def send(self, stdin: bytes) -> None:
         """Give the command its stdin, whole; the channel's own stays open."""
@@ -142,7 +145,7 @@ class StreamSession(_Session):
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        output = self._cut[datatype].feed(data)
+        output = self._marked[datatype].feed(data)
         if datatype is not None:
             self.stderr = (self.stderr + output)[-_STDERR_KEPT_BYTES:]
         elif output:
@@ -152,6 +155,8 @@ class StreamSession(_Session):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self.marked_stdout.rest:
+            self._queue.put_nowait(self.marked_stdout.rest)
         self._queue.put_nowait(b"")
 
     async def chunks(self) -> AsyncIterator[bytes]:

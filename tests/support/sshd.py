@@ -54,15 +54,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def login_user(shell: str = "bash") -> str | None:
-    """A user with this login shell who can log in by key, made where we may; None where that cannot be."""
+def login_user(shell: str = "bash", account: str = "") -> str | None:
+    """A user with this login shell who can log in by key, made where we may; None where that cannot be.
+
+    `account` is for a test that changes its home folder.
+    """
     program = shutil.which(shell)
     if program is None:
         return None
     if os.getuid() != 0:
         own = pwd.getpwuid(os.getuid())
         return own.pw_name if Path(own.pw_shell).name == shell else None
-    name = TEST_USER if shell == "bash" else f"{TEST_USER}-{shell}"
+    name = account or (TEST_USER if shell == "bash" else f"{TEST_USER}-{shell}")
     try:
         pwd.getpwnam(name)
     except KeyError:

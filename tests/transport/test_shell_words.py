@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import UsageError
-from hpcdash.transport.shell import STDIN_COMPLETE, AfterMarker, remote_command
+from hpcdash.transport.shell import STDIN_COMPLETE, MarkedOutput, remote_command
 
 word = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=20)
 
@@ -49,7 +49,7 @@ def test_words_come_back_as_they_went(words: list[str]) -> None:
     command = remote_command(("printf", "%s\\0", *words), limit_seconds=30)
     status, stdout, _ = run_in("sh", command.text)
     assert status == 0
-    assert AfterMarker(command.marker).feed(stdout) == b"".join(w.encode() + b"\0" for w in words)
+    assert command.stdout().feed(stdout) == b"".join(w.encode() + b"\0" for w in words)
 
 
 @pytest.mark.parametrize("inner", ["dash", "bash", "zsh", "busybox"])
@@ -60,8 +60,8 @@ def test_whatever_bin_sh_is_it_runs_the_command(inner: str) -> None:
     shell = f"{program} sh" if inner == "busybox" else program
     command = remote_command(("sh", "-c", "cat; exit 7"), limit_seconds=30, stdin_bytes=5)
     status, stdout, stderr = run_in("sh", command.text, b"a\nb\nc" + STDIN_COMPLETE, shell)
-    assert (status, AfterMarker(command.marker).feed(stdout)) == (7, b"a\nb\nc")
-    assert AfterMarker(command.marker).feed(stderr) == b""
+    assert (status, command.stdout().feed(stdout)) == (7, b"a\nb\nc")
+    assert command.stderr().feed(stderr) == b""
     command = remote_command(("sh", "-c", "kill -TERM $$"), limit_seconds=30)
     assert run_in("sh", command.text, inner=shell)[0] == 143
 
@@ -72,13 +72,36 @@ def test_a_command_stays_readable_for_whoever_looks_at_the_login_node() -> None:
 
 def test_the_environment_is_there_and_hostile_values_stay_values() -> None:
     command = remote_command(("printenv", "PATH"), limit_seconds=5, environment={"PATH": "/bin:/usr/bin:/a b'$(x)"})
-    assert AfterMarker(command.marker).feed(run_in("sh", command.text)[1]) == b"/bin:/usr/bin:/a b'$(x)\n"
+    assert command.stdout().feed(run_in("sh", command.text)[1]) == b"/bin:/usr/bin:/a b'$(x)\n"
 
 
-def test_the_marker_is_found_across_chunks_and_what_came_before_is_noise() -> None:
-    cut = AfterMarker(b"mark")
-    assert [cut.feed(chunk) for chunk in (b"noise\nma", b"rk", b"\nout", b"put")] == [b"", b"", b"out", b"put"]
-    assert cut.noise == b"noise\n"
+@given(st.binary(max_size=40), st.binary(max_size=60), st.binary(max_size=40), st.lists(st.integers(1, 30)))
+def test_a_commands_own_output_is_cut_out_however_it_comes(
+    before: bytes, own: bytes, after: bytes, sizes: list[int]
+) -> None:
+    whole = before + b"mark\n" + own + b"\x1emark end\n" + after
+    marked, output = MarkedOutput(b"mark\n", b"mark"), b""
+    while whole:
+        size = sizes.pop() if sizes else len(whole)
+        output += marked.feed(whole[:size])
+        whole = whole[size:]
+    assert output + marked.rest == own
+    assert (marked.noise, marked.seen, marked.end) == (before, True, b"end")
+
+
+def test_what_only_looks_like_the_end_of_the_output_is_output() -> None:
+    marked = MarkedOutput(b"mark\n", b"mark")
+    assert marked.feed(b"mark\nrow\x1e") == b"row"
+    assert marked.feed(b"other\x1ema") == b"\x1eother"
+    assert (marked.rest, marked.end) == (b"\x1ema", None)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_lines_around_the_output_are_none_of_it(joined: bool) -> None:
+    command = remote_command(("sh", "-c", "printf out; printf err >&2"), limit_seconds=30)
+    _, out, err = run_in("sh", f"exec 2>&1; {command.text}" if joined else command.text)
+    assert command.stdout().feed(out) == (b"outerr" if joined else b"out")
+    assert command.stderr().feed(err) == (b"" if joined else b"err")
 
 
 def test_what_no_command_line_can_hold_is_refused() -> None:

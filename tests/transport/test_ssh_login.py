@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed, LoginRequired, NotSent, UnreachableError
 from hpcdash.transport.base import Health
 from hpcdash.transport.login_clock import LoginClock
+from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.support.pam_sshd import PUSH_WORDS, PamSshd, why_no_pam_sshd
 from tests.support.person import Person
-from tests.support.sshd import CutLine, Sshd
+from tests.support.sshd import TEST_USER, CutLine, Sshd, login_user, make_key
 
 # The network may take this long; a person's step is longer.
 NETWORK_SECONDS = 1
@@ -258,6 +262,96 @@ async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, 
     async with transport_to(own_sshd, user, tmp_path, quiet, config=" LogLevel ERROR\n") as transport:
         await transport.connect()
     assert quiet.shown == []
+
+
+OLD, NEW = "Old-secret-77", "Brand-new-Key-88"
+PAM_UNIX = "\n".join(
+    f"{kind} required {module}"
+    for kind, module in (("auth", "pam_unix.so"), ("account", "pam_unix.so"), ("session", "pam_permit.so"))
+)
+
+
+@pytest.fixture
+def expired_user() -> str:
+    """An account whose password has expired."""
+    if os.getuid() != 0 or (name := login_user("bash", f"{TEST_USER}-expired")) is None:
+        pytest.skip("an account whose password may be set is needed")
+    subprocess.run(["chpasswd"], input=f"{name}:{OLD}\n", text=True, check=True)
+    subprocess.run(["chage", "-d", "0", name], check=True)
+    return name
+
+
+async def test_an_expired_password_is_changed_where_the_host_asks(
+    pam_sshd: PamSshd, expired_user: str, tmp_path: Path
+) -> None:
+    person = Person({"Retype": NEW, "New": NEW, "assword": OLD})
+    pam_sshd.start_with(f"{PAM_UNIX}\npassword required pam_unix.so\n", PUSH_ALONE)
+    async with transport_to(pam_sshd, expired_user, tmp_path, person) as transport:
+        assert (await transport.run(("echo", "in"))).stdout == b"in\n"
+    assert [prompt.fields[0].label.strip() for prompt in person.prompts] == [
+        "Password:",
+        "Current password:",
+        "New password:",
+        "Retype new password:",
+    ]
+    # What PAM puts before its question is not its label.
+    assert "required to change your password immediately" in person.prompts[1].instructions
+
+
+@pytest.mark.parametrize("kind", ["ssh", "openssh"])
+async def test_an_expired_password_that_the_host_does_not_ask_for_is_told(
+    pam_sshd: PamSshd, expired_user: str, tmp_path: Path, kind: str
+) -> None:
+    pam_sshd.start_with(f"{PAM_UNIX}\npassword required pam_unix.so\n")
+    async with transport_to(pam_sshd, expired_user, tmp_path) as asyncssh_transport:
+        transport: SshTransport | OpenSshTransport = asyncssh_transport
+        if kind == "openssh":
+            config = tmp_path / "config"
+            config.write_text(config.read_text() + f" UserKnownHostsFile {tmp_path}/known_hosts\n")
+            transport = OpenSshTransport(asyncssh_transport.name, config_path=config)
+        error = await raised(AuthenticationFailed, transport.run(("true",)))
+    assert "has expired" in error.message
+    assert f"ssh ssh://{transport.name} asks for a new one" in error.next_step
+
+
+class _Changing(asyncssh.SSHServer):
+    """Asks by SSH_MSG_USERAUTH_PASSWD_CHANGEREQ, which sshd does not."""
+
+    def begin_auth(self, username: str) -> bool:
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return True
+
+    def validate_password(self, username: str, password: str) -> bool:
+        if password == OLD:
+            raise asyncssh.PasswordChangeRequired("Your password is a year old.")
+        return False
+
+    def change_password(self, username: str, old_password: str, new_password: str) -> bool:
+        return (old_password, new_password) == (OLD, NEW)
+
+
+async def test_a_password_is_changed_where_the_protocol_asks(tmp_path: Path) -> None:
+    make_key(tmp_path / "host")
+    server = await asyncssh.listen("127.0.0.1", 0, server_factory=_Changing, server_host_keys=[str(tmp_path / "host")])
+    port = server.get_port()
+    (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+    (tmp_path / "config").write_text("Host *\n IdentityFile none\n IdentityAgent none\n")
+    person = Person({"again": NEW, "New": NEW, "assword": OLD})
+    transport = SshTransport(
+        f"maya@127.0.0.1:{port}", person, config_path=tmp_path / "config", known_hosts=tmp_path / "known_hosts"
+    )
+    await transport.connect()
+    assert person.prompts[-1].instructions == "Your password is a year old."
+    assert [field.label for field in person.prompts[-1].fields] == [
+        "Current password",
+        "New password",
+        "New password again",
+    ]
+    assert all(field.secret for field in person.prompts[-1].fields)
+    await transport.close()
+    server.close()
 
 
 async def test_a_host_that_never_ends_a_login_is_left_in_the_end() -> None:

@@ -1,0 +1,115 @@
+"""What lines of an rc file do to commands: what they print is no output, and what they break is told with its cause."""
+
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcdash.errors import ConnectionFailed, NotSent
+from hpcdash.transport.openssh import OpenSshTransport
+from hpcdash.transport.ssh import SshTransport
+from tests.support.person import Person
+from tests.support.sshd import TEST_USER, Sshd, login_user
+
+ACCOUNT = f"{TEST_USER}-rc"
+Transport = SshTransport | OpenSshTransport
+# A hung login shell is given up after this long.
+LIMIT_SECONDS = 2
+
+
+@pytest.fixture
+def bashrc() -> Iterator[Callable[[str], None]]:
+    """Writes the .bashrc of an account that only these tests use."""
+    if os.getuid() != 0 or login_user("bash", ACCOUNT) is None:
+        pytest.skip("an account whose .bashrc may be written is needed")
+    path = Path(pwd.getpwnam(ACCOUNT).pw_dir, ".bashrc")
+    try:
+        yield lambda text: _write(path, text)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+    shutil.chown(path, ACCOUNT)
+
+
+@pytest.fixture(params=["ssh", "openssh"])
+def transport(request: pytest.FixtureRequest, sshd: Sshd, tmp_path: Path) -> Transport:
+    known_hosts, config = tmp_path / "known_hosts", tmp_path / "config"
+    known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
+    config.write_text(
+        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {ACCOUNT}\n IdentityFile {sshd.key}\n"
+        f" IdentitiesOnly yes\n IdentityAgent none\n UserKnownHostsFile {known_hosts}\n"
+    )
+    if request.param == "ssh":
+        return SshTransport("cluster", Person(), config_path=config, known_hosts=known_hosts)
+    if shutil.which("ssh") is None:
+        pytest.skip("ssh is not installed")
+    return OpenSshTransport("cluster", config_path=config)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo noise; echo noise >&2",
+        "printf noise; printf noise >&2",
+        "trap 'echo noise; echo noise >&2' EXIT",
+        "exec 2>&1",
+        "set -x",
+    ],
+)
+async def test_what_an_rc_file_prints_is_no_output(
+    transport: Transport, bashrc: Callable[[str], None], line: str
+) -> None:
+    bashrc(line + "\n")
+    answer = await transport.run(("sh", "-c", "echo row; exit 3"))
+    assert (answer.status, answer.stdout, answer.stderr) == (3, b"row\n", b"")
+    answer = await transport.run(("cat",), stdin=b"half a row")
+    assert (answer.status, answer.stdout, answer.stderr) == (0, b"half a row", b"")
+    async with transport.stream(("printf", "a row")) as stream:
+        assert b"".join([chunk async for chunk in stream]) == b"a row"
+    await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "cause"),
+    [
+        ("exec bash", "had not begun to run sh after 2 s", "exec zsh"),
+        ("read -r x", "had not begun to run sh after 2 s", "waits for input"),
+        ("exec 0</dev/null", "the input of sh was at its end from the start", "exec 0</dev/null"),
+        ("exec >/dev/null", "The output of sh on cluster does not come here", "exec >file"),
+        ("exit 3", "ended (status 3) before it ran sh", "may end or replace the shell"),
+        ("exec 0<&-", "could not run sh (status 2). It said: /bin/sh: 1: 0: Bad file descriptor", "likely cause"),
+        ("ulimit -u 1", "could not run sh (status 2). It said: /bin/sh: 1: Cannot fork", "ulimit -u"),
+    ],
+)
+async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
+    transport: Transport, bashrc: Callable[[str], None], line: str, what: str, cause: str
+) -> None:
+    bashrc(line + "\n")
+    with pytest.raises(ConnectionFailed) as caught:
+        await transport.run(("sh", "-c", "sleep 0.5"), limit_seconds=LIMIT_SECONDS)
+    assert what in caught.value.message
+    assert cause in caught.value.next_step
+    assert "~/.bashrc" in caught.value.next_step
+    await transport.close()
+
+
+@pytest.mark.parametrize("line", ["exec bash", "exec 0</dev/null", "exit 3", "ulimit -u 1"])
+async def test_what_is_sent_to_a_command_is_never_run_by_a_shell_in_its_place(
+    transport: Transport, bashrc: Callable[[str], None], line: str
+) -> None:
+    bashrc(line + "\n")
+    mark = Path(pwd.getpwnam(ACCOUNT).pw_dir, "was-run")
+    with pytest.raises(NotSent):
+        await transport.run(("cat",), stdin=f"touch {mark}\n".encode(), limit_seconds=LIMIT_SECONDS)
+    await transport.close()
+    assert not mark.exists()
