@@ -37,7 +37,7 @@ from hpcdash.private_files import close_to_others, make_private, require_own, wr
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import FrozenClock, SystemClock
+from hpcdash.stores.clock import ClusterClock, FrozenClock
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.journal import Journal
 from hpcdash.stores.kept_scripts import KeptScripts
@@ -226,7 +226,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         cluster.name,
         transport,
         backends,
-        clock=SystemClock(),
+        clock=ClusterClock(),
         budget=CommandBudget(ceiling),
         cache=SnapshotCache(cache_root(), _cache_name(cluster, [backend.name for backend in backends])),
         scripts=KeptScripts(state_root() / "scripts"),
@@ -263,7 +263,7 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
         name,
         LocalTransport(),
         (EmbeddedBackend(queue_program(folder), ended_seconds=3600),),
-        clock=SystemClock(),
+        clock=ClusterClock(),
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
     )
     poller = Poller(store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2))

@@ -21,6 +21,7 @@ from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.cli.stdout import print_json
 from hpcdash.config import Settings, load_settings
 from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
 from hpcdash.local import FOLDER_VARIABLE
@@ -30,8 +31,9 @@ from hpcdash.private_files import make_private
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.transport.base import Transport
+from hpcdash.transport.local import LocalTransport
 
-# Ages and "ends in" are wrong by as much as the clocks differ.
+# No time server leaves two clocks as far apart.
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
 
@@ -190,15 +192,9 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
         )
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
-        there = datetime.fromtimestamp(probe.clock_epoch_seconds, UTC)
-        checks.append(
-            Check(
-                "clock",
-                abs(skew) <= _TOLERATED_SKEW_SECONDS,
-                f"differs by {skew:+.0f} s (there it is {there:%Y-%m-%d %H:%M:%S} UTC)",
-                "Ages and times left are wrong by as much; set this machine's clock (NTP).",
-            )
-        )
+        is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
+        kept = (await _is_kept(LocalTransport()), await _is_kept(transport)) if is_off else (None, None)
+        checks.append(clock_check(probe.clock_epoch_seconds, skew, *kept))
     checks.append(await _home_check(transport))
     # At once: a server that hangs keeps each of them waiting for a minute.
     checks += await asyncio.gather(
@@ -206,6 +202,36 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     )
     checks.append(_accounting_check(store))
     return True
+
+
+def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None, kept_there: bool | None) -> Check:
+    """How far the cluster's clock is ahead of this machine's, and which of the two is wrong.
+
+    `kept_here` and `kept_there` are whether a time server keeps the clock, None where that is not told.
+    """
+    there = datetime.fromtimestamp(there_epoch, UTC)
+    told = f"differs by {ahead_seconds:+.0f} s (there it is {there:%Y-%m-%d %H:%M:%S} UTC)"
+    if abs(ahead_seconds) <= _TOLERATED_SKEW_SECONDS:
+        return Check("clock", True, told)
+    side = "ahead of" if ahead_seconds > 0 else "behind"
+    far = span_words(60 * round(abs(ahead_seconds) / 60))
+    told = f"the cluster's clock is {far} {side} this machine's; it {told}"
+    if kept_here is False and kept_there is not False:
+        step = "This machine's is wrong: no time server keeps it. Let one do so: timedatectl set-ntp true"
+    elif kept_there is False and kept_here is not False:
+        step = "The cluster's is wrong: no time server keeps it (timedatectl there). Tell the site's administrators."
+    else:
+        step = "Which of them is wrong is not known: compare `date -u` here and there with a clock you trust."
+    return Check("clock", False, told, f"{step}\nWhat is shown goes by the cluster's clock; times left are right.")
+
+
+async def _is_kept(transport: Transport) -> bool | None:
+    """Whether a time server keeps a machine's clock; None where that is not told."""
+    try:
+        answer = await transport.run(("timedatectl", "show", "--property=NTPSynchronized", "--value"))
+    except HpcdashError:
+        return None
+    return {b"yes": True, b"no": False}.get(answer.stdout.strip()) if answer.status == 0 else None
 
 
 def queue_checks(folder: Path) -> list[Check]:

@@ -19,7 +19,7 @@ from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.stores.asking import Asking
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import Clock
+from hpcdash.stores.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.stores.departures import Departures, JobEvent
 from hpcdash.stores.job_rows import row_of
 from hpcdash.stores.joins import with_job_counts
@@ -50,6 +50,9 @@ class Changed:
 
 _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
+_OF_JOBS = (Kind.MINE, Kind.EVERYONE)
+# A clock that was set by less is not noticed before the next connection.
+_CLOCK_STEP_SECONDS = 30.0
 Listener = Callable[[Changed], None]
 
 
@@ -106,6 +109,8 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How far what running jobs tell of the time is behind the clock.
+        self._jobs_behind_seconds: dict[Kind, float] = {}
         self._departures = Departures(self)
         self._asking = Asking(self)
 
@@ -193,8 +198,10 @@ class ClusterStore:
                     self._asking.forget_login_environment()
                 await self.transport.connect(force=force)
                 if self.probe is None:
+                    asked_at = self.clock.now()
                     self.probe = await self._asking.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
+                    self._measured(self.probe.clock_epoch_seconds, asked_at)
             except HpcdashError as error:
                 self.connection_error = error
                 self.tell_health()
@@ -203,6 +210,25 @@ class ClusterStore:
                 self.connection_error = None
                 self.tell_health()
             return self.probe
+
+    def _measured(self, told: float | None, asked_at: float) -> None:
+        """Set the clock by what the cluster's said since `asked_at`; a recording's is the cluster's own."""
+        if told is not None and isinstance(self.clock, ClusterClock):
+            self.clock.measured(told, asked_at, self.clock.now())
+
+    async def _watch_clock(self, kind: Kind, jobs: pa.Table) -> None:
+        """Measure the cluster's clock again where running jobs show that it was set."""
+        if not isinstance(self.clock, ClusterClock) or (told := latest_time(jobs)) is None:
+            return
+        if abs(told - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0)) <= _CLOCK_STEP_SECONDS:
+            return
+        asked_at = self.clock.now()
+        try:
+            self._measured(await self.poll(CLOCK_QUERY), asked_at)
+        except HpcdashError:
+            return
+        # Jobs that were suspended for a while have run for less.
+        self._jobs_behind_seconds[kind] = told - self.clock.now()
 
     async def settle(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
@@ -281,6 +307,8 @@ class ClusterStore:
             self._tell(Changed(kind))
             # The frames below hold all that the command printed, and the error may be kept for long.
             raise error.with_traceback(None) from error.__cause__
+        if kind in _OF_JOBS:
+            await self._watch_clock(kind, parsed.table)
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
         if kind in _HISTORIES and self.backend.keeps_ended and (known := self.snapshots.get(kind)) is not None:
             table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
@@ -346,6 +374,9 @@ class ClusterStore:
         if not small and now - self._cache_written.get(snapshot.kind, 0.0) < _CACHE_EVERY_SECONDS:
             return
         self._cache_written[snapshot.kind] = now
+        if isinstance(self.clock, ClusterClock):
+            # The next run reads it by this machine's clock.
+            snapshot = replace(snapshot, taken_at=snapshot.taken_at - self.clock.ahead_seconds)
         await asyncio.to_thread(self._cache.save, snapshot)
 
     async def fetch_detail(self, job_id: str) -> JobDetail:

@@ -131,6 +131,10 @@ class Journal:
         ended = tuple(_Ended(_encodable(one.job_id), one.done, _encodable(one.words)) for one in outcomes)
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
 
+    def age_seconds(self, entry: JournalEntry) -> float:
+        """How long ago an action was begun, by the clock that its time was noted with."""
+        return self._now() - entry.at
+
     def read(self, newest: int = 500) -> tuple[list[JournalEntry], int]:
         """The newest entries, newest first, and how many lines could not be read; raises JournalUnreadable."""
         begun: dict[str, _Line] = {}

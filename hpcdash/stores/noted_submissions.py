@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -29,7 +29,10 @@ async def settle_noted(
     Its outcomes as they are where nothing is unknown, or no mark was noted.
     """
     outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
-    noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches_of(entry))
+    # The journal has this machine's time, the queue the cluster's.
+    at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
+    searches = {name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()}
+    noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
     return await settle(store, noted, Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)), told)
 
 
@@ -51,19 +54,19 @@ def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
     return found
 
 
-def unsettled(journal: Journal, cluster: str, *, newest: int = 200, since: float = 0.0) -> list[JournalEntry]:
-    """The submissions to a cluster since an epoch whose outcome nobody saw and that can be looked for, newest first.
+def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[JournalEntry]:
+    """The submissions to a cluster whose outcome nobody saw and that can be looked for, newest first.
 
     Raises JournalUnreadable.
     """
-    noted = (one for one in journal.read(newest)[0] if one.cluster == cluster and one.at >= since)
+    noted = (one for one in journal.read(newest)[0] if one.cluster == cluster)
     return [one for one in noted if one.state == "unknown" and searches_of(one)]
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
     """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
     try:
-        return unsettled(journal, store.name, since=store.clock.now() - _RECENT_SECONDS)
+        return [one for one in unsettled(journal, store.name) if journal.age_seconds(one) < _RECENT_SECONDS]
     except JournalUnreadable:
         return []
 

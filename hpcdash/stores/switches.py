@@ -241,7 +241,7 @@ class Switches:
             if entry.at < since:
                 return None
             if any(dropped_path(argv) == switch.path for argv in entry.commands):
-                return self.store.clock.now() - entry.at if entry.verb == drop else None
+                return self.actions.journal.age_seconds(entry) if entry.verb == drop else None
         return None
 
     # -- what is done

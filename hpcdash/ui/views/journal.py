@@ -172,7 +172,7 @@ class JournalView(TableView):
         entry = self._entries.get(row["_id"])
         if entry is None:
             return ""
-        age = format_age(max(0.0, self.now().timestamp() - entry.at))
+        age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
         return f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the commands and what was said"
 
     def scope_crumbs(self) -> Sequence[str]:

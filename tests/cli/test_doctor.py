@@ -1,0 +1,37 @@
+"""What `hpcdash doctor` says of what it found."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcdash.cli.doctor import clock_check
+
+THERE = 1_795_250_000.0
+HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = "This machine's is wrong", "The cluster's is wrong", "is not known"
+
+
+def test_two_clocks_that_are_close_are_well() -> None:
+    check = clock_check(THERE, -2.4, None, None)
+    assert (check.ok, check.detail) == (True, "differs by -2 s (there it is 2026-11-21 08:33:20 UTC)")
+
+
+@pytest.mark.parametrize(
+    ("kept_here", "kept_there", "told"),
+    [
+        (False, True, HERE_IS_WRONG),
+        (False, None, HERE_IS_WRONG),
+        (True, False, THERE_IS_WRONG),
+        (None, False, THERE_IS_WRONG),
+        (True, True, UNKNOWN),
+        (False, False, UNKNOWN),
+        (None, None, UNKNOWN),
+    ],
+)
+def test_of_two_clocks_the_wrong_one_is_that_which_no_time_server_keeps(
+    kept_here: bool | None, kept_there: bool | None, told: str
+) -> None:
+    check = clock_check(THERE, 10_800.0, kept_here, kept_there)
+    assert not check.ok
+    assert check.detail.startswith("the cluster's clock is 3 h ahead of this machine's; it differs by +10800 s")
+    assert told in check.next_step
+    assert "behind" in clock_check(THERE, -600.0, kept_here, kept_there).detail
