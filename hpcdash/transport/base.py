@@ -38,12 +38,16 @@ class PromptField:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own (hostile) words."""
+    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own (hostile) words.
+
+    `said` is what it said since it last asked, which was shown already.
+    """
 
     hop: str
     title: str
     instructions: str
     fields: tuple[PromptField, ...]
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class _Gatherer:
         if len(data) > self._left_bytes:
             data = data[: self._left_bytes]
             self.truncated = True
+            self._begun.set()
             self._finished.set()
         self._left_bytes -= len(data)
         self.chunks[fd].append(data)
@@ -119,7 +120,8 @@ async def run_process(
     *,
     shown_argv: tuple[str, ...] | None = None,
     stdin: bytes | None = None,
-    stdin_after: bytes = b"",
+    begins: bytes = b"",
+    begin_seconds: float | None = None,
     keep_stdin_open: bool = False,
     limit_seconds: float = DEFAULT_LIMIT_SECONDS,
     cap_bytes: int = DEFAULT_CAP_BYTES,
@@ -129,9 +131,9 @@ async def run_process(
 ) -> Completed:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
 
-    `shown_argv` stands for `argv` in the answer and in errors. `stdin` is sent once stdout holds `stdin_after`; `said`
-    gets stderr as it comes. At the limit raises CommandTimedOut, or what `expired` makes of stdout and stderr.
-    A missing program is status 127.
+    `shown_argv` stands for `argv` in the answer and in errors. `stdin` is sent once stdout holds `begins`, which may
+    take `begin_seconds`; `said` gets stderr as it comes. At a limit raises CommandTimedOut, or what `expired` makes of
+    stdout and stderr. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
@@ -145,14 +147,15 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes, said, stdin_after)
+    gatherer = _Gatherer(cap_bytes, said, begins)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
                 await child.connect(1, _Pipe(gatherer, 1))
                 await child.connect(2, _Pipe(gatherer, 2))
-                if has_stdin:
+                async with asyncio.timeout(begin_seconds):
                     await gatherer.begin(child)
+                if has_stdin:
                     await child.write(stdin or b"", keep_open=keep_stdin_open)
                 await gatherer.wait(child)
             if gatherer.truncated:

@@ -23,6 +23,7 @@ from hpcdash.errors import (
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process, timed_out
 from hpcdash.transport.shell import (
+    BEGIN_SECONDS,
     STDIN_COMPLETE,
     RemoteCommand,
     never_began,
@@ -96,7 +97,8 @@ class OpenSshTransport:
             stdout.feed(out)
             said = stderr.feed(err)
             if not stdout.seen:
-                return never_began(self.name, program, limit_seconds, stderr, is_sent=stdin is None)
+                waited = min(limit_seconds, BEGIN_SECONDS)
+                return never_began(self.name, program, waited, stderr, is_sent=stdin is None)
             return timed_out(argv, limit_seconds, self.name, said)
 
         async with self._channels:
@@ -105,7 +107,8 @@ class OpenSshTransport:
                 shown_argv=argv,
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
-                stdin_after=b"" if stdin is None else command.marker + b"\n",
+                begins=command.marker + b"\n",
+                begin_seconds=BEGIN_SECONDS,
                 keep_stdin_open=True,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,

@@ -17,6 +17,8 @@ LONGEST_COMMAND_BYTES = 120_000
 # The remote limit stands behind the one kept here: it matters only when the line is dead and neither side knows.
 REMOTE_GRACE_SECONDS = 5
 STDIN_COMPLETE = b"go\n"
+# A login shell whose rc files take longer to come to a command will not come to it.
+BEGIN_SECONDS = 30.0
 # A status from here on is a signal's.
 _SIGNALLED = 128
 

@@ -25,7 +25,7 @@ from hpcdash.errors import (
 )
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Said, Stream
 from hpcdash.transport.local import timed_out
-from hpcdash.transport.shell import RemoteCommand, never_began, remote_command, shell_failure
+from hpcdash.transport.shell import BEGIN_SECONDS, RemoteCommand, never_began, remote_command, shell_failure
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 
 if TYPE_CHECKING:
@@ -151,8 +151,10 @@ class SshTransport:
             try:
                 async with asyncio.timeout(limit_seconds):
                     await self._start(line, command, session, f"running {program}", does_read=not is_sent)
+                    async with asyncio.timeout(BEGIN_SECONDS):
+                        has_begun = await session.begin()
                     # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
-                    if stdin is not None and await session.begin():
+                    if stdin is not None and has_begun:
                         try:
                             session.send(stdin)
                         except OSError as error:
@@ -162,7 +164,8 @@ class SshTransport:
             except TimeoutError:
                 if not session.marked_stdout.seen:
                     stderr = session.marked_stderr
-                    raise never_began(self.name, program, limit_seconds, stderr, is_sent=is_sent) from None
+                    waited = min(limit_seconds, BEGIN_SECONDS)
+                    raise never_began(self.name, program, waited, stderr, is_sent=is_sent) from None
                 raise timed_out(argv, limit_seconds, self.name, session.stderr) from None
             finally:
                 session.abort()

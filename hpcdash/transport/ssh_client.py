@@ -39,6 +39,8 @@ class HopClient(asyncssh.SSHClient):
         self._had_person = False
         self._asked = {"keyboard-interactive": 0, "password": 0}
         self._had_fields = False
+        # Since it last asked.
+        self._said = ""
 
     @property
     def awaited_approval(self) -> bool:
@@ -126,8 +128,9 @@ class HopClient(asyncssh.SSHClient):
         if self.gave_up:
             return None
         self._had_person = True
+        said, self._said = self._said, ""
         with self.clock.prompt():
-            answers = await self._prompter.answer(Prompt(self.hop.label, title, instructions, fields))
+            answers = await self._prompter.answer(Prompt(self.hop.label, title, instructions, fields, said))
         if answers is None or len(answers) != len(fields):
             self.gave_up = True
             return None
@@ -137,6 +140,7 @@ class HopClient(asyncssh.SSHClient):
         """Show what the host says, and keep it."""
         if words := words.strip()[:_LONGEST_WORDS]:
             self.words = words
+            self._said = f"{self._said}\n{words}".strip()
             said = "\n".join(f"{self.hop.label}: {line}" for line in words.splitlines() if line.strip())
             self._health.words = f"{self._health.words}\n{said}".strip()
             self._prompter.show(self.hop.label, words)

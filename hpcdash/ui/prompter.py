@@ -21,8 +21,6 @@ class UiPrompter:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
-        # What each hop said since it last asked something.
-        self._said: dict[str, list[str]] = {}
 
     def attach(self, app: App[Any]) -> None:
         self._attached = app
@@ -57,10 +55,7 @@ class UiPrompter:
         return True
 
     def show(self, hop: str, words: str) -> None:
-        """In the dialog that comes next; what the screen says of the line shows it, too."""
-        said = self._said.setdefault(hop, [])
-        if words not in said:
-            said.append(words)
+        """What the screen says of the line shows it, and the dialog that comes next."""
 
     def waiting(self, hop: str) -> None:
         """What the screen says of the line tells it."""
@@ -71,8 +66,7 @@ class UiPrompter:
 
         if not prompt.fields:
             return []
-        said = self._said.pop(prompt.hop, [])
-        return await self._ask(PromptDialog(prompt, said))
+        return await self._ask(PromptDialog(prompt))
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
         from hpcdash.ui.screens.dialogs import HostKeyDialog

@@ -15,7 +15,15 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, HpcdashError, NotSent, program_words
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    ConnectionFailed,
+    HpcdashError,
+    LoginRequired,
+    NotSent,
+    program_words,
+)
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions, Report
 from hpcdash.stores.budget import CommandBudget
@@ -210,17 +218,21 @@ async def test_a_line_that_is_down_for_a_while_is_opened_again(tmp_path: Path, m
     assert outcome == Outcome("sim.sh", True, "job 93")
 
 
-async def test_a_person_who_has_to_log_in_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [AuthenticationFailed, LoginRequired])
+async def test_a_person_who_has_to_log_in_is_not_asked_by_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[AuthenticationFailed]
+) -> None:
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
     person = Person(tmp_path)
     person.transport.sbatch = LOST
     report = await Actions(person.store, person.journal).run(person.again.plan)
-    person.transport.connect_error = AuthenticationFailed("the password was not given")
+    person.transport.connect_error = kind("the line was lost, and took a password")
     before = len(person.transport.connects)
     (outcome,) = await settle(person.store, person.again, report)
-    assert len(person.transport.connects) == before + 1
+    # Asked for once, and not in spite of what the last login took.
+    assert person.transport.connects[before:] == [False]
     assert outcome.done is None
-    assert "the password was not given" in outcome.words
+    assert "the line was lost, and took a password" in outcome.words
 
 
 @pytest.mark.parametrize(("comment", "done"), [("mark", True), ("", None), ("another's", False)])

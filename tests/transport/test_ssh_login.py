@@ -43,12 +43,19 @@ def pam_sshd() -> Iterator[PamSshd]:
 
 @asynccontextmanager
 async def transport_to(
-    sshd: Sshd, user: str, folder: Path, person: Person | None = None, *, port: int | None = None, config: str = ""
+    sshd: Sshd,
+    user: str,
+    folder: Path,
+    person: Person | None = None,
+    *,
+    port: int | None = None,
+    key: Path | None = None,
+    config: str = "",
 ) -> AsyncIterator[SshTransport]:
     port = port or sshd.port
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {sshd.host_key_line}\n")
     (folder / "config").write_text(
-        f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {sshd.key}\n IdentitiesOnly yes\n"
+        f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {key or sshd.key}\n IdentitiesOnly yes\n"
         f" IdentityAgent none\n{config}"
     )
     transport = SshTransport(
@@ -255,6 +262,12 @@ async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, 
     async with transport_to(own_sshd, user, tmp_path, person) as transport:
         await transport.connect()
     assert person.shown == [(f"{user}@127.0.0.1:{own_sshd.port}", banner.read_text().strip())]
+    make_key(tmp_path / "locked", passphrase="open sesame")
+    own_sshd.authorize(tmp_path / "locked.pub")
+    typing = Person({"Passphrase": "open sesame"})
+    async with transport_to(own_sshd, user, tmp_path, typing, key=tmp_path / "locked") as transport:
+        await transport.connect()
+    assert [prompt.said for prompt in typing.prompts] == [banner.read_text().strip()]
     async with transport_to(own_sshd, user, tmp_path, config=" PubkeyAuthentication no\n") as transport:
         error = await raised(AuthenticationFailed, transport.connect())
         assert "It said: Maintenance on Monday. No logins from 8 to 10." in error.message

@@ -66,11 +66,9 @@ class PromptDialog(_Scrolling[list[str] | None]):
     )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up")]
 
-    def __init__(self, prompt: Prompt, said: Sequence[str] = ()) -> None:
-        """`said` is what the login node told before."""
+    def __init__(self, prompt: Prompt) -> None:
         super().__init__()
         self.prompt = prompt
-        self.said = said
         # A label and a field take four lines.
         self._around_lines += 4 * len(prompt.fields)
 
@@ -87,7 +85,7 @@ class PromptDialog(_Scrolling[list[str] | None]):
             yield Static("enter sends it, esc gives up", classes="aside", markup=False)
 
     def _own_words(self) -> list[str]:
-        lines = "\n".join([*self.said, self.prompt.title, self.prompt.instructions]).splitlines()
+        lines = f"{self.prompt.said}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
         return [line for line in lines if line.strip()]
 
     def on_mount(self) -> None:
