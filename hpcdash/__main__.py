@@ -1,5 +1,16 @@
-"""`python -m hpcdash` is `hpcdash`."""
+"""The `hpcdash` command; `python -m hpcdash` is the same."""
 
-from hpcdash.cli.main import main
+import signal
 
-main()
+
+def main() -> None:
+    """Ends at ctrl+c without a traceback while modules are loaded, too."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hpcdash.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
+from hpcdash.cli.prompter import read_line
 from hpcdash.cli.stdout import print_json
 from hpcdash.config import load_settings
 from hpcdash.domain.job_ids import number_of
@@ -163,14 +163,7 @@ def jobs_words(rows: Sequence[Row]) -> str:
 async def is_agreed() -> bool:
     """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
     print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    loop = asyncio.get_running_loop()
-    typed = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), typed.set)
-    try:
-        await typed.wait()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")
 
 
 def _write_table(report: Report) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import sys
 from typing import Any
 
 from hpcdash.cli.build import BACKENDS, EMBEDDED, build_session, connection_pool
+from hpcdash.cli.ending import run_async
 from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
@@ -106,7 +106,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     # Whether the file takes it is known before anybody is asked for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
-        backend, words = asyncio.run(_look_at(cluster))
+        backend, words = run_async(_look_at(cluster))
         print(visible(words))
     except HpcdashError as error:
         if not force:

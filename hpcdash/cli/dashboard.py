@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from hpcdash.cli.build import build_replay, build_session, chosen_clusters, connection_pool, state_root, why_this
+from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.outside import run_outside
 from hpcdash.config import Settings, config_path, load_settings
@@ -109,7 +111,8 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
 
 def require_terminal() -> None:
     """Raises UsageError where there is none."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # It is drawn on stderr.
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "the dashboard needs a terminal", "One-shot commands do not: hpcdash jobs --format json, hpcdash --help"
         )
@@ -149,7 +152,12 @@ def run_app(
         tour_ended=tour_ended,
         note_error=_noted if common.debug else lambda error: None,
     )
-    app.run()
+    with ends_with_signals(app):
+        app.run()
+    if app.ended_by is not None:
+        if app.ended_by == signal.SIGHUP:
+            leave_terminal()
+        raise EndedBySignal(app.ended_by)
     if app.crash is not None:
         raise app.crash
 

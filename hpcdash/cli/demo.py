@@ -15,6 +15,7 @@ from types import FrameType
 
 from hpcdash.cli.build import build_queue_session
 from hpcdash.cli.dashboard import require_terminal, run_app, watched
+from hpcdash.cli.ending import EndedBySignal, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings, settings_from_text
 from hpcdash.errors import HpcdashError
@@ -107,9 +108,5 @@ def _locked_folder() -> tuple[Path, int]:
 
 def _end(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGHUP:
-        # The terminal is gone: SIGCONT comes with it, at which Textual would take the terminal again.
-        signal.signal(signal.SIGCONT, signal.SIG_IGN)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
-    sys.exit(128 + number)
+        leave_terminal()
+    raise EndedBySignal(number)

@@ -16,6 +16,7 @@ from pathlib import Path
 from hpcdash import __version__
 from hpcdash.backends.base import Capability
 from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
+from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.cli.stdout import print_json
@@ -86,7 +87,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         finally:
             await session.store.close()
 
-    reached = asyncio.run(look())
+    reached = run_async(look())
     if form == "json":
         checks = [check if not check.ok else replace(check, next_step="") for check in checks]
         answer = {

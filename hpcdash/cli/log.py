@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import JobScope
+from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.log_output import log_output
 from hpcdash.cli.log_tail import SMALL_BYTES, LogTail, say
 from hpcdash.cli.oneshot import with_session
@@ -47,7 +49,8 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
             return
         await _JobLog(session, place, file, err).show(lines, follow)
 
-    with_session(common, work)
+    with ends_silently() if follow else nullcontext():
+        with_session(common, work)
 
 
 async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:

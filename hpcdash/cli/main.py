@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,20 @@ class _PipeClosed(Exception):
     """Whoever read stdout has enough."""
 
 
+class _Interrupted(Exception):
+    """Somebody pressed ctrl+c."""
+
+
 class _Commands(click.Group):
-    """Hides a closed pipe from click, which would end the program with status 1."""
+    """Hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise _PipeClosed from error
+        except KeyboardInterrupt as error:
+            raise _Interrupted from error
 
 
 @click.group(
@@ -106,6 +113,8 @@ def main() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     debug = "--debug" in sys.argv
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -123,7 +132,8 @@ def main() -> None:
         # It repeats words of the command line, and a glob may have put any file's name there.
         sys.stderr.write(visible_text(shown.getvalue()))
         status = EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, _Interrupted, KeyboardInterrupt):
+        _complain("interrupted")
         status = _INTERRUPTED
     except (BrokenPipeError, _PipeClosed):
         # Whoever read has enough.
@@ -142,6 +152,10 @@ def main() -> None:
                 else "run it again with --debug to write the traceback to its log file"
             )
         status = EXIT_REFUSED
+    finally:
+        # Whoever presses it once more does not want to hear of what Python tidies.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdash.cli.build import chosen_clusters
+from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.log_output import colours_of
 from hpcdash.cli.log_tail import say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
@@ -97,7 +98,8 @@ def run_metrics(
             )
             raise HpcdashError(words, where) from error
 
-    with_session(common, guarded)
+    with ends_silently() if follow else contextlib.nullcontext():
+        with_session(common, guarded)
 
 
 class _Output:

@@ -12,8 +12,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
+from hpcdash.cli.ending import run_async
 from hpcdash.cli.formats import Kind as OutputKind
 from hpcdash.cli.formats import write_csv, write_json, write_table
 from hpcdash.cli.options import CommonOptions
@@ -50,10 +52,19 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
             if not (common.read_only or settings.read_only):
                 await _tidy(session)
             return done
+        except asyncio.CancelledError:
+            _tell_cut_off(session)
+            raise
         finally:
             await session.store.close()
 
-    return asyncio.run(run())
+    return run_async(run())
+
+
+def _tell_cut_off(session: ClusterSession) -> None:
+    for verb, job_id in session.actions.cut_off:
+        step = "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
+        print(f"hpcdash: {verb} {visible(job_id)}: whether it was done is not known. {step} tells.", file=sys.stderr)
 
 
 async def _tidy(session: ClusterSession) -> None:

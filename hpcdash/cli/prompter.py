@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
+import os
+import signal
 import sys
+import termios
 from collections.abc import Iterator
-from typing import TextIO
 
 from hpcdash.domain.text import visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 
+# What a terminal hands over at once, of a line or before its end.
+_LINE_BYTES = 1 << 16
+
 
 class TerminalPrompter:
-    """Talks to /dev/tty, so that stdout and stdin stay free for data."""
+    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a time.
+
+    Cancelled, the terminal is as it was.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
 
     def can_ask(self) -> bool:
         with _terminal() as terminal:
@@ -30,55 +40,96 @@ class TerminalPrompter:
     async def answer(self, prompt: Prompt) -> list[str] | None:
         if not prompt.fields:
             return []
-        return await asyncio.to_thread(self._answer, prompt)
+        async with self._turn:
+            return await self._answer(prompt)
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
-        return await asyncio.to_thread(self._accept, question)
+        async with self._turn:
+            return await self._accept(question)
 
-    def _answer(self, prompt: Prompt) -> list[str] | None:
+    async def _answer(self, prompt: Prompt) -> list[str] | None:
         with _terminal() as terminal:
             if terminal is None:
                 return None
-            terminal.write(f"{visible(prompt.hop)} asks\n")
-            for line in f"{prompt.title}\n{prompt.instructions}".splitlines():
-                if line.strip():
-                    terminal.write(f"{visible(line)}\n")
-            terminal.flush()
+            lines = f"{prompt.title}\n{prompt.instructions}".splitlines()
+            _say(terminal, f"{visible(prompt.hop)} asks\n", *(f"{visible(line)}\n" for line in lines if line.strip()))
             answers = []
             for field in prompt.fields:
-                label = f"{visible(field.label.strip())} "
-                try:
-                    if field.secret:
-                        answers.append(getpass.getpass(label, stream=terminal))
-                    else:
-                        terminal.write(label)
-                        terminal.flush()
-                        answers.append(terminal.readline().rstrip("\n"))
-                except (EOFError, KeyboardInterrupt):
+                _say(terminal, f"{visible(field.label.strip())} ")
+                answer = await read_line(terminal, is_hidden=field.secret)
+                if answer is None:
                     return None
+                answers.append(answer)
             return answers
 
-    def _accept(self, question: HostKeyQuestion) -> bool:
+    async def _accept(self, question: HostKeyQuestion) -> bool:
         with _terminal() as terminal:
             if terminal is None:
                 return False
-            terminal.write(
-                f"{visible(question.hop)} is not known yet.\n"
-                f"Its {visible(question.algorithm)} key has the fingerprint {visible(question.fingerprint)}\n"
-                f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] "
+            _say(
+                terminal,
+                f"{visible(question.hop)} is not known yet.\n",
+                f"Its {visible(question.algorithm)} key has the fingerprint {visible(question.fingerprint)}\n",
+                f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] ",
             )
-            terminal.flush()
-            return terminal.readline().strip().lower() in ("yes", "y")
+            return (await read_line(terminal) or "").strip().lower() in ("yes", "y")
+
+
+async def read_line(terminal: int, *, is_hidden: bool = False) -> str | None:
+    """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the start of the line.
+
+    The event loop goes on meanwhile, and with it the line to the cluster.
+    """
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    with _unseen(terminal) if is_hidden else contextlib.nullcontext():
+        loop.add_reader(terminal, typed.set)
+        try:
+            await typed.wait()
+            raw = os.read(terminal, _LINE_BYTES)
+        except asyncio.CancelledError:
+            # What is said next begins a line.
+            _say(terminal, "\n")
+            raise
+        finally:
+            loop.remove_reader(terminal)
+    if is_hidden or not raw:
+        _say(terminal, "\n")
+    return raw.decode(sys.getfilesystemencoding(), "surrogateescape").rstrip("\n") if raw else None
+
+
+def _say(terminal: int, *texts: str) -> None:
+    # It may be stdin, which need not be open for writing.
+    with contextlib.suppress(OSError):
+        os.write(terminal, "".join(texts).encode(sys.getfilesystemencoding(), "replace"))
 
 
 @contextlib.contextmanager
-def _terminal() -> Iterator[TextIO | None]:
+def _unseen(terminal: int) -> Iterator[None]:
+    """What is typed is not shown meanwhile, after ctrl+z and fg neither."""
+    before = termios.tcgetattr(terminal)
+    hidden = [*before]
+    hidden[3] &= ~termios.ECHO
+    loop = asyncio.get_running_loop()
+    termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
+    loop.add_signal_handler(signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGCONT)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[int | None]:
     """The controlling terminal; None where there is none."""
     try:
-        # Line buffered for reading and writing at once.
-        with open("/dev/tty", "r+b", buffering=0) as raw:
-            import io
-
-            yield io.TextIOWrapper(raw, encoding=sys.getfilesystemencoding(), errors="replace", write_through=True)
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
         yield None
+        return
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root
+from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
@@ -66,7 +67,8 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
     pool = connection_pool(TerminalPrompter())
     sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
     rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
-    status = asyncio.run(rounds.run(once=once))
+    with ends_silently():
+        status = run_async(rounds.run(once=once))
     if status := max(status, EXIT_USAGE if unready(notifiers) else 0):
         sys.exit(status)
 
@@ -97,7 +99,7 @@ def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
     """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not take it."""
     if not notifiers:
         raise UsageError("nobody is told: [watch] names no one", "`hpcdash config example` shows the ways.")
-    deliveries = asyncio.run(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
+    deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
     for one in deliveries:
         print(visible(one.words), flush=True)
     if not dry_run and not all(one.reached for one in deliveries):

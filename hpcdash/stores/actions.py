@@ -59,6 +59,8 @@ class Actions:
     def __init__(self, store: ClusterStore, journal: Journal) -> None:
         self.store = store
         self.journal = journal
+        # What was cancelled after it was sent: nobody saw how it ended.
+        self.cut_off: list[tuple[Verb, str]] = []
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
         """The commands; raises UsageError for what cannot be asked. Nothing runs."""
@@ -115,6 +117,9 @@ class Actions:
         try:
             await asyncio.shield(noting)
             await running.commands()
+        except asyncio.CancelledError:
+            self.cut_off += [(plan.request.verb, one.job_id) for one in running.outcomes() if one.done is None]
+            raise
         finally:
             action_id, problem = await noting
             if action_id:

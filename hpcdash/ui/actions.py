@@ -217,6 +217,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),
+    Action("to_shell", "ctrl+z", "to the shell; fg comes back", while_typing=True),
     Action("tour_next", "ctrl+t", "the tour's next hint"),
     Action("tour_end", "ctrl+e", "end the tour"),
     Action("explain", "exclamation_mark", "the whole error: command, status, its own words"),

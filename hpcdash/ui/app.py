@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import os
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.notifications import Notification, Notify
 from textual.screen import Screen
+from textual.widgets import TextArea
 
 from hpcdash.ui.actions import ACTIONS, Action
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screens.main import main_screen_with
 from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.terminal import TerminalDriver
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 
 # They stand at the right, below the names of the views.
@@ -35,6 +42,8 @@ class HpcdashApp(App[None]):
     Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
     NOTIFICATION_TIMEOUT = 4.0
+    # For dialogs: on the main screen it is the registry's.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "to_shell", show=False, priority=True)]
 
     def __init__(
         self,
@@ -66,7 +75,12 @@ class HpcdashApp(App[None]):
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
         self._palettes = load_themes(theme_folders)
-        super().__init__()
+        # Where textual-web shows it there is no terminal.
+        super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
+        # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
+        self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
+        self.ended_by: int | None = None
+        self.is_outside = False
         for palette in self._palettes.values():
             self.register_theme(palette)
         self.theme_names = tuple(self._palettes)
@@ -112,10 +126,13 @@ class HpcdashApp(App[None]):
             self.notify("nothing can be opened from here", severity="warning")
             return
         try:
+            self.is_outside = True
             with self.suspend():
                 complaint = self._run_outside(program, file)
         except SuspendNotSupported:
             complaint = "this terminal cannot be left to another program"
+        finally:
+            self.is_outside = False
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
 
@@ -124,6 +141,53 @@ class HpcdashApp(App[None]):
         told = sorted((one for one in self._notifications if one.severity != "error"), key=_weight)
         for one in told[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
             self._unnotify(one, refresh=False)
+
+    # -- a terminal that goes, and a shell that takes it
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return super().check_action(action, parameters) and not (action == "to_shell" and self.screen is self.main)
+
+    def action_to_shell(self) -> None:
+        """Stop, so that the shell has the terminal; in a field of several lines ctrl+z takes back what was typed."""
+        if isinstance(self.focused, TextArea):
+            self.focused.action_undo()
+        else:
+            self.action_suspend_process()
+
+    def was_not_stopped(self) -> None:
+        """There is no shell that could continue it."""
+        self.notify("it was not started from a shell that one could go back to", severity="warning")
+
+    def _continued(self, _: App[None]) -> None:
+        self.refresh(layout=True)
+
+    @property
+    def is_ending(self) -> bool:
+        return self.ended_by is not None
+
+    def end(self, number: int) -> None:
+        """Leave because of a signal; what was typed is kept for the next time."""
+        if not self.is_ending:
+            self.ended_by = number
+            self.main.keep_typed()
+            self.exit(return_code=128 + number)
+
+    def end_soon(self, number: int) -> bool:
+        """`end`, for threads and handlers of signals; False where the app does not run."""
+        if self._own_loop is None:
+            return False
+        loop, context = self._own_loop
+        loop.call_soon_threadsafe(self.end, number, context=context)
+        return True
+
+    def hung_up(self) -> None:
+        """The terminal is gone, whether or not a signal says so."""
+        self.end_soon(signal.SIGHUP)
+
+    def restore_terminal(self) -> None:
+        """At once, for a process that ends without the app."""
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.restore()
 
     @property
     def crash(self) -> Exception | None:
@@ -138,6 +202,8 @@ class HpcdashApp(App[None]):
         return self.main
 
     async def on_mount(self) -> None:
+        self._own_loop = (asyncio.get_running_loop(), contextvars.copy_context())
+        self.app_resume_signal.subscribe(self, self._continued)
         if self._prompter is not None:
             self._prompter.attach(self)
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
@@ -161,6 +227,7 @@ class HpcdashApp(App[None]):
             session.poller.focus(False)
 
     async def on_unmount(self) -> None:
+        self._own_loop = None
         self.main.end_tour()
         for session in self.sessions:
             await session.poller.stop()

@@ -13,12 +13,17 @@ import termios
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pyte
 
 from tests.e2e.program import Program
 
 _CHUNK_BYTES = 1 << 16
+_MODES = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
+# A terminal shows its cursor and wraps lines.
+_MODES_ON = (7, 25)
+_KEYS_PUSHED = re.compile(rb"\x1b\[>[0-9]+u")
 # What pyte would print as text: private sequences of newer terminals (keyboard protocols, queries, cursor shapes).
 _UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\")
 
@@ -39,6 +44,27 @@ class Screen:
     @property
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display)
+
+    @property
+    def attributes(self) -> list[Any]:
+        """What the terminal does with what is typed: echo, lines, signals."""
+        return termios.tcgetattr(self._descriptor)
+
+    @property
+    def modes_left(self) -> set[str]:
+        """What of the terminal's modes is not as it was: mouse, paste, focus, keys, other screen, cursor, wrapping."""
+        switched = {int(mode): letter for mode, letter in _MODES.findall(self.raw)}
+        left = {f"?{mode}h" for mode, letter in switched.items() if letter == b"h" and mode not in _MODES_ON}
+        left |= {f"?{mode}l" for mode, letter in switched.items() if letter == b"l" and mode in _MODES_ON}
+        keys = len(_KEYS_PUSHED.findall(self.raw)) - self.raw.count(b"\x1b[<u")
+        return left | ({f"keys {keys}"} if keys else set())
+
+    def hang_up(self) -> None:
+        """The terminal is closed: what is at its other end goes."""
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, self._descriptor)
+        os.close(nowhere)
 
     def read(self) -> None:
         """Take what the program has written."""

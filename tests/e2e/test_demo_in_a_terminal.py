@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import signal
@@ -84,19 +83,11 @@ async def test_it_shows_a_full_screen_soon_and_a_log(tmp_path: Path) -> None:
     assert not (tmp_path / "home" / "cache").exists()
 
 
-def _hang_up(screen: Screen) -> None:
-    """The terminal is closed: what is at its other end goes."""
-    asyncio.get_running_loop().remove_reader(screen._descriptor)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, screen._descriptor)
-    os.close(nowhere)
-
-
 # How one leaves, and the status of the program then.
 WAYS: dict[str, tuple[Callable[[Screen], None], int]] = {
     "ctrl+q": (lambda screen: screen.type("\x11"), 0),
     "terminated": (lambda screen: screen.process.terminate(), 128 + signal.SIGTERM),
-    "hung up": (_hang_up, 128 + signal.SIGHUP),
+    "hung up": (Screen.hang_up, 128 + signal.SIGHUP),
     "killed": (lambda screen: screen.process.kill(), -signal.SIGKILL),
 }
 

@@ -25,7 +25,7 @@ from hpcdash.ui.widgets.lines import Hint, KeyLine
 from tests.ui.stage import dashboard, ids_of, press, replayed, rows_of, screen_text, settled, type_text, until
 
 USUAL = (120, 34)
-TALL = (120, 80)
+TALL = (120, 82)
 ALL = frozenset(Capability)
 # The keys from the first view to each of the others.
 WAYS: dict[str, tuple[str, ...]] = {

@@ -122,6 +122,11 @@ class MainScreen(
     def on_resize(self) -> None:
         self.call_after_refresh(self._around)
 
+    def keep_typed(self) -> None:
+        """Have each view keep what was typed there, for the next time."""
+        for view in self.query(View):
+            view.keep_typed()
+
     # -- moving between views
 
     async def go(self, name: str, /, **arguments: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
 
@@ -18,6 +18,9 @@ from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.notice import Notice
 from hpcdash.ui.widgets.tour import Tour
+
+if TYPE_CHECKING:
+    from hpcdash.ui.app import HpcdashApp
 
 
 class ScreenActions(Acting):
@@ -45,6 +48,9 @@ class ScreenActions(Acting):
     async def do_back(self) -> None:
         if not await self.pop():
             self.app.exit()
+
+    async def do_to_shell(self) -> None:
+        cast("HpcdashApp", self.app).action_to_shell()
 
     async def do_show_jobs(self) -> None:
         await self.go("jobs")

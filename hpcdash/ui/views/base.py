@@ -153,6 +153,9 @@ class View(Widget):
     def take_focus(self) -> None:
         """Keys go to what one reads here."""
 
+    def keep_typed(self) -> None:
+        """The program is ended from outside: keep what a person typed here for the next time."""
+
     def do_escape(self) -> bool:
         """Clear what can be cleared; False where there is nothing and one goes back."""
         return False

@@ -6,6 +6,7 @@ Plans nothing and submits nothing itself: screens.submitting does, with what sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -18,6 +19,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
 from hpcdash.stores.cluster import Changed
+from hpcdash.stores.drafts import Drafts, KeptDraft
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
@@ -86,6 +88,7 @@ class SubmitView(SubmitTiming):
     def on_mount(self) -> None:
         self.run_worker(self._learn(), exclusive=True, group="learn")
         self.look_soon()
+        self.call_after_refresh(self._take_kept)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
@@ -139,6 +142,28 @@ class SubmitView(SubmitTiming):
         self._is_tried = False
         self.form.fill(draft.texts, Way.SCRIPT if as_it_is else Way.REQUEST)
         self.form.enter("file" if as_it_is else "name")
+
+    def keep_typed(self) -> None:
+        """For the next program that opens this form; without a state folder, or room there, it is lost."""
+        draft, folder = self.draft() if self.is_live else None, self.launches.state_folder
+        if draft is not None and draft.texts and folder is not None:
+            with contextlib.suppress(OSError):
+                Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
+
+    def _take_kept(self) -> None:
+        """What stood here when the last program was ended, unless something stands here by now."""
+        from hpcdash.launch.form import Draft
+
+        folder = self.launches.state_folder
+        if (
+            folder is None
+            or not self.is_live
+            or self.draft().texts
+            or (kept := Drafts(folder).take(self.session.name)) is None
+        ):
+            return
+        self.put(Draft(kept.texts, kept.rest), as_it_is=kept.as_it_is)
+        self.notify("what you had typed when hpcdash was ended is here again; ctrl+l has an empty form", timeout=6)
 
     def on_form_page_entered(self, event: FormPage.Entered) -> None:
         event.stop()

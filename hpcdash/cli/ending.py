@@ -1,0 +1,148 @@
+"""How hpcdash ends when it is told to: by a signal, by ctrl+c, or because its terminal is gone.
+
+What was begun is ended, the terminal is as it was, and whatever hangs is waited for no longer than GRACE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+
+GRACE_SECONDS = 5.0
+T = TypeVar("T")
+
+
+class EndedBySignal(SystemExit):
+    """The status is the shell's for a program that a signal ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+class Dashboard(Protocol):
+    """What is told of signals."""
+
+    is_outside: bool
+
+    def end_soon(self, number: int) -> bool: ...
+
+    def restore_terminal(self) -> None: ...
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or EndedBySignal follows.
+
+    A second one, or work that takes too long to be cancelled, ends the process.
+    """
+    ended_by: list[int] = []
+
+    async def watched() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end(number: int) -> None:
+            if ended_by:
+                os._exit(128 + number)
+            ended_by.append(number)
+            if number == signal.SIGHUP:
+                leave_terminal()
+            elif number == signal.SIGINT and sys.stderr.isatty():
+                # What is said next stands over the ^C that the terminal shows.
+                sys.stderr.write("\r")
+            exit_later(128 + number)
+            task.cancel()
+
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                loop.add_signal_handler(number, end, number)
+        return await work
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise
+    finally:
+        # asyncio leaves Python's own handler of SIGINT, and the system's of the others.
+        if ended_by:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if ended_by[0] == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise EndedBySignal(ended_by[0])
+
+
+@contextmanager
+def ends_silently() -> Iterator[None]:
+    """For what goes on until ctrl+c: nothing is said of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise EndedBySignal(signal.SIGINT) from None
+
+
+@contextmanager
+def ends_with_signals(app: Dashboard) -> Iterator[None]:
+    """Signals end the app while this lasts; a second one, or one that it does not heed in time, ends the process."""
+    ended_by: list[int] = []
+
+    def exit_now(number: int) -> None:
+        app.restore_terminal()
+        os._exit(128 + number)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # It comes with a terminal that is gone: there is none to be taken again.
+            signal.signal(signal.SIGCONT, signal.SIG_IGN)
+        elif ended_by:
+            exit_now(number)
+        ended_by.append(number)
+        if not app.end_soon(number):
+            raise EndedBySignal(number)
+        # A pager or an editor is waited for.
+        if number == signal.SIGHUP or not app.is_outside:
+            exit_later(128 + number, app.restore_terminal)
+
+    numbers = _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_later(status: int, first: Callable[[], None] = lambda: None) -> None:
+    """End the process after GRACE_SECONDS, whatever it does then."""
+
+    def exit_now(number: int, frame: FrameType | None) -> None:
+        first()
+        os._exit(status)
+
+    signal.signal(signal.SIGALRM, exit_now)
+    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+
+def leave_terminal() -> None:
+    """Its terminal is gone: what is still written goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        # A terminal that is gone says that it is none; files and pipes stay.
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def _heeded(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Without those that are ignored: nohup, and a shell's background, have a program go on."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

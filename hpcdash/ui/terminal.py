@@ -1,0 +1,139 @@
+"""The dashboard's terminal, where it goes away, or the shell takes it back for a while.
+
+Textual's own driver would read a terminal that is gone for ever, block once nobody takes what it writes, stop itself
+where no shell could ever continue it, and take a terminal that it has already once more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import termios
+import threading
+import time
+from typing import IO, Any
+
+from textual.drivers.linux_driver import LinuxDriver
+
+# What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no cursor, no line wrap.
+_RESET = (
+    b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
+    b"\x1b[?1049l\x1b[?25h"
+)
+# A process group that no shell looks after is not stopped; one that is stops within this.
+_STOPS_WITHIN_SECONDS = 0.5
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver; the app hears `hung_up` once the terminal is gone, and `was_not_stopped` where nobody did."""
+
+    def __init__(self, app: Any, **arguments: Any) -> None:
+        super().__init__(app, **arguments)
+        self._app: Any = app
+        self._file: Any = _Outlet(self._file)
+        self._attributes: list[Any] | None = None
+        # Left to the shell; continued since it was.
+        self._is_left = self._was_continued = False
+        self._watch: threading.Thread | None = None
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._attributes = self._attributes or self.attrs_before
+        if self._watch is None and self.input_tty:
+            self._watch = threading.Thread(target=self._wait_for_hangup, name="hpcdash-hangup", daemon=True)
+            self._watch.start()
+
+    def stop_application_mode(self) -> None:
+        if not self._is_left:
+            super().stop_application_mode()
+
+    def restore(self) -> None:
+        """Give the terminal back at once, from any state; nothing can be shown after that."""
+        if self._attributes is None or self._is_left:
+            return
+        try:
+            os.write(self._file.fileno(), _RESET)
+            termios.tcsetattr(self.fileno, termios.TCSANOW, self._attributes)
+        except (OSError, termios.error):
+            pass
+
+    # -- a terminal that goes away
+
+    def run_input_thread(self) -> None:
+        try:
+            super().run_input_thread()
+        except OSError:
+            self._app.hung_up()
+
+    def _wait_for_hangup(self) -> None:
+        poll = select.poll()
+        poll.register(self.fileno, 0)
+        # Where poll knows no terminals (macOS) it says so at once, and SIGHUP alone tells.
+        if any(event & select.POLLHUP for _, event in poll.poll()):
+            self._app.hung_up()
+
+    # -- ctrl+z, and fg
+
+    def _sigtstp_application(self, *_: object) -> None:
+        """Stop with all of the process group, as ctrl+z does elsewhere: a shell waits for the first of it."""
+        is_shown = self._auto_restart and not self._is_left
+        if is_shown:
+            self.suspend_application_mode()
+            self._is_left = self._must_signal_resume = True
+        self._was_continued = False
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        try:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+            over = time.monotonic() + _STOPS_WITHIN_SECONDS
+            while not self._was_continued and time.monotonic() < over:
+                time.sleep(0.01)
+        finally:
+            signal.signal(signal.SIGTSTP, self._sigtstp_application)
+        if is_shown:
+            self._come_back()
+            if not self._was_continued:
+                self._app.was_not_stopped()
+
+    def _sigcont_application(self, *_: object) -> None:
+        self._was_continued = True
+        if not self._auto_restart:
+            return
+        if not self._is_left:
+            # Stopped by SIGSTOP: whoever had the terminal meanwhile left it as it likes.
+            self.suspend_application_mode()
+            self._is_left = self._must_signal_resume = True
+        if signal.getsignal(signal.SIGTSTP) != signal.SIG_DFL:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Take the terminal again; in the background that is not to be had, and the next SIGCONT tries once more."""
+        if not self._is_left or self._app.is_ending:
+            return
+        self.resume_application_mode()
+        self._is_left = self._key_thread is None or not self._key_thread.is_alive()
+
+
+class _Outlet:
+    """A stream whose terminal may be gone: what is written then goes nowhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):
+            pass
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
