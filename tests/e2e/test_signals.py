@@ -405,3 +405,33 @@ def test_ctrl_c_while_it_starts_shows_no_traceback(program: Program) -> None:
         if milliseconds > 20:
             # Before that Python itself starts, and says what it likes.
             assert "Traceback" not in said, said
+
+
+@pytest.mark.parametrize(("grace_seconds", "signals"), [(0.3, 1), (60, 2)])
+def test_a_dashboard_that_does_not_heed_signals_ends_with_its_terminal_given_back(
+    grace_seconds: float, signals: int
+) -> None:
+    script = f"""
+import time
+from hpcdash.cli import ending
+ending.GRACE_SECONDS = {grace_seconds}
+class Stuck:
+    is_outside = False
+    def end_soon(self, number):
+        print("told", number, flush=True)
+        return True
+    def restore_terminal(self):
+        print("restored", flush=True)
+with ending.ends_with_signals(Stuck()):
+    print("ready", flush=True)
+    while True:
+        time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        for _ in range(signals):
+            process.terminate()
+            assert process.stdout.readline() in (b"told 15\n", b"restored\n")
+        assert process.wait(20) == 143
+        assert process.stdout.read() in (b"", b"restored\n")
