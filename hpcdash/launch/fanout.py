@@ -75,13 +75,14 @@ done < <(awk '!count[$1]++ {{ order[++n] = $1 }} END {{ for (i = 1; i <= n; i++)
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${{PBS_CONF_FILE:-/etc/pbs.conf}}")/bin
 
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of this environment goes along:
-# each variable is written out.
+{on_node}# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
 on_host() {{
   local host=$1
   shift
+  trap '' TERM
   exec pbs_tmrsh "$host" env "{mark}=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \\
-    bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \\
+    bash -l -c {words_on_node} env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \\
     ${{PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"}} "$@"
 }}
 
@@ -140,10 +141,10 @@ wait_nodes() {{
   done
 }}
 
-# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
+# Asks all commands to end, and kills after $2 s those that did not; without it PBS has asked, and kills: some save yet.
 end_nodes() {{
   trap '' TERM
-  signal_nodes TERM
+  [ -z "${{2:-}}" ] || signal_nodes TERM
   local pid left seconds=0
   while :; do
     left=
@@ -160,6 +161,66 @@ end_nodes() {{
 }}
 trap 'end_nodes 143' TERM
 """
+
+_ON_ONE = """'cd -- "$0" && exec "$@"' "$PWD\""""
+_PBS_ON_NODE = """\
+# With several hosts PBS's TERM ends what takes their output too, and reaches the commands of the first host alone.
+# $1 is the folder, $2 and $3 the logs, $4 the first host, the rest what is started.
+IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
+cd -- "$1" || exit
+out=$2 err=$3 first=$4 watch=
+shift 4
+if ! [ -S /dev/fd/1 ] || ! pipes=$(mktemp -d) || ! mkfifo "$pipes/out" "$pipes/err"; then
+  exec "$@"
+fi
+exec 3>&1 4>&2
+# Passes a stream on; once nobody takes it any more, into the log itself. TERM has it look.
+relay() {
+  trap : TERM
+  trap '' HUP INT QUIT USR1 USR2
+  until cat; do
+    read -r -t 0.1 <&3
+    if [ "$?" -le 128 ]; then
+      trap '' TERM
+      cat >> "$1"
+      return
+    fi
+  done
+}
+relay "$out" < "$pipes/out" 2> /dev/null &
+relays=("$!")
+relay "$err" < "$pipes/err" >&4 2> /dev/null &
+relays+=("$!")
+exec 5> "$pipes/out" 6> "$pipes/err"
+rm -r "$pipes"
+if [ "${MARK#*@}" != "$first" ]; then
+  (
+    trap '' TERM HUP INT QUIT USR1 USR2
+    while read -r <&3; do :; done
+    grep -lszFx "MARK=$MARK" /proc/[0-9]*/environ | cut -d/ -f3 |
+      while read -r pid; do kill -s TERM "$pid"; done
+  ) 2> /dev/null 5>&- 6>&- &
+  watch=$!
+  disown
+fi
+# Signals are for the command; this shell may have nowhere to write to.
+trap : TERM HUP INT QUIT USR1 USR2 PIPE
+"$@" >&5 2>&6 3>&- 4>&- 5>&- 6>&-
+status=$?
+exec 5>&- 6>&-
+for ((left = 50; left > 0; left--)); do
+  kill -0 "${relays[@]}" 2> /dev/null || break
+  sleep 0.1
+done
+[ -z "$watch" ] || kill -s KILL "$watch"
+exit "$status"
+END_OF_ON_NODE
+
+""".replace("MARK", MARK)
+# A login shell that ends by itself would run .bash_logout.
+_ON_SEVERAL = """'exec bash -c "$@"' bash \\
+    "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}" \\
+   """
 
 
 def exports(environment: Mapping[str, str]) -> str:
@@ -223,6 +284,7 @@ def pbs_fanout(
     passed_on: Sequence[str] = (),
     slots_a_chunk: int = 1,
     lines_a_chunk: int = 1,
+    logs: tuple[str, str] | None = None,
 ) -> str:
     """Bash for qsub's script: `words` once on each host of $PBS_NODEFILE, in the script's own folder and a login shell.
 
@@ -230,13 +292,20 @@ def pbs_fanout(
     `environment` and the script's PATH there are NODE_RANK (from 0), NUM_NODES, NODE_SLOTS and NUM_SLOTS (of the host,
     and in all), MASTER_ADDR and MASTER_PORT, the same on all hosts, and of the script's own variables those
     `passed_on`. A chunk of `mpiprocs` has so many `lines_a_chunk` in the file. The first that fails ends all and the
-    script, with its status. Raises UsageError for what bash cannot hold.
+    script, with its status. `logs` are bash words for the files of stdout and stderr of a job of several hosts: where
+    PBS ends it, output goes there, and each host ends its own command. Raises UsageError for what bash cannot hold.
     """
     variables = "".join(f"      {shlex.quote(f'{name}={value}')} \\\n" for name, value in _checked(environment))
     variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)
     lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
     return _PBS.format(
-        words=_quoted(words), variables=variables, mark=MARK, slots_a_chunk=int(slots_a_chunk), lines_a_chunk=lines
+        words=_quoted(words),
+        variables=variables,
+        mark=MARK,
+        slots_a_chunk=int(slots_a_chunk),
+        lines_a_chunk=lines,
+        on_node=f"out={logs[0]} err={logs[1]}\n{_PBS_ON_NODE}" if logs else "",
+        words_on_node=_ON_SEVERAL if logs else _ON_ONE,
     )
 
 

@@ -85,6 +85,7 @@ def pbs_batch(
             ),
             slots_a_chunk=slots_of(request).per_node,
             lines_a_chunk=_lines_a_chunk(resources.options),
+            logs=_logs(request, place) if slots_of(request).nodes > 1 else None,
         ),
         pbs_preamble(request.launcher),
         _timer(request, _limit_seconds(request, resources.options), has_package=bool(body.package)),
@@ -110,6 +111,15 @@ def _files(request: Request, place: Place) -> list[str]:
         return []
     name = "job.^array_index^" if request.array else "job"
     return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
+
+
+def _logs(request: Request, place: Place) -> tuple[str, str]:
+    """Bash for the files of _files(), which are those of a task in an array's."""
+    if not place.folder:
+        return "/dev/null", "/dev/null"
+    name = '"job.$PBS_ARRAY_INDEX"' if request.array else "job"
+    folder = shlex.quote(place.folder)
+    return f"{folder}/{name}.out", f"{folder}/{name}.err"
 
 
 def _keep_files(request: Request, place: Place, *, has_live_logs: bool) -> list[str]:

@@ -39,7 +39,8 @@ sys.exit(child.wait() if child else 0)
 """
 # As tm_spawn does: the words are started as they are, with none of the script's variables.
 _PBS_TMRSH = f"""#!{sys.executable}
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 os.execvpe(sys.argv[2], sys.argv[2:], {{"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}})
 """
 _SRUN = """#!/bin/bash

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -29,6 +31,8 @@ with open(os.environ["RECORD"], "a") as file:
 """
 # As tm_spawn does: the words are started as they are, with none of the script's variables.
 _PBS_TMRSH = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 keep = {"PATH": os.environ["PATH"], "HOST": sys.argv[1], "HOME": os.environ["HOME"]}
 os.execvpe(sys.argv[2], sys.argv[2:], keep)
 """
@@ -126,11 +130,73 @@ def test_a_command_that_does_not_end_when_asked_is_ended(job: Run) -> None:
 
 
 def test_a_command_that_saves_as_its_job_ends_is_left_to_the_scheduler(job: Run) -> None:
-    saves = "trap 'sleep 1; echo saved; exit' TERM; echo begun >&2; while :; do sleep 0.02; done"
+    """PBS has sent TERM to each process of the script's host itself: the script adds none."""
+    saves = "trap 'echo asked; sleep 1; echo saved; exit' TERM; echo begun >&2; while :; do sleep 0.02; done"
+    ends = f"""(
+      command sleep 0.4
+      kill "$$" $(grep -lsz "^{MARK}=$PBS_JOBID@" /proc/[0-9]*/environ | cut -d/ -f3)
+    ) &
+    """
     # As many looks as there are seconds after which a host that failed has the others killed.
-    ends = '(command sleep 0.4; kill "$$") &\n'
     ended = job(_FAST + pbs_fanout(["bash", "-c", saves], {}) + ends + START)
-    assert (ended.returncode, ended.stdout) == (143, "saved\n" * 3), ended.stderr
+    said = sorted(line for line in ended.stdout.splitlines())
+    assert (ended.returncode, said) == (143, ["asked"] * 3 + ["saved"] * 3), ended.stderr
+
+
+_SAYS = """
+trap 'echo asked; sleep 0.2; echo saved; echo why >&2; exit 5' TERM
+echo "up in $PWD"
+while :; do sleep 0.02; done
+"""
+
+
+def on_node(script: str) -> str:
+    """The text that a fan-out of several hosts starts on each."""
+    return script.partition("<< 'END_OF_ON_NODE'\n")[2].partition("END_OF_ON_NODE\n")[0]
+
+
+def test_on_another_host_the_end_of_what_takes_the_output_is_the_end_of_the_job(tmp_path: Path) -> None:
+    """PBS ends its pbs_demux with the script, and tells other hosts nothing: their commands would write to nobody."""
+    text = on_node(pbs_fanout(["true"], {}, logs=("/dev/null", "/dev/null")))
+    (ours_out, theirs_out), (ours_err, theirs_err) = socket.socketpair(), socket.socketpair()
+    command = subprocess.Popen(
+        ["bash", "-c", text, "on_node", tmp_path, tmp_path / "out", tmp_path / "err", "n1", "bash", "-c", _SAYS],
+        env={"PATH": os.environ["PATH"], MARK: f"{uuid.uuid4()}@n2"},
+        stdout=theirs_out,
+        stderr=theirs_err,
+    )
+    with command, ours_out, ours_err:
+        theirs_out.close(), theirs_err.close()
+        ours_out.settimeout(10)
+        assert ours_out.recv(100) == f"up in {tmp_path}\n".encode()
+        ours_out.close(), ours_err.close()
+        assert command.wait(10) == 5
+    assert (tmp_path / "out").read_text() == "asked\nsaved\n"
+    assert (tmp_path / "err").read_text().splitlines()[-1] == "why"
+
+
+def test_all_output_of_a_command_has_arrived_as_it_ends_and_what_it_left_is_not_waited_for(tmp_path: Path) -> None:
+    text = on_node(pbs_fanout(["true"], {}, logs=("/dev/null", "/dev/null")))
+    ours, theirs = socket.socketpair()
+    leaves = "sleep 300 > /dev/null & seq 20000; exit 3"
+    command = subprocess.Popen(
+        ["bash", "-c", text, "on_node", tmp_path, tmp_path / "out", tmp_path / "err", "n1", "bash", "-c", leaves],
+        env={"PATH": os.environ["PATH"], MARK: (mark := f"{uuid.uuid4()}@n2")},
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    with command, ours:
+        theirs.close()
+        ours.settimeout(10)
+        received = b""
+        while not received.endswith(b"\n20000\n"):
+            received += ours.recv(65536)
+        assert command.wait(10) == 3
+        assert command.stderr is not None
+        for pid in of_the_job(mark):
+            os.kill(int(pid), signal.SIGKILL)
+        assert command.stderr.read() == b""
+    assert received == "".join(f"{number}\n" for number in range(1, 20001)).encode()
 
 
 def test_slurm_starts_one_srun_over_all_nodes_and_ends_with_its_status(job: Run, tmp_path: Path) -> None:

@@ -276,7 +276,9 @@ def test_no_name_project_nor_folder_makes_another_directive(name: str, project: 
 # -- whole scripts, run
 
 _TMRSH = f"""#!{sys.executable}
-import json, os, sys
+import json, os, signal, sys
+# A mom starts the words, in no environment and with no signals of the script's.
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 os.chdir("/")

@@ -43,11 +43,12 @@ done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) pr
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
 
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of this environment goes along:
-# each variable is written out.
+# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
 on_host() {
   local host=$1
   shift
+  trap '' TERM
   exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
     bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
     ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
@@ -111,10 +112,10 @@ wait_nodes() {
   done
 }
 
-# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
+# Asks all commands to end, and kills after $2 s those that did not; without it PBS has asked, and kills: some save yet.
 end_nodes() {
   trap '' TERM
-  signal_nodes TERM
+  [ -z "${2:-}" ] || signal_nodes TERM
   local pid left seconds=0
   while :; do
     left=

@@ -43,13 +43,69 @@ done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) pr
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
 
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of this environment goes along:
-# each variable is written out.
+out=/home/ann/launches/hpcdash_exp-1a2b/job.out err=/home/ann/launches/hpcdash_exp-1a2b/job.err
+# With several hosts PBS's TERM ends what takes their output too, and reaches the commands of the first host alone.
+# $1 is the folder, $2 and $3 the logs, $4 the first host, the rest what is started.
+IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
+cd -- "$1" || exit
+out=$2 err=$3 first=$4 watch=
+shift 4
+if ! [ -S /dev/fd/1 ] || ! pipes=$(mktemp -d) || ! mkfifo "$pipes/out" "$pipes/err"; then
+  exec "$@"
+fi
+exec 3>&1 4>&2
+# Passes a stream on; once nobody takes it any more, into the log itself. TERM has it look.
+relay() {
+  trap : TERM
+  trap '' HUP INT QUIT USR1 USR2
+  until cat; do
+    read -r -t 0.1 <&3
+    if [ "$?" -le 128 ]; then
+      trap '' TERM
+      cat >> "$1"
+      return
+    fi
+  done
+}
+relay "$out" < "$pipes/out" 2> /dev/null &
+relays=("$!")
+relay "$err" < "$pipes/err" >&4 2> /dev/null &
+relays+=("$!")
+exec 5> "$pipes/out" 6> "$pipes/err"
+rm -r "$pipes"
+if [ "${HPCDASH_COMMAND_OF#*@}" != "$first" ]; then
+  (
+    trap '' TERM HUP INT QUIT USR1 USR2
+    while read -r <&3; do :; done
+    grep -lszFx "HPCDASH_COMMAND_OF=$HPCDASH_COMMAND_OF" /proc/[0-9]*/environ | cut -d/ -f3 |
+      while read -r pid; do kill -s TERM "$pid"; done
+  ) 2> /dev/null 5>&- 6>&- &
+  watch=$!
+  disown
+fi
+# Signals are for the command; this shell may have nowhere to write to.
+trap : TERM HUP INT QUIT USR1 USR2 PIPE
+"$@" >&5 2>&6 3>&- 4>&- 5>&- 6>&-
+status=$?
+exec 5>&- 6>&-
+for ((left = 50; left > 0; left--)); do
+  kill -0 "${relays[@]}" 2> /dev/null || break
+  sleep 0.1
+done
+[ -z "$watch" ] || kill -s KILL "$watch"
+exit "$status"
+END_OF_ON_NODE
+
+# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
 on_host() {
   local host=$1
   shift
+  trap '' TERM
   exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
-    bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
+    bash -l -c 'exec bash -c "$@"' bash \
+    "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}" \
+    env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
     ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
 }
 
@@ -112,10 +168,10 @@ wait_nodes() {
   done
 }
 
-# Asks all commands to end, kills after $2 s those that did not; without it that is the scheduler's: some save yet.
+# Asks all commands to end, and kills after $2 s those that did not; without it PBS has asked, and kills: some save yet.
 end_nodes() {
   trap '' TERM
-  signal_nodes TERM
+  [ -z "${2:-}" ] || signal_nodes TERM
   local pid left seconds=0
   while :; do
     left=
