@@ -16,7 +16,8 @@ _SEPARATOR = re.compile("\x1e[0-9A-Za-z]+")
 
 def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
     """The end of a command's own words as text; invalid UTF-8 becomes U+FFFD."""
-    text = raw.decode("utf-8", "replace").strip()
+    # Of hundreds of megabytes only the end is decoded; a letter has four bytes at most.
+    text = raw.rstrip()[-4 * limit - 4 :].decode("utf-8", "replace").strip()
     return text if len(text) <= limit else "… " + text[-limit:]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -26,17 +27,25 @@ class Answer(Protocol):
     def truncated(self) -> bool: ...
 
 
+# Lists: of a million jobs squeue prints so much.
+LIST_BYTES = 256 << 20
+# What is read as text takes a Python object a line, twenty times its size.
+TEXT_BYTES = 16 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T_co]):
     """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
 
-    `command` is what a person would have called, where `argv` is a script around it.
+    `command` is what a person would have called, where `argv` is a script around it. A command that prints more than
+    `cap_bytes` is ended.
     """
 
     argv: tuple[str, ...]
     parse: Callable[[Answer], T_co]
     limit_seconds: float = 30.0
     command: tuple[str, ...] = ()
+    cap_bytes: int = LIST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,31 @@ class ParsedTable:
 
     table: pa.Table
     rejected: tuple[str, ...] = ()
+
+
+# Of a row that was rejected so much is shown; of lines that are no rows so many.
+_SHOWN_BYTES = 400
+_SHOWN_LINES = 100
+
+
+def row_excerpt(raw: bytes, token: bytes = b"") -> str:
+    """A rejected row as a person may see it: blanks for the separators."""
+    text = raw[:_SHOWN_BYTES].replace(token or b"\x1f", b" ").replace(b"\x1f", b" ")
+    return text.decode("utf-8", "replace").strip()
+
+
+def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
+    """Output that is no row at all, as a person may see it: its first lines, and how many more there are."""
+    shown: list[str] = []
+    more = 0
+    for line in BytesIO(noise):
+        if not line.strip():
+            continue
+        if len(shown) < _SHOWN_LINES:
+            shown.append(row_excerpt(line, token))
+        else:
+            more += 1
+    return [*shown, f"and {more} more lines"] if more else shown
 
 
 @dataclass(frozen=True, slots=True)

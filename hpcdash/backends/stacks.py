@@ -105,5 +105,6 @@ def read_stacks(answer: Answer, failure: Callable[[Answer], Exception]) -> Stack
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """n2 before n10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+    """n2 before n10: the longer of two numbers is the larger."""
+    parts = ((part, part.lstrip("0")) for part in re.split(r"([0-9]+)", name))
+    return [(len(number), number) if part[:1].isdigit() else (-1, part) for part, number in parts]

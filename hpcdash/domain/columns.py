@@ -175,6 +175,12 @@ def digits(text: str | None) -> int | None:
     return number if number <= MOST else None
 
 
+def epoch_seconds(text: str | None) -> int | None:
+    """An instant in epoch seconds; None for 0, which stands for no time, and for one past the year 9999."""
+    seconds = digits(text)
+    return seconds if seconds and seconds <= LAST_INSTANT else None
+
+
 def whole_numbers(column: Column, read: Callable[[str], int | None]) -> Column:
     """A text column as int64; where any text is more than a plain number, each distinct one is what `read` gives."""
     try:

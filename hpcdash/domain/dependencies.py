@@ -15,7 +15,9 @@ from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
 # Slurm's 123, 123_*, 123_4, 123+5 (minutes); PBS's 123.server, 123[].server and @server after each.
-_JOB = re.compile(r"([0-9]+(?:\[[0-9]*\])?(?:\.[A-Za-z][\w.-]*)?)(?:_(\*|[0-9]+))?(?:@[\w.-]+)?(?:\+([0-9]+))?")
+_JOB = re.compile(
+    r"([0-9]{1,12}(?:\[[0-9]{0,10}\])?(?:\.[A-Za-z][\w.-]*)?)(?:_(\*|[0-9]{1,10}))?(?:@[\w.-]+)?(?:\+([0-9]{1,10}))?"
+)
 SINGLETON = "singleton"
 # A chain of dependents is shown to this depth, and no more rows than this in all.
 _MOST_DEPTH = 3

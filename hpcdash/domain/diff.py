@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import as_array
+from hpcdash.domain.columns import as_array, digits
 from hpcdash.domain.schema import WORD
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 
@@ -143,8 +143,8 @@ def _rows(table: pa.Table) -> Iterable[tuple[str, str | None, str]]:
 def _held_tasks(table: pa.Table, array_ids: pa.Array) -> dict[str, _HeldTasks]:
     held: defaultdict[str, _HeldTasks] = defaultdict(_HeldTasks)
     for array_id, task, state in _rows(table.filter(pc.is_in(table["array_id"], value_set=array_ids, skip_nulls=True))):
-        if task is not None and task.isascii() and task.isdigit():
-            held[array_id].singles[int(task)] = state
+        if (number := digits(task)) is not None:
+            held[array_id].singles[number] = state
         elif state in WAITING:
             # A row for the whole array that runs says nothing of its tasks.
             held[array_id].records.append((_tasks_of(task), state))

@@ -9,7 +9,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.columns import STATE_ORDER, digits
 
 Piece = tuple[str, str]
 _ROOM_FOR_LIST = 60
@@ -68,8 +68,8 @@ def task_states(tables: Iterable[pa.Table]) -> TaskStates:
     throttle = None
     for table in tables:
         for text, state in zip(table["array_task"].to_pylist(), table["state"].to_pylist(), strict=True):
-            if text is not None and text.isascii() and text.isdigit():
-                by_task.setdefault(int(text), state)
+            if (number := digits(text)) is not None:
+                by_task.setdefault(number, state)
             elif (held := _tasks(text)) is not None:
                 throttle = throttle or held.throttle
                 for task in held:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.errors import CommandElsewhere, CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.transport.base import Said, Transport
@@ -89,7 +89,9 @@ class Asking:
             )
         self._cluster.budget.spend()
         try:
-            completed = await self._cluster.transport.run(query.argv, limit_seconds=query.limit_seconds)
+            completed = await self._cluster.transport.run(
+                query.argv, limit_seconds=query.limit_seconds, cap_bytes=query.cap_bytes
+            )
         except CommandTimedOut as error:
             if not query.command:
                 raise
@@ -107,7 +109,11 @@ class Asking:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
         self._cluster.budget.spend()
         completed = await self._cluster.transport.run(
-            command.argv, stdin=command.stdin, limit_seconds=command.limit_seconds, said=said
+            command.argv,
+            stdin=command.stdin,
+            limit_seconds=command.limit_seconds,
+            cap_bytes=TEXT_BYTES,
+            said=said,
         )
         self._cluster.budget.answered(completed.seconds)
         return completed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 DEFAULT_LIMIT_SECONDS = 30.0
-DEFAULT_CAP_BYTES = 512 * 1024 * 1024
+DEFAULT_CAP_BYTES = 256 * 1024 * 1024
 # Takes a piece of what a command writes on stderr while it runs.
 Said = Callable[[bytes], None]
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
+from io import BytesIO
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
@@ -44,7 +45,8 @@ class _Gatherer:
 
     def __init__(self, cap_bytes: int, said: Said | None = None, awaited: bytes = b"") -> None:
         self._said = said
-        self.chunks: dict[int, list[bytes]] = {1: [], 2: []}
+        # Their whole content is had without a copy of it.
+        self.written = {1: BytesIO(), 2: BytesIO()}
         self.truncated = False
         self._last_bytes_at = time.monotonic()
         self._finished = asyncio.Event()
@@ -62,10 +64,10 @@ class _Gatherer:
             self._begun.set()
             self._finished.set()
         self._left_bytes -= len(data)
-        self.chunks[fd].append(data)
+        self.written[fd].write(data)
         if fd == 2 and self._said is not None:
             self._said(data)
-        if fd == 1 and not self._begun.is_set() and self._awaited in b"".join(self.chunks[1]):
+        if fd == 1 and not self._begun.is_set() and self._awaited in self.written[1].getvalue():
             self._begun.set()
 
     def end(self, fd: int) -> None:
@@ -162,7 +164,7 @@ async def run_process(
                 await child.terminate()
         except TimeoutError:
             await child.terminate()
-            stdout, stderr = (b"".join(gatherer.chunks[fd]) for fd in (1, 2))
+            stdout, stderr = (gatherer.written[fd].getvalue() for fd in (1, 2))
             if expired is not None:
                 raise expired(stdout, stderr) from None
             raise timed_out(shown, limit_seconds, "this machine", stderr) from None
@@ -174,8 +176,8 @@ async def run_process(
         argv=shown,
         status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
         # Taken out: the pipes refer to the gatherer until the garbage is collected.
-        stdout=b"".join(gatherer.chunks.pop(1)),
-        stderr=b"".join(gatherer.chunks.pop(2)),
+        stdout=gatherer.written.pop(1).getvalue(),
+        stderr=gatherer.written.pop(2).getvalue(),
         seconds=time.monotonic() - started,
         truncated=gatherer.truncated,
     )

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
+from io import BytesIO
 
 import asyncssh
 
@@ -65,18 +66,23 @@ class RunSession(_Session):
         super().__init__(command)
         self._said = said
         self._left_bytes = cap_bytes
-        self._chunks: dict[int | None, list[bytes]] = {None: [], asyncssh.EXTENDED_DATA_STDERR: []}
+        # Their whole content is had without a copy of it.
+        self._written: dict[int | None, BytesIO] = {None: BytesIO(), asyncssh.EXTENDED_DATA_STDERR: BytesIO()}
         self._last_bytes_at = time.monotonic()
         self._began = asyncio.Event()
         self._ended = asyncio.Event()
 
     @property
     def stdout(self) -> bytes:
-        return b"".join([*self._chunks[None], self.marked_stdout.rest])
+        return self._whole(None, self.marked_stdout.rest)
 
     @property
     def stderr(self) -> bytes:
-        return b"".join([*self._chunks[asyncssh.EXTENDED_DATA_STDERR], self.marked_stderr.rest])
+        return self._whole(asyncssh.EXTENDED_DATA_STDERR, self.marked_stderr.rest)
+
+    def _whole(self, datatype: int | None, rest: bytes) -> bytes:
+        written = self._written[datatype].getvalue()
+        return written + rest if rest else written
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self._last_bytes_at = time.monotonic()
@@ -90,7 +96,7 @@ class RunSession(_Session):
             self.closed.set()
         self._left_bytes -= len(output)
         if output:
-            self._chunks[datatype].append(output)
+            self._written[datatype].write(output)
             if datatype is not None and self._said is not None:
                 self._said(output)
 

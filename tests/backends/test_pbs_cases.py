@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from datetime import datetime
@@ -17,14 +16,12 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.pbs import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.queries import JobScope, Query
-from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
-from hpcdash.errors import HpcdashError
-from hpcdash.recorded import load_case, token_of
+from hpcdash.recorded import load_case
 from hpcdash.transport.base import Completed
 from hpcdash.transport.replay import ReplayTransport
-from tests.support.play_case import HISTORY_SECONDS, backend_of, expected_of, play, table_questions
+from tests.support.play_case import backend_of, expected_of, play, table_questions
 
 VERSIONS = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"
 CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml"))
@@ -157,74 +154,6 @@ def test_the_page_of_a_job_says_what_its_row_says(case: Path, row: dict[str, Any
     assert (shown["name"], shown["user"], shown["queue"]) == (row["name"], row["user"], row["queue"])
     assert detail.native["Job_Name"] == row["name"]
     assert detail.native["job_state"] == row["native_state"]
-
-
-def questions() -> dict[str, Query[Any]]:
-    """Every question that reads an answer, by its name."""
-    row = dict.fromkeys(schema.JOBS.names) | {"id": "2.pbs01", "state": "running", "queue": "workq"}
-    asked: dict[str, Query[Any] | None] = {
-        "probe": BACKEND.probe_query(),
-        "jobs": SETTLED.jobs_query(JobScope()),
-        "jobs of one": SETTLED.jobs_query(JobScope("alice", ended=True)),
-        "jobs by id": SETTLED.jobs_query(JobScope(job_ids=("2.pbs01",))),
-        "nodes": SETTLED.nodes_query(),
-        "queues": SETTLED.queues_query(),
-        "history": SETTLED.history_query(None, HISTORY_SECONDS),
-        "history by id": SETTLED.history_query(None, 0, ("17.pbs01",)),
-        "native": SETTLED.native_query("2.pbs01"),
-        "past native": SETTLED.history_native_query("17.pbs01"),
-        "usage": SETTLED.usage_query(row),
-        "priority": SETTLED.priority_query("2.pbs01"),
-        "rules": SETTLED.queue_rules_query("workq"),
-    }
-    return {name: query for name, query in asked.items() if query is not None}
-
-
-def recorded_answers() -> list[bytes]:
-    """The different outputs of all cases, the shorter of equals once."""
-    found = {file.read_bytes() for case in CASES for file in case.rglob("*.out")}
-    return sorted(found, key=lambda raw: (len(raw), raw))
-
-
-ANSWERS = recorded_answers()
-
-
-def read_it(query: Query[Any], raw: bytes, status: int = 0, stderr: bytes = b"") -> None:
-    """Give a query this answer: it is read, or refused with words."""
-    token = (token_of(query.argv) or "").encode()
-    answer = Completed(query.argv, status, raw.replace(RECORDED_TOKEN.encode(), token), stderr, 0.0)
-    with contextlib.suppress(HpcdashError):
-        query.parse(answer)
-
-
-@pytest.mark.parametrize("name", questions())
-def test_every_recorded_output_is_read_or_refused_whatever_was_asked(name: str) -> None:
-    query = questions()[name]
-    for raw in ANSWERS:
-        read_it(query, raw)
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A recorded output, cut, with bytes changed, and with lines that come twice or in another's place."""
-    raw = draw(st.sampled_from(ANSWERS))
-    lines = raw.splitlines(keepends=True)
-    if lines and draw(st.booleans()):
-        lines = draw(st.lists(st.sampled_from(lines), max_size=6))
-    raw = bytearray(b"".join(lines))
-    for _ in range(draw(st.integers(0, 8)) if raw else 0):
-        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.sampled_from(b"\x00\t\n\r\x1e =:[]-,.0\xff\xc3\\^"))
-    start = draw(st.integers(0, len(raw)))
-    return bytes(raw[start if draw(st.booleans()) else 0 : draw(st.integers(start, len(raw)))])
-
-
-@pytest.mark.parametrize("name", questions())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(raw=mutated(), status=st.sampled_from((0, 0, 0, 1, 35, 153, 255)), words=st.sampled_from((b"", b"qstat: \xff")))
-def test_an_output_that_was_changed_is_read_or_refused_with_words(
-    name: str, raw: bytes, status: int, words: bytes
-) -> None:
-    read_it(questions()[name], raw, status, words)
 
 
 def actions() -> Iterator[tuple[str, ActionRequest]]:

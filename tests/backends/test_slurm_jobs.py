@@ -185,8 +185,9 @@ def test_one_bad_row_is_rejected_and_the_others_stand() -> None:
     assert parsed.rejected[0].startswith("89 88 N/A alice physics")
 
 
-def test_a_row_without_a_number_is_rejected() -> None:
-    parsed = parse_jobs(answered(queue_text({"jobarrayid": "squeue: warning"}, {})), token=TOKEN)
+@pytest.mark.parametrize("job_id", ["squeue: warning", "9" * 40])
+def test_a_row_without_a_number_of_a_job_is_rejected(job_id: str) -> None:
+    parsed = parse_jobs(answered(queue_text({"jobarrayid": job_id}, {})), token=TOKEN)
     assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["88"], 1)
 
 
@@ -196,7 +197,6 @@ def test_a_row_without_a_number_is_rejected() -> None:
         {"prioritylong": "9" * 30, "submittime": "9" * 18, "timelimit": "9" * 30 + ":00:00"},
         {"arraytaskid": "²", "exit_code": "٣", "numcpus": "1e999", "tres-alloc": "mem=infG,gres/gpu=nan"},
         {"numnodes": "-1", "endtime": "-5", "exit_code": "1:2:3", "state": "FAILED"},
-        {"jobarrayid": "9" * 40},
     ],
 )
 def test_numbers_that_are_none_are_null(fields: dict[str, str]) -> None:

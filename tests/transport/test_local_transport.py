@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -81,6 +82,18 @@ async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None
         await LocalTransport().run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3)
     assert caught.value.words == "slow"
     assert await until_gone("87654.1") == []
+
+
+async def test_an_answer_takes_the_memory_of_its_own_size() -> None:
+    size = 50_000_000
+    tracemalloc.start()
+    try:
+        done = await LocalTransport().run(("head", "-c", str(size), "/dev/zero"))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(done.stdout) == size
+    assert peak_bytes < 1.5 * size
 
 
 async def test_output_over_the_cap_ends_the_group() -> None:

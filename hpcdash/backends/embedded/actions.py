@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import UsageError, excerpt
@@ -64,10 +63,9 @@ def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome,
     """How each job fared; all the same where the command failed as a whole."""
     told: dict[str, Outcome] = {}
     for line in answer.stdout.splitlines():
-        try:
-            found = msgspec.json.decode(line)
-            told[found["job_id"]] = Outcome(found["job_id"], bool(found["done"]), str(found["words"]))
-        except (msgspec.DecodeError, KeyError, TypeError):
-            continue
+        found = decoded(line)
+        if found.keys() >= {"job_id", "done", "words"}:
+            job_id = str(found["job_id"])
+            told[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
     words = excerpt(answer.stderr) or f"the command ended with status {answer.status}"
     return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)

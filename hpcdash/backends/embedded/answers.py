@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -55,22 +56,28 @@ def require_success(answer: Answer) -> None:
     raise SchedulerRefused(message, next_step)
 
 
-def read_object(answer: Answer) -> dict[str, Any]:
-    """The one JSON object of an answer."""
-    require_success(answer)
+def decoded(raw: bytes) -> dict[str, Any]:
+    """A JSON object; {} for what is none."""
     try:
-        found = msgspec.json.decode(answer.stdout)
-    except msgspec.DecodeError:
-        found = None
-    if not isinstance(found, dict):
-        raise UnreadableOutput(
-            "the embedded queue printed something that is no answer",
-            "Is another version of hpcdash on the PATH?",
-            argv=answer.argv,
-            status=answer.status,
-            words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
-        )
-    return found
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
+    """What is `made` of the one JSON object of an answer; raises UnreadableOutput where it cannot be."""
+    require_success(answer)
+    if found := decoded(answer.stdout):
+        with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException):
+            return made(found)
+    raise UnreadableOutput(
+        "the embedded queue printed something that is no answer",
+        "Is another version of hpcdash on the PATH?",
+        argv=answer.argv,
+        status=answer.status,
+        words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
+    )
 
 
 def read_table(
@@ -78,8 +85,8 @@ def read_table(
 ) -> Callable[[Answer], ParsedTable]:
     """How to read an answer into a schema; `finish` adds what the command does not print."""
 
-    def parse(answer: Answer) -> ParsedTable:
-        columns: dict[str, Any] = read_object(answer).get("columns") or {}
+    def made(found: dict[str, Any]) -> ParsedTable:
+        columns: dict[str, Any] = found.get("columns") or {}
         if not columns:
             return ParsedTable(schema.empty_table())
         finish(columns)
@@ -87,7 +94,7 @@ def read_table(
         columns = {name: [None] * rows for name in schema.names if name.startswith("_")} | columns
         return ParsedTable(pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema))
 
-    return parse
+    return lambda answer: read_object(answer, made)
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -110,4 +117,4 @@ read_jobs = read_table(JOBS, with_numbers)
 
 def read_native(answer: Answer) -> Mapping[str, str]:
     """One job in the queue's own words."""
-    return {str(key): str(value) for key, value in read_object(answer).items()}
+    return read_object(answer, lambda found: {str(key): str(value) for key, value in found.items()})

@@ -169,16 +169,18 @@ class EmbeddedBackend:
 
 
 def _probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:
-    found = read_object(answer)
-    return Probe(
-        user=str(found["user"]),
-        version=str(found["version"]),
-        cluster=str(found["node"]),
-        clock_epoch_seconds=float(found["now"]),
-        has_accounting=True,
-        controller_answers=True,
-        commands={"queue": " ".join(program)},
-    )
+    def made(found: Mapping[str, Any]) -> Probe:
+        return Probe(
+            user=str(found["user"]),
+            version=str(found["version"]),
+            cluster=str(found["node"]),
+            clock_epoch_seconds=float(found["now"]),
+            has_accounting=True,
+            controller_answers=True,
+            commands={"queue": " ".join(program)},
+        )
+
+    return read_object(answer, made)
 
 
 def _script(answer: Answer) -> Script:
@@ -187,12 +189,14 @@ def _script(answer: Answer) -> Script:
 
 
 def _usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
-    found = read_object(answer)
-    return Usage(
-        cpu_seconds=found["cpu_seconds"],
-        cpus=row["cpus"],
-        elapsed_seconds=row["elapsed_seconds"],
-        memory_peak_bytes=found["memory_peak_bytes"] or None,
-        memory_asked_bytes=row["memory_bytes"],
-        gpus=row["gpus"],
-    )
+    def made(found: Mapping[str, Any]) -> Usage:
+        return Usage(
+            cpu_seconds=found["cpu_seconds"],
+            cpus=row["cpus"],
+            elapsed_seconds=row["elapsed_seconds"],
+            memory_peak_bytes=found["memory_peak_bytes"] or None,
+            memory_asked_bytes=row["memory_bytes"],
+            gpus=row["gpus"],
+        )
+
+    return read_object(answer, made)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
-
 from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed_submit
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer
@@ -60,10 +59,9 @@ def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks 
 
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
-    try:
-        found = msgspec.json.decode(answer.stdout)
-        number, ignored = str(found["id"]), list(found["ignored"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    found = decoded(answer.stdout)
+    number, ignored = found.get("id"), found.get("ignored")
+    if number is None or not isinstance(ignored, list):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)
         words = ". ".join(excerpt(answer.stderr).splitlines()) or f"the queue ended with status {answer.status}"

@@ -11,14 +11,16 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.errors import NoSuchJob
 
 
 def native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
     """qstat for one job, ended or not; of a row of several tasks for their array. parse raises NoSuchJob."""
     question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
-    return Query(question.argv, partial(parse_native, question=question), command=question.command)
+    return Query(
+        question.argv, partial(parse_native, question=question), command=question.command, cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ _ALL_COMMANDS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "
 _NOT_WRAPPED = frozenset({"qsig", "qmove", "qselect"})
 _PBS_VERSION = r"(?i)pbs_version\s*=\s*(?:PBSPro_|PBS_?Pro\s+)?(?P<version>\S+)"
 _TORQUE_VERSION = r"(?i)(?<![\w=])version:\s*(?P<version>[0-9][\w.-]*)"
-_NUMBERS = r"[0-9]+(?:\.[0-9]+){0,2}"
+_NUMBERS = r"[0-9]{1,9}(?:\.[0-9]+){0,2}"
 # OpenPBS began at 20; the commercial product counts in years from 2020 on.
 _FIRST_WITH_DSV = 18
 _FIRST_OPENPBS = 20

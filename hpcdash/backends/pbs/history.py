@@ -11,7 +11,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.failures import failure, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
@@ -47,7 +47,7 @@ def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, st
     """As Backend.history_native_query."""
     question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
     parse = partial(parse_history_native, question=question, dialect=dialect)
-    return Query(question.argv, parse, command=question.command)
+    return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
 
 
 def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect) -> Mapping[str, str]:

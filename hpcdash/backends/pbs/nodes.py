@@ -31,8 +31,8 @@ _GPU_TYPES = ("gpu_model", "gpu_type", "gputype", "gpumodel", "gpu_name", "accel
 # Resources that are no features: they say where or how much.
 _NO_FEATURES = frozenset({"arch", "host", "vnode", *_GPU_TYPES})
 _AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
-# PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job.
-_SLOTS = re.compile(r"([0-9][0-9,-]*)/([^,\s/]+)")
+# PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job; without a job they are none.
+_SLOTS = re.compile(r"([0-9][0-9,-]*+)(?:/([^,\s/]++))?")
 _ALL_VNODES = ("pbsnodes", "-av")
 _NO_NODES = (b"no node list", b"No nodes found")
 
@@ -137,7 +137,7 @@ def _features(said: Mapping[str, str]) -> list[str]:
 
 def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
     """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
-    used_by = [] if is_slurm else _SLOTS.findall(said.get("jobs", ""))
+    used_by = [] if is_slurm else [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
     native = said.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
     status = _status(said.get("status", ""))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
 
 WRAPPERS_VERSION = "Slurm's wrappers"
@@ -77,7 +78,7 @@ _OTHERS = (
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the server once about itself. `Probe.dialect` is a Dialect."""
-    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS)
+    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
 
 
 def parse_probe(answer: Answer) -> Probe:
@@ -117,13 +118,13 @@ def parse_probe(answer: Answer) -> Probe:
         whose = f"is {owner}" if owner else "does not tell that it is PBS's"
         raise missing(f"no PBS here: qstat {whose}", _ELSEWHERE)
     dialect, version = known
-    clock = found.get("clock", "")
+    clock = epoch_seconds(found.get("clock"))
     answers = "Server" in found
     return Probe(
         user=found.get("user", ""),
         version=version,
         cluster=found.get("Server", ""),
-        clock_epoch_seconds=float(clock) if clock.isascii() and clock.isdigit() else None,
+        clock_epoch_seconds=None if clock is None else float(clock),
         has_accounting=_has_history(dialect, found) if answers else None,
         controller_answers=answers,
         commands={name: paths.get(name, "") for name in dialect.commands},

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
+from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration, format_memory
 
@@ -125,7 +126,7 @@ def _lacks(found: re.Match[str]) -> str:
             return f"no node that it could use gives the {resource} it asks for now"
         return f"waits for enough {words} to be free{where}"
     asked, free, whole = (_amount(resource, figures[name]) for name in ("asked", "free", "whole"))
-    if whole.isdigit() and asked.isdigit() and int(asked) > int(whole):
+    if (most := digits(whole)) is not None and (digits(asked) or 0) > most:
         return f"needs {asked} {words}, of {whole} in all{where}"
     of = "of " if resource in _MEMORY else ""
     needed = resource_amount(resource, asked) if words in _COUNTED else f"{asked} {of}{words}"

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
+from hpcdash.domain.columns import digits
 from hpcdash.domain.qsub import chunks, split_list
 from hpcdash.domain.units import parse_duration
 from hpcdash.errors import UsageError
@@ -129,13 +130,12 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
         notes.append(f"variables that qsub does not take as they were are left out: {', '.join(lost)}")
     if has_environment:
         notes.append("-V: its environment will be that of a new session, not the one it was submitted from")
-    throttle = native.get("max_run_subjobs", "")
     return Recorded(
         {key: value for key, value in found.items() if value},
         passed,
         row["array_id"] is not None,
         native.get("array_indices_submitted") or native.get("job_array_request") or "",
-        int(throttle) if throttle.isdecimal() else None,
+        digits(native.get("max_run_subjobs")),
         has_environment,
         work_dir,
         tuple(notes),

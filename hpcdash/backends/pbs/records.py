@@ -14,9 +14,10 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.pbs.shown_bytes import as_text, excerpt, restored
+from hpcdash.backends.pbs.shown_bytes import as_text, restored
 from hpcdash.backends.pbs.text_records import Record, text_records, xml_records
 from hpcdash.backends.pbs.wrapped_records import wrapped_records
+from hpcdash.backends.queries import noise_lines, row_excerpt
 from hpcdash.domain.columns import row_numbers, text_column
 
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
@@ -131,7 +132,7 @@ class _DsvLines:
         """Whole records, some megabytes of them at a time."""
         stream = BytesIO(raw)
         current: list[bytes] = []
-        undecided: list[bytes] = []
+        undecided = bytearray()
         previous = b""
         while lines := stream.readlines(_CHUNK_BYTES):
             batch: list[bytes] = []
@@ -140,21 +141,21 @@ class _DsvLines:
                     if current:
                         batch.append(_joined(current))
                     if undecided:
-                        self._reject(undecided)
-                        undecided = []
+                        self._rejected.extend(noise_lines(undecided, self.token))
+                        undecided.clear()
                     current = [line]
                 elif current and (self.token in line or (previous.endswith(b"^\n") and not undecided)):
-                    current += [*undecided, line]
-                    undecided = []
+                    current += [bytes(undecided), line] if undecided else [line]
+                    undecided.clear()
                 else:
-                    undecided.append(line)
+                    undecided += line
                 previous = line
             yield batch
         if current and not current[-1].endswith(b"\n"):
-            self._rejected.append(f"the output ended inside a record: {excerpt(_joined(current), self.token)}")
+            self._rejected.append(f"the output ended inside a record: {row_excerpt(_joined(current), self.token)}")
         elif current:
             yield [_joined(current)]
-        self._reject(undecided)
+        self._rejected.extend(noise_lines(undecided, self.token))
 
     def _begins(self, line: bytes, previous: bytes) -> bool:
         """Whether a record begins here: where a value may have brought the line, its first attribute must be the one
@@ -170,9 +171,6 @@ class _DsvLines:
     def _first(self, line: bytes) -> bytes:
         parts = line.split(self.token, 2)
         return parts[1].partition(b"=")[0] if len(parts) > 1 else b""
-
-    def _reject(self, lines: list[bytes]) -> None:
-        self._rejected.extend(excerpt(line, self.token) for line in lines if line.strip())
 
 
 def _joined(lines: list[bytes]) -> bytes:

@@ -12,7 +12,7 @@ from hpcdash.backends.pbs.failures import require_success, unreadable
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds, hosts_of
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.units import format_duration
@@ -104,7 +104,7 @@ def _query(dialect: Dialect, command: tuple[str, ...], name: str, what: str, wor
     else:
         token, argv, form = "", pbs(*command, name), Form.TEXT
     parse = partial(_parse, command=(*command, name), form=form, token=token, what=what, words=words)
-    return Query(argv, parse, command=(*command, name))
+    return Query(argv, parse, command=(*command, name), cap_bytes=TEXT_BYTES)
 
 
 def _parse(

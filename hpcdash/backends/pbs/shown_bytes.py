@@ -1,10 +1,9 @@
-"""How PBS shows bytes that are not printable, undone where it can be; and excerpts of bytes of any kind."""
+"""How PBS shows bytes that are not printable, undone where it can be."""
 
 from __future__ import annotations
 
 import re
 
-_EXCERPT_BYTES = 400
 # PBS prints the byte b as ^ and b + 64 wherever it is not printable, so all of UTF-8 that is not ASCII comes in pairs:
 # a lead byte C2..F4 as 02..34, each byte that follows it as C0..FF.
 _SHOWN_UTF8 = re.compile(
@@ -29,8 +28,3 @@ def _utf8(found: re.Match[bytes]) -> bytes:
 
 def as_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def excerpt(raw: bytes, token: bytes = b"") -> str:
-    """A rejected line as a person may see it: spaces for the separators."""
-    return as_text(raw[:_EXCERPT_BYTES].replace(token or b"\x1f", b" ")).strip()

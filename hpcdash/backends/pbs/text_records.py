@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from typing import TypeAlias
 
-from hpcdash.backends.pbs.shown_bytes import excerpt, restored
+from hpcdash.backends.pbs.shown_bytes import restored
+from hpcdash.backends.queries import noise_lines, row_excerpt
 
 # (id, attributes)
 Record: TypeAlias = tuple[bytes, dict[bytes, bytes]]
@@ -44,8 +46,9 @@ class _TextRecord:
         self._is_tabbed = is_tabbed
         self._attribute = _TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE
         self._key: bytes | None = None
-        self._value: list[bytes] = []
-        self._undecided: list[bytes] = []
+        self._value = bytearray()
+        # Lines that may belong to the value, each after its newline.
+        self._undecided = bytearray()
 
     @property
     def may_end(self) -> bool:
@@ -54,29 +57,31 @@ class _TextRecord:
 
     def add(self, line: bytes) -> None:
         """An attribute, or what belongs to the value before it; after an empty line that is seen only later."""
-        found = self._attribute.fullmatch(line)
-        goes_on = not self._is_tabbed and line.startswith(b"\t")
+        is_indented = line[:1] in (b" ", b"\t")
+        found = self._attribute.fullmatch(line) if is_indented else None
+        goes_on = is_indented and not self._is_tabbed and line[:1] == b"\t"
         if not found and not goes_on and (not line or self._undecided):
-            self._undecided.append(line)
+            self._undecided += b"\n"
+            self._undecided += line
             return
-        self._value += [part for undecided in self._undecided for part in (b"\n", undecided)]
-        self._undecided = []
+        self._value += self._undecided
+        self._undecided.clear()
         if found:
             self._keep()
-            self._key, self._value = found[1], [found[2] or b""]
+            self._key, self._value = found[1], bytearray(found[2] or b"")
         else:
-            self._value += [line[1:]] if goes_on else [b"\n", line]
+            self._value += line[1:] if goes_on else b"\n" + line
 
-    def end(self) -> tuple[Record, list[bytes]]:
-        """The record, and the lines after it that are none of its own."""
+    def end(self) -> tuple[Record, list[str]]:
+        """The record, and in words the lines after it that are none of its own."""
         self._keep()
-        return (self.name, self.fields), [line for line in self._undecided if line.strip()]
+        return (self.name, self.fields), noise_lines(self._undecided)
 
     def _keep(self) -> None:
         """Of an attribute that comes twice one was forged: in the wrappers' text a job's name, which comes before the
         others, forges the first; in PBS's the variables, which come after most, forge the second."""
         if self._key is not None and (self._is_tabbed or self._key not in self.fields):
-            self.fields[self._key] = restored(b"".join(self._value))
+            self.fields[self._key] = restored(bytes(self._value))
 
 
 def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
@@ -85,33 +90,40 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
     A value's own lines belong to it as long as they do not look like the end of one record and the beginning of
     another, which cannot be told from real ones.
     """
-    lines = raw.split(b"\n")
-    cut = lines.pop()
     heads = _TextHeads()
     current: _TextRecord | None = None
     before = b""
-    for line, after in zip(lines, [*lines, cut][1:], strict=True):
-        begun = heads.begun(line, before, after) if current is None or current.may_end else None
+    # What came before the first record.
+    outside = bytearray()
+    # Not all at once: a list of lines may take thirty times the memory of what they are made of.
+    lines = iter(BytesIO(raw))
+    after = next(lines, b"")
+    while after.endswith(b"\n"):
+        line, after = after[:-1], next(lines, b"")
+        may_begin = line and line[:1] not in b" \t" and (current is None or current.may_end)
+        begun = heads.begun(line, before, after.removesuffix(b"\n")) if may_begin else None
         if begun is not None:
             if current is not None:
                 record, noise = current.end()
-                rejected.extend(map(excerpt, noise))
+                rejected.extend(noise)
                 yield record
             current = begun
         elif current is not None:
             current.add(line)
-        elif line.strip():
-            rejected.append(excerpt(line))
+        elif line:
+            outside += line + b"\n"
         before = line
+    rejected[:0] = noise_lines(outside)
+    cut = after
     if current is not None:
         record, noise = current.end()
         if cut and before:
             cut = record[0]
         else:
-            rejected.extend(map(excerpt, noise))
+            rejected.extend(noise)
             yield record
     if cut:
-        rejected.append(f"the output ended inside a record: {excerpt(cut)}")
+        rejected.append(f"the output ended inside a record: {row_excerpt(cut)}")
 
 
 class _TextHeads:
@@ -124,8 +136,6 @@ class _TextHeads:
         self._first_attributes: dict[bytes, bytes] = {}
 
     def begun(self, line: bytes, before: bytes, after: bytes) -> _TextRecord | None:
-        if not line or line[:1] in b" \t":
-            return None
         named = _TEXT_HEAD.fullmatch(line)
         kind, name = (named[1], named[3]) if named else (b"", line)
         is_tabbed = named is not None and named[2] == b"\t"
@@ -173,14 +183,14 @@ def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
             if ids:
                 yield ids[0].strip(), fields
             else:
-                rejected.append(excerpt(raw[begin:outside]))
+                rejected.append(row_excerpt(raw[begin:outside]))
     _reject_outside(raw[outside:], rejected)
 
 
 def _reject_outside(between: bytes, rejected: list[str]) -> None:
     noise = _XML_OUTSIDE.sub(b"", between)
     if noise.strip():
-        rejected.append(excerpt(noise))
+        rejected.append(row_excerpt(noise))
 
 
 def _unescaped(value: bytes) -> bytes:

@@ -11,7 +11,7 @@ from hpcdash.backends.pbs.detail import parse_native
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING
 
@@ -27,7 +27,9 @@ def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None
     if row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
     question = listing(dialect, Want.WHOLE, job_ids=(str(row["id"]),))
-    return Query(question.argv, partial(parse_usage, question=question, row=row), command=question.command)
+    return Query(
+        question.argv, partial(parse_usage, question=question, row=row), command=question.command, cap_bytes=TEXT_BYTES
+    )
 
 
 def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) -> Usage:

@@ -48,7 +48,7 @@ _WORD_SHIFT = 3
 _ESCAPED = re.compile(r"\\([\\nf])")
 _MEANT = {"\\": "\\", "n": "\n", "f": "\f"}
 # What a vnode adds to its host's name: gpu01[0]
-_VNODE = re.compile(r"\[[^\]]*\]$")
+_VNODE = re.compile(r"\[[^\[\]]*\]$")
 
 
 def integers(column: Column) -> pa.Array:

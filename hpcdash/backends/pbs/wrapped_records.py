@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdash.backends.pbs.shown_bytes import excerpt
 from hpcdash.backends.pbs.text_records import Record, text_records
+from hpcdash.backends.queries import row_excerpt
 
 _HEAD = re.compile(rb"^Job Id:\t([0-9]{1,12})\n(?=\tJob_(?:Name|Owner) = )", re.MULTILINE)
 _NAME = b"\tJob_Name = "
@@ -53,7 +53,7 @@ def wrapped_records(raw: bytes, token: bytes, rejected: list[str]) -> Iterator[R
     ]
     before = full[: heads[0].start()] if heads else full
     if before.strip():
-        rejected.append(excerpt(before))
+        rejected.append(row_excerpt(before))
     pieces = [
         (head[1], full[head.end() : following])
         for head, following in zip(heads, [*(head.start() for head in heads[1:]), len(full)], strict=False)
@@ -70,7 +70,7 @@ def wrapped_records(raw: bytes, token: bytes, rejected: list[str]) -> Iterator[R
         if listed[job_id].agrees(fields):
             yield job_id, fields
         else:
-            rejected.append(f"the name of job {excerpt(job_id)} looks like other jobs: {excerpt(text)}")
+            rejected.append(f"the name of job {row_excerpt(job_id)} looks like other jobs: {row_excerpt(text)}")
 
 
 def _chosen(pieces: Sequence[tuple[bytes, bytes]], listed: Mapping[bytes, _Listed]) -> dict[bytes, int]:

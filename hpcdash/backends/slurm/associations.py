@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpcdash.backends.queries import Answer, ParsedOffers, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.values import digits, duration_seconds
 from hpcdash.launch.offers import AccountOffer, QosOffer
 
 _OF_A_USER = ("user", "defaultaccount", "account", "partition", "qos", "defaultqos")
@@ -26,7 +26,7 @@ def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[Accou
     """One's associations with the default account; a database may serve several clusters."""
     of_cluster = (f"cluster={cluster}",) if cluster else ()
     asked = ("show", "user", f"name={user}", *of_cluster, "withassoc", f"format={','.join(_OF_A_USER)}")
-    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_associations, _LIMIT_SECONDS)
+    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_associations, _LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
 
 
 def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
@@ -47,20 +47,23 @@ def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
 
 def qos_offers_query() -> Query[ParsedOffers[QosOffer]]:
     asked = ("show", "qos", f"format={','.join(_OF_A_QOS)}")
-    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_qos_offers, _LIMIT_SECONDS)
+    return Query(slurm("sacctmgr", "-n", "-P", "-r", *asked), parse_qos_offers, _LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
 
 
 def parse_qos_offers(answer: Answer) -> ParsedOffers[QosOffer]:
     """All QoS in the database's order; of a user's and a job's limits on CPUs and GPUs the smaller one counts."""
     rows, rejected = _rows(answer, _OF_A_QOS, "QoS")
-    return ParsedOffers(tuple(_qos(row, rows) for row in rows), rejected)
+    preempted_by: dict[str, list[str]] = {}
+    for row in rows:
+        for name in filter(None, row["preempt"].split(",")):
+            preempted_by.setdefault(name, []).append(row["name"])
+    return ParsedOffers(tuple(_qos(row, preempted_by.get(row["name"], ())) for row in rows), rejected)
 
 
-def _qos(row: dict[str, str], rows: Iterable[dict[str, str]]) -> QosOffer:
+def _qos(row: dict[str, str], above: Iterable[str]) -> QosOffer:
     limits = [_trackable(row[name]) for name in ("maxtrespu", "maxtres")]
     cpus = [limit["cpu"] for limit in limits if "cpu" in limit]
     gpus = [limit["gres/gpu"] for limit in limits if "gres/gpu" in limit]
-    above = [other["name"] for other in rows if row["name"] in other["preempt"].split(",")]
     notes = [
         f"jobs may make way for {', '.join(above)}" if above else "",
         f"a user's jobs in the queue: at most {row['maxsubmitpu']}" if row["maxsubmitpu"] else "",
@@ -70,7 +73,7 @@ def _qos(row: dict[str, str], rows: Iterable[dict[str, str]]) -> QosOffer:
     return QosOffer(
         row["name"],
         duration_seconds(row["maxwall"]) if row["maxwall"] else None,
-        int(row["maxjobspu"]) if row["maxjobspu"].isdecimal() else None,
+        digits(row["maxjobspu"]),
         min(cpus, default=None),
         min(gpus, default=None),
         "; ".join(note for note in notes if note),
@@ -80,7 +83,7 @@ def _qos(row: dict[str, str], rows: Iterable[dict[str, str]]) -> QosOffer:
 def _trackable(text: str) -> dict[str, int]:
     """`cpu=6,gres/gpu=4` as amounts; what is no whole number (`mem=4G`) is left out."""
     pairs = (item.partition("=") for item in text.split(","))
-    return {name: int(amount) for name, _, amount in pairs if amount.isdecimal()}
+    return {name: count for name, _, amount in pairs if (count := digits(amount)) is not None}
 
 
 def _rows(answer: Answer, fields: tuple[str, ...], what: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.log_files import shown_files
@@ -27,9 +27,12 @@ _WHOLE_LINE = frozenset(
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
-# The next record; the keys before NumNodes include the job's name, which may hold anything.
-_NEXT_RECORD = re.compile(r"\n\s*\n(?=JobId=[0-9].*?\n   UserId=)", re.DOTALL)
+# Where a record may begin after another, with all that is blank before it.
+_RECORD_HEAD = re.compile(r"(?<=\S)(\s++)(?<=\n)JobId=[0-9]")
+# The keys before NumNodes include the job's name, which may hold anything.
 _AFTER_THE_NAME = "\n   NumNodes="
+# The key of a record's second line.
+_USER = "\n   UserId="
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
 
@@ -45,7 +48,7 @@ def scontrol_id(job_id: str) -> str:
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
     """scontrol show job, with the nodes' details."""
-    return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native)
+    return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native, cap_bytes=TEXT_BYTES)
 
 
 def requeue_refusal(native: Mapping[str, str]) -> str:
@@ -69,20 +72,24 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
         if not text.strip():
             raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
         raise unreadable(answer, "a job's details")
-    lines = _first_record(text.strip()).split("\n")
-    pairs = _pairs(lines[0])
-    for line in lines[1:]:
-        if _OWN_LINE.match(line):
-            pairs.extend(_pairs(line.strip()))
-        elif pairs:
-            key, value = pairs[-1]
-            pairs[-1] = (key, f"{value}\n{line}")
-    return _numbered(pairs)
+    found: list[tuple[str, list[str]]] = []
+    for number, line in enumerate(_first_record(text.strip()).split("\n")):
+        if number == 0 or _OWN_LINE.match(line):
+            found += [(key, [value]) for key, value in _pairs(line.strip() if number else line)]
+        elif found:
+            found[-1][1].append(line)
+    return _numbered((key, "\n".join(said)) for key, said in found)
 
 
 def _first_record(text: str) -> str:
-    end = _NEXT_RECORD.search(text, max(0, text.find(_AFTER_THE_NAME)))
-    return text[: end.start()] if end else text
+    last_user = text.rfind(_USER)
+    for head in _RECORD_HEAD.finditer(text, max(0, text.find(_AFTER_THE_NAME))):
+        # Without a user after it, it is none.
+        if head.end() > last_user:
+            break
+        if head[1].count("\n") > 1:
+            return text[: head.start() + head[1].index("\n")]
+    return text
 
 
 def _numbered(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

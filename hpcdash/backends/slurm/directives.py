@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from hpcdash.backends.slurm.directive_values import (
@@ -211,5 +210,5 @@ def _said(one: Option) -> str:
         return f"unknown to Slurm: {one.written}" if one.problem == "unknown" else f"{one.written} is {one.problem}"
     if one.value is not None:
         # Blanks around a value do not show.
-        return re.sub(r"\s+$", "", _WORDS[one.name](one.value))
+        return _WORDS[one.name](one.value).rstrip()
     return _WORDS[one.name](None)

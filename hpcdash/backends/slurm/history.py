@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
@@ -100,15 +100,22 @@ def _columns(answer: Answer, token: str) -> Columns:
         if not left:
             rows -= 1
     # Between two rows: the exit code of the one, a newline, the id of the other; what stands between those is noise.
-    seams = [piece.split(b"\n") for piece in pieces[0 : rows * between + 1 : between]]
-    noise = [line for lines in (seams[0][:-1], *(seam[1:-1] for seam in seams[1:])) for line in lines if line.strip()]
-    rejected += tuple(line.decode("utf-8", "replace") for line in noise)
+    firsts = pieces[0 : rows * between + 1 : between]
+    seams = [(b"", *firsts[0].rpartition(b"\n")[::2]), *map(_seam, firsts[1:])]
+    rejected += tuple(line for _, noise, _ in seams if noise for line in noise_lines(noise))
     columns = {
         name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(FIELDS[1:-1], start=1)
     }
-    columns["jobid"] = text_column([lines[-1] for lines in seams[:rows]])
-    columns["exitcode"] = text_column([lines[0] for lines in seams[1:]])
+    columns["jobid"] = text_column([job_id for _, _, job_id in seams[:rows]])
+    columns["exitcode"] = text_column([exit_code for exit_code, _, _ in seams[1:]])
     return Columns(pa.table(columns), rejected)
+
+
+def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
+    """The exit code of a row, what stands between it and the next row, and the id of that."""
+    exit_code, _, rest = piece.partition(b"\n")
+    noise, _, job_id = rest.rpartition(b"\n")
+    return exit_code, noise, job_id
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -180,7 +187,7 @@ def history_native_query(job_id: str) -> Query[Mapping[str, str]]:
     """Every field sacct has of one job, in its order."""
     token = fresh_token()
     argv = slurm("sacct", "-X", "-P", f"--delimiter={token}", "-j", sacct_id(job_id), "-o", "ALL")
-    return Query(argv, partial(parse_history_native, token=token))
+    return Query(argv, partial(parse_history_native, token=token), cap_bytes=TEXT_BYTES)
 
 
 def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:

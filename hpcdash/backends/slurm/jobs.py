@@ -50,9 +50,8 @@ LAYOUT = Layout(
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
-# '5', '3-10' or '0-100:10'
 # Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
-ID_PATTERN = r"^[0-9]"
+ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 # What a person may ask for: 11, 11_2, 65+1.
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 

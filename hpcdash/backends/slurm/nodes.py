@@ -13,9 +13,10 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.states import node_state
-from hpcdash.backends.slurm.values import LAST_INSTANT, digits
+from hpcdash.backends.slurm.values import digits
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
+from hpcdash.domain.columns import epoch_seconds
 
 LAYOUT = Layout(
     plain=(
@@ -100,7 +101,6 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
     gpus_used, _ = gpu_gres(row["gresused"])
     memory = digits(row["memory"])
     memory_used = digits(row["allocmem"])
-    since = digits(row["timestamp"])
     # Without a reason sinfo writes 'none' and an unknown user and time.
     has_reason = row["reason"] not in (None, "none", "(null)") or row["user"] is not None
     try:
@@ -114,7 +114,7 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
         "flags": flags,
         "reason": row["reason"] if has_reason else None,
         "reason_by": row["user"] if has_reason else None,
-        "reason_since": since if has_reason and since and since <= LAST_INSTANT else None,
+        "reason_since": epoch_seconds(row["timestamp"]) if has_reason else None,
         # sinfo gives a node's partitions in another order from call to call.
         "queues": sorted(queues),
         "cpus": cpus,

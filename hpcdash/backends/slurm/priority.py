@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.jobs import queue_id
@@ -28,7 +28,7 @@ TOTAL = "priority"
 def priority_query(job_id: str) -> Query[Mapping[str, str]]:
     """sprio for one job, or for the pending tasks of an array, which share theirs."""
     array_id = queue_id(job_id).partition("_")[0].partition("+")[0]
-    return Query(slurm("sprio", "-h", "-j", array_id, "-o", _FORMAT), parse_priority)
+    return Query(slurm("sprio", "-h", "-j", array_id, "-o", _FORMAT), parse_priority, cap_bytes=TEXT_BYTES)
 
 
 def parse_priority(answer: Answer) -> Mapping[str, str]:

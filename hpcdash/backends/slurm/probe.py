@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hpcdash.backends.base import Probe
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
+from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
@@ -45,7 +46,7 @@ _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster i
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the controller for its configuration once."""
-    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS)
+    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
 
 
 def parse_probe(answer: Answer) -> Probe:
@@ -80,13 +81,13 @@ def parse_probe(answer: Answer) -> Probe:
             words=excerpt(answer.stderr),
         )
     storage = found.get("AccountingStorageType", "")
-    clock = found.get("clock", "")
+    clock = epoch_seconds(found.get("clock"))
     ping = found.get("ping", "")
     return Probe(
         user=found.get("user", ""),
         version=version,
         cluster=found.get("ClusterName", ""),
-        clock_epoch_seconds=float(clock) if clock.isdigit() else None,
+        clock_epoch_seconds=None if clock is None else float(clock),
         has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from hpcdash.backends.queries import row_excerpt
 from hpcdash.domain.columns import text_column
 
 SEPARATOR = "\x1f"
 # In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
 _CHUNK_BYTES = 1 << 20
-_SHOWN_BYTES = 400
 # What Slurm prints where there is nothing to say.
 NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
 
@@ -91,12 +91,6 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
     return table, clean
 
 
-def _shown(raw: bytes, token: bytes = b"") -> str:
-    """A rejected row as a person may see it: spaces for the separators."""
-    text = raw[:_SHOWN_BYTES].replace(token or SEPARATOR.encode(), b" ").replace(SEPARATOR.encode(), b" ")
-    return text.decode("utf-8", "replace").strip()
-
-
 def _good_lines(firsts: list[bytes], wanted_separators: int) -> tuple[list[int], list[bytes], list[str]]:
     """Which rows have all their plain fields, those lines, and what was refused."""
     kept: list[int] = []
@@ -105,13 +99,13 @@ def _good_lines(firsts: list[bytes], wanted_separators: int) -> tuple[list[int],
     for index, first in enumerate(firsts):
         # What a wrapper or a warning printed before a row ends with a newline; no plain field holds one.
         noise, _, line = first.rpartition(b"\n")
-        if noise.strip():
-            refused.append(_shown(noise))
+        if noise and not noise.isspace():
+            refused.append(row_excerpt(noise))
         if line.count(SEPARATOR.encode()) == wanted_separators and b"\r" not in line:
             kept.append(index)
             lines.append(line)
         else:
-            refused.append(_shown(line) or "a row without its first fields")
+            refused.append(row_excerpt(line) or "a row without its first fields")
     return kept, lines, refused
 
 
@@ -153,7 +147,7 @@ def read_rows(raw: bytes, token: str, layout: Layout) -> Columns | None:
     if left and not left.isspace():
         if not chunks and not rejected and separator not in left:
             return None
-        rejected.append(f"the output ended inside a row: {_shown(left, separator)}")
+        rejected.append(f"the output ended inside a row: {row_excerpt(left, separator)}")
     names = (*layout.plain, *layout.hostile)
     schema = pa.schema([(name, pa.string()) for name in names])
     return Columns(pa.concat_tables(chunks) if chunks else schema.empty_table(), tuple(rejected))

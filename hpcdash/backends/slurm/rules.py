@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.values import digits, duration_seconds
 from hpcdash.domain.units import format_duration
 
 _FIELDS = (
@@ -43,7 +43,7 @@ exec scontrol show partition
 def qos_query(qos: str) -> Query[Mapping[str, str]]:
     """All QoS, for those that may preempt this one name it."""
     argv = slurm("sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(_FIELDS)}")
-    return Query(argv, partial(parse_qos, qos=qos))
+    return Query(argv, partial(parse_qos, qos=qos), cap_bytes=TEXT_BYTES)
 
 
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
@@ -69,7 +69,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
 
 
 def queue_rules_query(queue: str) -> Query[Mapping[str, str]]:
-    return Query(slurm("scontrol", "show", "partition", queue), parse_queue_rules)
+    return Query(slurm("scontrol", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES)
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
@@ -81,7 +81,12 @@ def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
 
 def preemption_query(queue: str) -> Query[Mapping[str, str]]:
     """Which partitions' jobs take the place of a partition's, and how its own make way."""
-    return Query(slurm("sh", "-c", _PREEMPTION_SCRIPT), partial(parse_preemption, queue=queue), command=("scontrol",))
+    return Query(
+        slurm("sh", "-c", _PREEMPTION_SCRIPT),
+        partial(parse_preemption, queue=queue),
+        command=("scontrol",),
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
@@ -102,8 +107,7 @@ def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
 
 
 def _tier(partition: Mapping[str, str]) -> int:
-    tier = partition.get("PriorityTier", "")
-    return int(tier) if tier.isdigit() else 0
+    return digits(partition.get("PriorityTier")) or 0
 
 
 def _making_way(mode: str, grace: str) -> dict[str, str]:
@@ -115,5 +119,5 @@ def _making_way(mode: str, grace: str) -> dict[str, str]:
 
 
 def _grace_words(grace: str) -> str:
-    seconds = int(grace) if grace.isdigit() else duration_seconds(grace)
+    seconds = digits(grace) or duration_seconds(grace)
     return format_duration(seconds) if seconds else "none"

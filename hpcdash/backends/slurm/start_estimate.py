@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.backends.slurm.submit import submission
 from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import CommandMissing, ControllerDown, NoConfiguration, excerpt
 
-_TO_START = re.compile(r"Job [0-9]+ to start at (\S+) using ([0-9]+) processors on(?: nodes)? (\S+) in partition (\S+)")
+_TO_START = re.compile(
+    r"Job [0-9]+ to start at (\S+) using ([0-9]{1,9}) processors on(?: nodes)? (\S+) in partition (\S+)"
+)
 _PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?")
 _EPOCH_DIGITS = 11
 _LIMIT_SECONDS = 20.0
@@ -56,7 +58,7 @@ def start_estimate_query(wanted: Submission) -> Query[StartEstimate]:
     in_script = read_directives(wanted.script.decode("utf-8", "surrogateescape")).options
     notes = _not_counted((*in_script, *given), wanted)
     tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
-    return Query(tested, partial(parse_start_estimate, notes=notes), _LIMIT_SECONDS)
+    return Query(tested, partial(parse_start_estimate, notes=notes), _LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
 
 
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:

@@ -19,6 +19,7 @@ from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.columns import digits
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
@@ -250,7 +251,7 @@ def _array(
         if given is None:
             raise UsageError(f"which tasks array {row['array_id']} had is not known", "Name the tasks.")
         return [f"--array={given}"]
-    throttle = _throttle(given) or _digits(native.get("ArrayTaskThrottle"))
+    throttle = _throttle(given) or digits(native.get("ArrayTaskThrottle"))
     limited = f"%{throttle}" if throttle else ""
     return [f"--array={ArrayTasks(tasks.ranges)}{limited}"]
 
@@ -260,10 +261,6 @@ def _throttle(given: str | None) -> int | None:
         return parse_tasks(given).throttle if given else None
     except ValueError:
         return None
-
-
-def _digits(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 def _own_comment(comment: str | None) -> str:

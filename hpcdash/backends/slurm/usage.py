@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hpcdash.backends.job_detail import Usage
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
@@ -71,7 +71,7 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
         return None
     if state in ENDED:
         argv = slurm("sacct", "-n", "-P", "-j", sacct_id(job_id), "-o", ",".join(ENDED_FIELDS))
-        return Query(argv, partial(parse_ended, gpus=row["gpus"]))
+        return Query(argv, partial(parse_ended, gpus=row["gpus"]), cap_bytes=TEXT_BYTES)
     asked = Usage(
         cpus=row["cpus"],
         elapsed_seconds=row["elapsed_seconds"],
@@ -84,7 +84,7 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
         argv = slurm("sstat", "-a", "-n", "-P", "-j", number, "-o", fields)
     else:
         argv = slurm("sh", "-c", _SSTAT_BY_OWN_NUMBER, "sh", number, fields)
-    return Query(argv, partial(parse_running, asked=asked))
+    return Query(argv, partial(parse_running, asked=asked), cap_bytes=TEXT_BYTES)
 
 
 def parse_running(answer: Answer, *, asked: Usage) -> Usage:

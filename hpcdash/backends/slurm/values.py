@@ -10,7 +10,6 @@ import re
 import pyarrow as pa
 
 from hpcdash.domain.columns import (
-    LAST_INSTANT,
     MOST,
     digits,
     pairs_per_distinct,
@@ -22,7 +21,6 @@ from hpcdash.domain.columns import (
 from hpcdash.domain.rfc3339 import format_utc
 
 __all__ = [
-    "LAST_INSTANT",
     "digits",
     "duration_seconds",
     "durations",

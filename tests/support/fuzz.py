@@ -1,0 +1,538 @@
+"""Gives every reader of a cluster's bytes answers that were changed: it reads them or refuses them with words, in time.
+
+    python -m tests.support.fuzz --minutes 10 [--seed 1] [--reader 'torque jobs']
+    python -m tests.support.fuzz --long-runs [--megabytes 10]
+
+The first changes recorded answers at random, the second puts a long run of one pattern into each, and tells how long
+the slowest took. Both print what goes wrong, with the seed and the place where the answer is kept, and exit 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Backend
+from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.job_detail import Script
+from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
+from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain import nodelist, qsub, sbatch, schema
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.rfc3339 import table_to_json_rows
+from hpcdash.domain.root_cause import root_cause
+from hpcdash.errors import HpcdashError
+from hpcdash.logs.lines import shown_line
+from hpcdash.logs.metric_reader import MetricReader, read_stretch
+from hpcdash.logs.paths import PathFacts, finish_shown, output_path, path_as_shown
+from hpcdash.logs.pieces import pieces
+from hpcdash.logs.times import read_stamp
+from hpcdash.recorded import token_of
+from hpcdash.transport.base import Completed
+from tests.support.slurm_text import PAST_JOB
+
+_TOKEN = RECORDED_TOKEN.encode()
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+EMBEDDED = EmbeddedBackend(("queue",))
+BACKENDS: Mapping[str, tuple[Backend, Sequence[str]]] = {
+    "slurm": (SLURM, ("slurm",)),
+    "openpbs": (PbsBackend(Dialect.OPENPBS), ("pbs/23.06",)),
+    "pbs-text": (PbsBackend(Dialect.PBS_TEXT), ("pbs/23.06/older",)),
+    "torque": (PbsBackend(Dialect.TORQUE), ("pbs/torque-6.1",)),
+    "wrappers": (PbsBackend(Dialect.SLURM_WRAPPERS), ("pbs/slurm-wrappers-22.05",)),
+    "embedded": (EMBEDDED, ()),
+}
+# What a reader may take of the processor, whatever it is given; measured ones take a tenth of it.
+SECONDS_AT_REST = 0.5
+SECONDS_A_BYTE = 5e-6
+_RUN_BYTES = 60_000
+_NUMBER = re.compile(rb"[0-9]+")
+_NUMBERS = (
+    *(b"", b"0", b"00", b"-1", b"-0", b"1.5", b"1e999", b"nan", b"inf", b"1-", b"0-9223372036854775806", b"4294967294"),
+    *(b"9223372036854775807", b"9223372036854775808", b"18446744073709551615", b"9" * 18, b"9" * 30, b"9" * 5000),
+    *("\u0663\u00b2".encode(), b"999999999", b"2147483648", b"253402300800"),
+)
+# What stands between two of the separators that any scheduler has.
+_FIELD = re.compile(rb"[\x1e\x1f =:;|,/\n\t<>()@-]([^\x1e\x1f =:;|,/\n\t<>()@-]+)")
+_LETTERS = b"\x00\t\n\r\x1b\x1e\x1f !\"#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~\x7f\x80\x9b\xc3\xff"
+# What a run is made of: what readers look for, begun and never ended, or ended and never begun.
+PATTERNS: tuple[bytes, ...] = (
+    *(bytes((letter,)) for letter in _LETTERS),
+    *(b"\n\n ", b" \n", b"\r\n", b"\n\t", b"\n=", b"=\n", b"a\n", b"\n    a = b", b"\n\n    a = b\n\nn1", b"\n\tA = b"),
+    *(b"\nJob Id: 1.s\n", b"\nJob Id:\t1\n", b"\nJob Id: 1.s\n    Job_Name = a\n", b"\nName=n1\n", b"\nQueue: a\n"),
+    *(b"\n\n\nJob Id:\t1\n\tJob_Name = a\n", b"^\n", b"^\xca", b"\\\\", b"\\n", b",\\,", b"A=", b",A=b", b" A=b"),
+    *(b"<Job>", b"</Job>", b"<a>", b"</a>", b"<a></a>", b"<Job><Job_Id>1</Job_Id></Job>", b"&lt;", b"&#", b"&#1;"),
+    *(b"<a b='", b"<!--", b"<![CDATA[", b"<?a ", b"<!DOCTYPE a [<!ENTITY a 'b'>", b"&a;", b"</", b"<Data>"),
+    *(b"1,", b"1-", b"1-2,", b"0-9/1.s,", b"n[1-", b"n[1],", b"[[", b"]]", b"1+", b"+1:ncpus=1", b":a", b"1:", b"0:"),
+    *(b"gpu:", b",gpu:a:1", b"(IDX:0", b"mem=", b",mem=1G", b"gres/gpu:", b"%j", b"%1", b"%%", b"k\x08", b"\x1b["),
+    *(
+        b"\x1b[31m",
+        b"\x1b]",
+        b"\xc2\x9b",
+        b"\x1b[1;",
+        b"{'",
+        b"{'a': 1, ",
+        b'{"a":',
+        b'{"',
+        b"[",
+        b"loss: 1 ",
+        b"step 1",
+    ),
+    *(
+        b"loss=",
+        b"1/2 ",
+        b"\r10%|",
+        b"Epoch 1/",
+        b"iter ",
+        b"a 1 ",
+        b"1.5e",
+        b"12:",
+        b"2026-",
+        b"JobId=1 ",
+        b" JobName=",
+    ),
+    *(b"\nJobId=1 UserId=a\n   UserId=b", b"\n\nJobId=1 a\n", b"PartitionName=", b"\n   NumNodes=", b"-" * 80),
+    *(b"Batch Script for 1\n" + b"-" * 80 + b"\n", b"scancel: Terminating job 1\n", b" for job 1", b"qdel: a 1.s\n"),
+    *(
+        b"#SBATCH --a=b\n",
+        b"#PBS -l a=b\n",
+        b"#SBATCH ",
+        b"'",
+        b'" ',
+        b"afterok:1:",
+        b"after:1,",
+        b"?",
+        b"\xe2\x80\xa6",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`read` takes what a command printed and its exit status; `samples` are answers it reads as a rule."""
+
+    name: str
+    read: Callable[[bytes, int], object]
+    samples: Sequence[bytes]
+
+
+class Broken(Exception):
+    """A reader that raised something else, or took too long."""
+
+
+def _row(**fields: Any) -> dict[str, Any]:
+    return dict.fromkeys(schema.JOBS.names) | {"_tasks": 1, "_number": 2, "nodes": 1, "queue": "q"} | fields
+
+
+def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
+    dot = ".s" if backend.name == "pbs" else ""
+    job = f"{_JOB}{dot}"
+    running = _row(id=job, state="running", started_at=datetime(2026, 3, 4))
+    yield "probe", backend.probe_query()
+    yield "jobs", backend.jobs_query(JobScope())
+    yield "jobs of one", backend.jobs_query(JobScope("alice", ended=True))
+    yield "jobs by id", backend.jobs_query(JobScope(job_ids=(job,)))
+    yield "nodes", backend.nodes_query()
+    yield "queues", backend.queues_query()
+    yield "history", backend.history_query(None, 604800)
+    yield "history by id", backend.history_query(None, 0, (job,))
+    yield "native", backend.native_query(job)
+    yield "past native", backend.history_native_query(job)
+    yield "script", backend.script_query(job)
+    yield "past script", backend.history_script_query(job)
+    yield "usage", backend.usage_query(running)
+    yield "past usage", backend.usage_query({**running, "state": "completed"})
+    yield "stacks", backend.stacks_query(running)
+    yield "priority", backend.priority_query(job)
+    yield "qos", backend.qos_query("normal")
+    yield "queue rules", backend.queue_rules_query("q")
+    yield "preemption", backend.preemption_query("q")
+    yield "accounts", backend.associations_query("alice")
+    yield "qos offers", backend.qos_offers_query()
+    yield "start estimate", backend.start_estimate_query(Submission(b"#!/bin/sh\n", "a.sh"))
+
+
+def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: bytes, status: int) -> object:
+    token = (token_of(query.argv) or "").encode()
+    raw = raw.replace(_TOKEN, token)
+    stdout, stderr = (b"", raw) if on_stderr else (raw, b"")
+    found = query.parse(Completed(query.argv, status, stdout, stderr, 0.0))
+    if isinstance(found, ParsedTable):
+        return _shown(found, backend)
+    if isinstance(found, Mapping) and query.argv and _ROW is not None:
+        detail = backend.job_detail(_ROW, {str(key): str(value) for key, value in found.items()})
+        script = Script("#!/bin/sh\n#SBATCH -o %x.out\n#PBS -o a\n", "here")
+        return detail, backend.log_files(detail, script), backend.submitted_file(detail)
+    return found
+
+
+_ROW = pa.Table.from_pylist([_row(id="2", state="running", name="a", work_dir="/home/alice")], schema=schema.JOBS)
+
+
+def _shown(found: ParsedTable, backend: Backend) -> object:
+    """What is done with every row: it is written as JSON, and its reason said in plain words."""
+    table = found.table
+    table.validate(full=True)
+    rows = table_to_json_rows(table, schema.public_names(table.schema))
+    if "reason" in table.column_names and "exit_code" in table.column_names:
+        for state, reason in {(row["state"], row["reason"]) for row in rows}:
+            backend.reason_hint(state, reason)
+    for text in {row["node_list"] for row in rows if row.get("node_list")}:
+        _refusing(ValueError, nodelist.count, text)
+    for text in {row["dependency"] for row in rows if row.get("dependency")}:
+        parse_dependency(text)
+    return rows
+
+
+def _refusing(error: type[Exception], read: Callable[[str], object], text: str) -> object:
+    try:
+        return read(text)
+    except error:
+        return None
+
+
+def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
+    ids = ("2.s", "12[3].s", "14[6-10].s", "12[].s") if backend.name == "pbs" else ("2", "12_3", "14_[6-10]", "12")
+    if backend is BACKENDS["wrappers"][0]:
+        ids = ("2", "3")
+    for verb in (Verb.CANCEL, Verb.HOLD, Verb.REQUEUE, Verb.SUSPEND, Verb.SIGNAL, Verb.ALTER):
+        request = ActionRequest(verb, ids, signal="USR1", changes={"time": "2h"} if verb is Verb.ALTER else {})
+        try:
+            commands = backend.action_commands(request)
+        except HpcdashError:
+            continue
+        for number, command in enumerate(commands):
+
+            def read(raw: bytes, status: int, read: Any = command.read, argv: Any = command.argv) -> object:
+                half = len(raw) // 2
+                return read(Completed(argv, status, raw[:half], raw[half:], 0.0))
+
+            yield f"{verb} {number}" if number else str(verb), read
+    handover = backend.submission(Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3"))
+    submit = handover.command
+    yield "submit", lambda raw, status: submit.read(Completed(submit.argv, status, raw, raw[:100], 0.0))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _each_line(read: Callable[[str], object], text: str) -> list[object]:
+    return [read(line) for line in text.split("\n")]
+
+
+def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
+    """Readers that take a text out of an answer, a script or a log."""
+    facts = PathFacts("12", "/home/a", "alice", "na%me", "n1", "11", "1", True)
+    about = datetime(2026, 3, 4)
+    for name, error, read in (
+        ("tasks", ValueError, parse_tasks),
+        ("job id", ValueError, parse_job_id),
+        ("job ids", ValueError, split_ids),
+        ("node list", ValueError, nodelist.expand),
+        ("dependency", ValueError, parse_dependency),
+        ("#SBATCH lines", ValueError, sbatch.read_directives),
+        ("#PBS lines", ValueError, qsub.read_directives),
+        ("explained #SBATCH lines", ValueError, partial(_each_line, SLURM.explain_directive)),
+        ("explained #PBS lines", ValueError, partial(_each_line, BACKENDS["openpbs"][0].explain_directive)),
+        ("reason", ValueError, partial(SLURM.reason_hint, "pending")),
+        ("comment", ValueError, partial(BACKENDS["openpbs"][0].reason_hint, "pending")),
+        ("comment of the past", ValueError, partial(BACKENDS["openpbs"][0].reason_hint, "failed")),
+        ("path", ValueError, partial(output_path, facts=facts)),
+        ("shown path", ValueError, partial(finish_shown, facts=facts)),
+        ("path as shown", ValueError, partial(path_as_shown, facts=facts)),
+        ("stamp", ValueError, partial(read_stamp, about=about)),
+    ):
+        yield name, lambda raw, _, error=error, read=read: _refusing(error, read, _text(raw))  # type: ignore[misc]
+    yield "root cause", lambda raw, _: root_cause(_text(raw).split("\n"))
+    yield "log line", lambda raw, _: shown_line(raw)
+    yield "log pieces", lambda raw, _: pieces(raw, 0, at_end=True).rows()
+    yield "log metrics", lambda raw, _: MetricReader().feed(raw, is_end=True)
+    yield "log stretch", lambda raw, _: read_stretch(raw, 7)
+
+
+# Which recorded files, by the ends of their names, answer a question.
+_ANSWERED_BY = {
+    "probe": r"probe",
+    "jobs": r"jobs[a-z-]*|squeue|row",
+    "nodes": r"nodes",
+    "queues": r"queues",
+    "history": r"history[a-z-]*|sacct|row",
+    "native": r"scontrol|native",
+    "past native": r"past|native",
+    "usage": r"native",
+    "past usage": r"past|native",
+    "priority": r"priority",
+    "queue rules": r"rules",
+}
+
+
+# What is asked of one job is asked of this one; a task of an array is one too.
+_JOB = "2"
+_OF_ONE_JOB = frozenset({"jobs by id", "history by id", "native", "past native", "usage", "past usage", "priority"})
+_JOB_ID = re.compile(rb"(Job Id: |<Job_Id>)[0-9]+(?:\[\d*\])?(?:\.[A-Za-z0-9.-]+)?(?=[\x1e\n<])")
+
+
+@cache
+def _recorded(folder: str, ending: str) -> tuple[bytes, ...]:
+    """The different recorded answers below a folder of fixtures/, the shorter first."""
+    wanted = re.compile(rf"(?:.*[-/])?(?:{ending})")
+    files = (file for kind in ("*.out", "*.log") for file in (FIXTURES / folder).rglob(kind))
+    found = {file.read_bytes() for file in files if wanted.fullmatch(file.stem)}
+    return tuple(sorted(found, key=lambda raw: (len(raw), raw)))
+
+
+@cache
+def readers() -> tuple[Reader, ...]:
+    """All of them."""
+    found: list[Reader] = []
+    for title, (backend, folders) in BACKENDS.items():
+        reads: list[tuple[str, Callable[[bytes, int], object]]] = []
+        for name, query in _questions(backend):
+            if query is not None:
+                reads.append((name, partial(_read_answer, query, backend, name == "start estimate")))
+        for name, read in (*reads, *_actions(backend)):
+            made_up = _MADE_UP.get(f"{title} {name}", ())
+            ending = _ANSWERED_BY.get(name) or _ANSWERED_BY.get(name.partition(" ")[0], ".*")
+            recorded = [raw for folder in folders for raw in _recorded(folder, ending)]
+            if name in _OF_ONE_JOB:
+                recorded = [_JOB_ID.sub(rb"\g<1>2.s", raw) for raw in recorded]
+            found.append(Reader(f"{title} {name}", read, made_up or recorded or _EMBEDDED_ANSWERS))
+    for name, read in _of_text():
+        samples = _recorded("metrics", ".*") if name.startswith(("log", "root")) else (_SCRIPT, *_TEXTS)
+        found.append(Reader(name, read, samples))
+    return tuple(found)
+
+
+_SCRIPT = (
+    b"#!/bin/bash -l\n#SBATCH -J a --gres=gpu:a100:2 -t 1-02:00:00\n"
+    b"#PBS -l select=2:ncpus=4:mem=8gb\n#PBS -N a\nsrun a\n"
+)
+_TEXTS = (
+    b"3-10%1",
+    b"1,3,5-7:2,...",
+    b"12_[3-5,9%1]",
+    b"12[3-5].srv-1",
+    b"n[1-3,07-09],g1,rack[1-2]n[01-03]",
+    b"afterok:12_3(unfulfilled),afterany:13:14?after:5+10",
+    b"ReqNodeNotAvail, UnavailableNodes:g[1-2]",
+    b"Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 8)",
+    b"Can Never Run: would exceed queue workq's per-user limit",
+    b"/home/%u/%x-%A_%4a.%N.out",
+    b"[rank 0] 2026-11-21T10:22:33.5+01:00 loss 1.2",
+)
+# Integers and null are right for columns of any kind but a list.
+_EMBEDDED_COLUMNS = {field.name: [None, None] for kind in (schema.JOBS, schema.NODES, schema.QUEUES) for field in kind}
+_EMBEDDED_ANSWERS = (
+    json.dumps({"columns": {**_EMBEDDED_COLUMNS, "id": ["1", "2_3"], "cpus": [4, 8], "name": ["a", "b"]}}).encode(),
+    b'{"user": "a", "version": "1", "node": "n", "now": 1.5}',
+    b'{"id": 3, "ignored": ["--x"]}',
+    b'{"job_id": "2", "done": true, "words": ""}\n{"job_id": "12_3", "done": false, "words": "no such job"}\n',
+    b'{"cpu_seconds": 1.5, "memory_peak_bytes": 100}',
+)
+# Answers of which no case keeps any.
+_MADE_UP: Mapping[str, Sequence[bytes]] = {
+    "slurm script": (_SCRIPT,),
+    "slurm past script": (b"Batch Script for 12\n" + b"-" * 80 + b"\n" + _SCRIPT,),
+    "slurm usage": (b"12.batch|1|n1|cpu=00:00:27,fs/disk=48616,mem=367864K|cpu=00:00:27,mem=1G|fs/disk=4|1.00M\n",),
+    "slurm past native": (
+        b"\n".join(_TOKEN.join(text.encode() for text in row) for row in (PAST_JOB, PAST_JOB.values())) + b"\n",
+    ),
+    "slurm past usage": (
+        b"12|||1771200000|1771203600|3600|4|billing=4,cpu=4,mem=8G,node=1|00:10.909||||\n"
+        b"12.batch|1|1|1771200000|1771203600|3600|4|cpu=4,mem=8G,node=1|1-02:03:04|cpu=00:00:27|mem=1G|fs/disk=4|1.00M\n",
+    ),
+    "slurm stacks": (b"n1: process 12, rank 0: python train.py\nn1:   thread 1\nn10: process 13: python\n",),
+    "slurm priority": (b"4294901758|0|cpu=1|0|1|0.5|0|0|2|0.1|3|0.2|4|1|5|0\n",),
+    "slurm qos": (
+        b"normal|||00:00:00|1-00:00:00|cpu=4|2|3|cpu=10|4|gres/gpu=2\nhigh|normal|requeue|00:05:00|||||||\n",
+    ),
+    "slurm queue rules": (b"PartitionName=q\n   AllowGroups=ALL PreemptMode=REQUEUE GraceTime=120\n",),
+    "slurm preemption": (
+        b"PreemptType             = preempt/partition_prio\nPartitionName=q\n   PriorityTier=1 PreemptMode=REQUEUE\n\n"
+        b"PartitionName=r\n   PriorityTier=9\n",
+    ),
+    "slurm accounts": (b"alice|physics|physics||normal,high|normal\nalice|physics|bio|gpu|normal|\n",),
+    "slurm qos offers": (b"normal|1-00:00:00|4|cpu=4,gres/gpu=2|cpu=8|5|cpu=100|9|low\n",),
+    "slurm start estimate": (
+        b"sbatch: Job 12 to start at 1771200000 using 4 processors on nodes n[1-2] in partition q\n",
+    ),
+    "slurm submit": (b"Submitted batch job 12\n", b"12;cluster\n"),
+    "slurm cancel": (
+        b"scancel: Terminating job 2\nscancel: error: Kill job error on job id 12_3: Invalid job id specified\n",
+    ),
+    "slurm hold": (b"12_0,4-5: No error\n12_1-3: Job is pending execution\nAccess denied for job 2\n",),
+    **dict.fromkeys(
+        ("pbs-text native", "pbs-text past native", "pbs-text usage", "pbs-text past usage"),
+        (
+            b"Clock: 1795233995\nJob Id: 2.s\n    Job_Name = train\n    Job_Owner = alice@login1\n"
+            b"    resources_used.cput = 00:10:00\n    resources_used.mem = 18874368kb\n    job_state = R\n"
+            b"    Resource_List.select = 2:ncpus=4\n    Output_Path = login1:/home/alice/train.o2\n"
+            b"    Variable_List = PBS_O_HOME=/home/alice,PBS_O_WORKDIR=/home/al\n\tice\n\n",
+        ),
+    ),
+    "openpbs submit": (b"12.s\n",),
+    "openpbs cancel": (b"qdel: Unknown Job Id 2.s\nqdel: Unauthorized Request  12[3].s\n",),
+}
+
+
+def mutant(choose: random.Random, samples: Sequence[bytes]) -> bytes:
+    """A recorded answer with lines lost, moved and repeated, bytes changed, runs put in; often cut."""
+    raw = choose.choice(samples)
+    if len(raw) > 20_000 and choose.random() < 0.8:
+        start = choose.randrange(len(raw) - 10_000)
+        raw = raw[:200] + raw[start : start + 10_000]
+    if choose.random() < 0.3 and (lines := raw.splitlines(keepends=True)):
+        raw = b"".join(choose.choice(lines) for _ in range(choose.randrange(1, 9)))
+    changed = bytearray(raw)
+    for _ in range(choose.choice((0, 1, 1, 2, 3, 8, 30))):
+        at = choose.randrange(len(changed) + 1)
+        match choose.randrange(9):
+            case 0:
+                changed[at : at + 1] = bytes((choose.choice(_LETTERS),))
+            case 1:
+                changed[at : at + choose.choice((1, 1, 5, 50))] = b""
+            case 2:
+                changed[at:at] = choose.choice(PATTERNS) * choose.choice((1, 1, 2, 3, 20))
+            case 3:
+                changed[at:at] = _TOKEN * choose.choice((1, 1, 2, 9))
+            case 4:
+                changed[at:at] = choose.choice(_NUMBERS)
+            case 7:
+                if number := _NUMBER.search(changed, at):
+                    changed[slice(*number.span())] = choose.choice(_NUMBERS)
+            case 8:
+                if field := _FIELD.search(changed, at):
+                    changed[slice(*field.span(1))] = choose.choice((b"", b"", b"None", b"(null)", b"N/A", b" "))
+            case 5:
+                other = choose.choice(samples)
+                start = choose.randrange(len(other) + 1)
+                changed[at:at] = other[start : start + choose.choice((10, 100, 1000))]
+            case _:
+                end = at + choose.choice((1, 3, 12, 80))
+                changed[at:at] = changed[at:end]
+    if choose.random() < 0.01:
+        at = choose.randrange(len(changed) + 1)
+        pattern = choose.choice(PATTERNS)
+        changed[at:at] = pattern * (_RUN_BYTES // len(pattern))
+    if choose.random() < 0.2:
+        del changed[choose.randrange(len(changed) + 1) :]
+    return bytes(changed)
+
+
+def try_reader(reader: Reader, raw: bytes, status: int = 0) -> float:
+    """The processor's seconds it takes to read an answer, or to refuse it; raises Broken for what it must not do."""
+    began = time.thread_time()
+    try:
+        reader.read(raw, status)
+    except HpcdashError as error:
+        str(error)
+    except Exception as error:
+        raise Broken(f"{reader.name} raised {type(error).__name__}: {str(error)[:300]}") from error
+    seconds = time.thread_time() - began
+    if seconds > SECONDS_AT_REST + SECONDS_A_BYTE * len(raw):
+        raise Broken(f"{reader.name} took {seconds:.1f} s for {len(raw)} bytes")
+    return seconds
+
+
+def mutants(seed: int, some: Sequence[Reader]) -> Iterator[tuple[Reader, bytes, int]]:
+    """One after another, for ever."""
+    choose = random.Random(seed)
+    while True:
+        for reader in some:
+            yield reader, mutant(choose, reader.samples), choose.choice((0, 0, 0, 0, 1, 35, 124, 153, 255))
+
+
+def with_runs(
+    choose: random.Random, reader: Reader, run_bytes: int, patterns: Iterable[bytes] = PATTERNS
+) -> Iterator[tuple[str, bytes]]:
+    """Answers of one pattern alone, and recorded ones with a run of it in the middle of something."""
+    for pattern in (*patterns, _TOKEN, b"\x1f\x1e" + b"T" * 10):
+        run = pattern * (run_bytes // len(pattern))
+        yield f"{pattern!r}", run
+        sample = choose.choice(reader.samples)
+        at = choose.randrange(len(sample) + 1)
+        yield f"{pattern!r} at {at}", sample[:at] + run + sample[at:]
+
+
+def _keep(raw: bytes) -> str:
+    with tempfile.NamedTemporaryFile(prefix="fuzz-", suffix=".out", delete=False) as file:
+        file.write(raw)
+    return file.name
+
+
+def _tell(error: Broken, raw: bytes, status: int) -> None:
+    print(f"{error} (exit status {status}): {_keep(raw)}", flush=True)
+    if error.__cause__ is not None:
+        traceback.print_exception(error.__cause__, limit=-4)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reader", default="", help="those whose names begin so")
+    parser.add_argument("--long-runs", action="store_true")
+    parser.add_argument("--megabytes", type=float, default=1)
+    asked = parser.parse_args()
+    some = [reader for reader in readers() if reader.name.startswith(asked.reader)]
+    broken: dict[str, int] = {}
+    tried = 0
+    slowest: list[tuple[float, str]] = []
+    until = time.monotonic() + asked.minutes * 60
+
+    def attempt(reader: Reader, raw: bytes, status: int, words: str) -> None:
+        nonlocal tried
+        tried += 1
+        try:
+            seconds = try_reader(reader, raw, status)
+            slowest.append((seconds / (len(raw) + 10_000) * 1e6, f"{reader.name} {words}: {seconds:.2f} s"))
+            slowest.sort(reverse=True)
+            del slowest[20:]
+        except Broken as error:
+            kind = f"{reader.name} {type(error.__cause__).__name__}"
+            broken[kind] = broken.get(kind, 0) + 1
+            if broken[kind] <= 2:
+                print(words)
+                _tell(error, raw, status)
+
+    if asked.long_runs:
+        for reader in some:
+            for words, raw in with_runs(random.Random(asked.seed), reader, int(asked.megabytes * 1e6)):
+                attempt(reader, raw, 0, words)
+    else:
+        for reader, raw, status in mutants(asked.seed, some):
+            attempt(reader, raw, status, "")
+            if time.monotonic() > until:
+                break
+    print(f"{tried} answers to {len(some)} readers; {sum(broken.values())} broke them; the slowest, in µs a byte:")
+    for rate, words in slowest:
+        print(f"  {rate:.2f} {words[:160]}")
+    for kind, count in broken.items():
+        print(f"  broken {count} times: {kind}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
