@@ -43,11 +43,11 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
         place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
             say(f"of array {job} this is task {place.row['id']}")
-        file = _file(session, place, err)
+        file = _file(store, place, err)
         if path_only:
             print_text(f"{file.place}\n")
             return
-        await _JobLog(session, place, file, err).show(lines, follow)
+        await _JobLog(store, place, file, err).show(lines, follow)
 
     with ends_silently() if follow else nullcontext():
         with_session(common, work)
@@ -63,7 +63,7 @@ async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:
     return place if task is None else await locate_logs(store, task)
 
 
-def _file(session: ClusterSession, place: LogPlace, err: bool) -> LogFile:
+def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     """Where the text comes from; what is not certain about it is said."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
@@ -75,7 +75,7 @@ def _file(session: ClusterSession, place: LogPlace, err: bool) -> LogFile:
         )
     if files.note:
         say(files.note)
-    return session.log_file(path, files.host)
+    return store.log_file(path, files.host)
 
 
 def _path(files: LogFiles, err: bool) -> str | None:
@@ -85,9 +85,8 @@ def _path(files: LogFiles, err: bool) -> str | None:
 class _JobLog:
     """The log of one job, whose state is asked for now and then."""
 
-    def __init__(self, session: ClusterSession, place: LogPlace, file: LogFile, err: bool) -> None:
-        self._session = session
-        self._store = session.store
+    def __init__(self, store: ClusterStore, place: LogPlace, file: LogFile, err: bool) -> None:
+        self._store = store
         self._place = place
         self._is_err = err
         self._stream = "stderr" if err else "stdout"
@@ -198,6 +197,6 @@ class _JobLog:
         if not self._file.host and (has_ended or self._tail.known.is_there):
             # Where history tells of a job, its paths may be guesses.
             return
-        self._tail.move_to(self._session.log_file(path, files.host), goes_on=has_ended)
+        self._tail.move_to(self._store.log_file(path, files.host), goes_on=has_ended)
         self._moved_at = time.monotonic()
         self._tail.aside(f"{self._stream} is in {self._file.place} now")

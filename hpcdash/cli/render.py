@@ -12,7 +12,7 @@ from hpcdash.cli.site import chosen_site, scheduler_for
 from hpcdash.cli.stdout import print_text
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import STAGED_FOLDER, Place, Scheduler, batch_script, folder_name, has_library
+from hpcdash.launch.batch import Place, Scheduler, batch_script, folder_name, has_library, staged_name
 from hpcdash.launch.call import call_names
 from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request import Request
@@ -45,7 +45,8 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
     elif made_for is Scheduler.SLURM:
         asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
     if source.script is not None:
-        staged = f"{place.folder}/{STAGED_FOLDER}/{source.script.name}" if root else str(source.script)
+        name = staged_name(source.script.name, wanted.site.run_as)
+        staged = f"{place.folder}/{name}" if root else str(source.script)
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}: that has to be there on the cluster")
     try:

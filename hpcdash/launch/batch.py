@@ -156,6 +156,11 @@ def folder_name(request: Request, uid: str) -> str:
     return name if name.endswith(uid) else f"{name}-{uid}"
 
 
+def staged_name(name: str, run_as: str) -> str:
+    """Where in a launch's folder a person's own file is: below files/, which root's program cannot write to."""
+    return name if run_as else f"{STAGED_FOLDER}/{name}"
+
+
 def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_variables: tuple[str, ...]) -> Body:
     """What is started on each node: the launcher's words, in the container where there is one."""
     slots = slots_of(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,9 @@ from hpcdash.transport.base import Said, Transport
 
 # Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
 pa.set_memory_pool(pa.system_memory_pool())
+if TYPE_CHECKING:
+    from hpcdash.stores.log_file import LogFile
+
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
 # What ended while the last history was asked for, or as two clocks differ, is asked for again.
@@ -111,6 +114,8 @@ class ClusterStore:
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
         # How far what running jobs tell of the time is behind the clock.
         self._jobs_behind_seconds: dict[Kind, float] = {}
+        # The command that reads a file as the account that it was launched for; () where it is read as any other.
+        self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._departures = Departures(self)
         self._asking = Asking(self)
 
@@ -261,6 +266,12 @@ class ClusterStore:
         open (`open`).
         """
         return await self._asking.act(command, said)
+
+    def log_file(self, path: str, host: str = "") -> LogFile:
+        """A job's file, on the login node or on the disk of the node `host`."""
+        from hpcdash.stores.log_file import LogFile
+
+        return LogFile(self.transport, path, host, () if host else self.reader_of(path))
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hpcdash.launch.findings import Finding
     from hpcdash.stores.launch_queues import LaunchQueues
     from hpcdash.stores.launch_records import LaunchRecords
-    from hpcdash.stores.log_file import LogFile
     from hpcdash.stores.resubmission import Again
     from hpcdash.stores.staging import Staged
 
@@ -93,6 +92,9 @@ class Launches:
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
         self._queues: LaunchQueues | None = None
+        # How the records' file was when it was read, and what _accounts() found in it.
+        self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
+        store.reader_of = self._reader_of
 
     async def root(self) -> str:
         """The folder there that holds launches, absolute; it and the queues are asked for once a connection.
@@ -155,7 +157,7 @@ class Launches:
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
                 "storage_root is not set: run_as needs a folder that the other account may enter",
-                "Set storage_root in [launch] to the folder that the sudo rules name (hpcdash sudoers).",
+                "Set storage_root in [launch] to the folder that root's program keeps (hpcdash sudoers --program).",
             )
         from hpcdash.launch.wanted_paths import kill_switch_of
 
@@ -252,22 +254,28 @@ class Launches:
 
         return self.store.listen(heard)
 
-    def log_file(self, path: str, host: str = "") -> LogFile:
-        """A file of a job's; one of a launch that was submitted as another account is read as that account."""
+    def _reader_of(self, path: str) -> tuple[str, ...]:
+        """The command that reads a file of a launch that was submitted as another account; () for any other file."""
         from hpcdash.launch.sudoers import PLAIN_NAME, program_argv
-        from hpcdash.stores.log_file import LogFile
 
         folder, _, name = path.rpartition("/")
-        reader: tuple[str, ...] = ()
-        if not host and PLAIN_NAME.fullmatch(name):
-            try:
-                launched = [record for record in self.records.all() if record.folder == folder]
-            except OSError:
-                launched = []
-            if launched and (account := launched[-1].run_as):
-                launch = folder.rpartition("/")[2]
-                reader = program_argv(account, self.settings.launch_program, "read", launch, name)
-        return LogFile(self.store.transport, path, host, reader)
+        account = self._accounts().get(folder, "")
+        if not account or not PLAIN_NAME.fullmatch(name):
+            return ()
+        return program_argv(account, self.settings.launch_program, "read", folder.rpartition("/")[2], name)
+
+    def _accounts(self) -> Mapping[str, str]:
+        """The folders of launches that were submitted as another account, and whose they are."""
+        file = self.records.path
+        try:
+            status = None if file is None else file.stat()
+            stamp = None if status is None else (status.st_mtime_ns, status.st_size)
+            if stamp != self._accounts_read[0]:
+                found = {record.folder: record.run_as for record in self.records.all() if record.run_as}
+                self._accounts_read = (stamp, found)
+        except OSError:
+            return {}
+        return self._accounts_read[1]
 
     @property
     def records(self) -> LaunchRecords:
@@ -286,13 +294,11 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.launch.batch import STAGED_FOLDER, Place, folder_name
+        from hpcdash.launch.batch import Place, folder_name, staged_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
         name = request.script.rpartition("/")[2]
-        # Root's program takes names, and no paths.
-        below = folder if request.site.run_as else f"{folder}/{STAGED_FOLDER}"
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
             known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
@@ -300,7 +306,7 @@ class Launches:
         return Place(
             uid,
             folder,
-            script=f"{below}/{name}" if staged and folder and name else "",
+            script=f"{folder}/{staged_name(name, request.site.run_as)}" if staged and folder and name else "",
             login=f"{root}/{LOGIN_NAME}" if has_login else "",
         )
 

@@ -248,7 +248,7 @@ class WatchedRun:
         self._located = located
 
     def _file_at(self, path: str, host: str = "") -> StampedFile:
-        return StampedFile(self.store.transport, path, host)
+        return StampedFile(self.store.transport, path, host, () if host else self.store.reader_of(path))
 
     def _source(self, file: StampedFile, count: int) -> MetricSource:
         points, cells = max(self._exact_points // count, _LEAST_POINTS), max(CELLS // count, _LEAST_CELLS)

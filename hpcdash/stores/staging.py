@@ -13,7 +13,7 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
-from hpcdash.launch.batch import STAGED_FOLDER
+from hpcdash.launch.batch import STAGED_FOLDER, staged_name
 from hpcdash.launch.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,
@@ -136,9 +136,7 @@ def staged_files(
                     "Rename it: letters, digits and ._@+- alone, and none of hpcdash's own names "
                     f"({', '.join((*own, SUMS_NAME))}).",
                 )
-        contents = {**own, **given}
-    else:
-        contents = {**own, **{f"{STAGED_FOLDER}/{_checked(name)}": content for name, content in given.items()}}
+    contents = {**own, **{staged_name(_checked(name), run_as): content for name, content in given.items()}}
     sums = b"".join(f"{_digest(content)}  {name}\n".encode() for name, content in contents.items())
     # The sums first: by them a folder is known whose files did not all arrive.
     return Staged(folder, {SUMS_NAME: sums, **contents}, run_as, launch_program, at)

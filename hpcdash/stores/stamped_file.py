@@ -14,8 +14,8 @@ class StampedFile(LogFile):
     """`behind_seconds` is what is to be added to its stamps that bear no zone: 0 where they bear one, and while nothing
     tells."""
 
-    def __init__(self, transport: Transport, path: str, host: str = "") -> None:
-        super().__init__(transport, path, host)
+    def __init__(self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()) -> None:
+        super().__init__(transport, path, host, reader)
         self.behind_seconds = 0.0
         self._stamp: tuple[float, bool] | None = None
 

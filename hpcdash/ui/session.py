@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launches import Launches
-from hpcdash.stores.log_file import LogFile
 from hpcdash.stores.poller import Poller
 
 if TYPE_CHECKING:
@@ -35,9 +34,3 @@ class ClusterSession:
     @property
     def name(self) -> str:
         return self.store.name
-
-    def log_file(self, path: str, host: str = "") -> LogFile:
-        """A file of a job's, on the login node or on a node's own disk."""
-        if self.launches is None:
-            return LogFile(self.store.transport, path, host)
-        return self.launches.log_file(path, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_the_default_cluster_s_site_and_queue_count(configured: Program, request
     assert "hpcdash: the job is called trainllm: 'train llm' is no name here\n" in done.stderr
     assert f"hpcdash: its files and logs are in {Path(folder).parent}: make that folder" in done.stderr
     assert configured("render", str(request_file)).stdout == done.stdout
+
+
+def test_as_another_account_the_script_lies_beside_the_batch_script(configured: Program, request_file: Path) -> None:
+    request_file.write_text(f'{request_file.read_text()}\n[site]\nrun_as = "grace"\n')
+    done = configured("render", str(request_file))
+    assert done.status == 0, done
+    assert "/files/" not in done.text
+    assert re.search(r"bash /work/ada/launches/trainllm-[0-9a-f]+/train\.sh\n", done.text)
 
 
 def test_what_is_printed_is_a_script_that_bash_reads(program: Program, request_file: Path) -> None:

@@ -179,7 +179,7 @@ def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher:
 def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Submitting) -> None:
     program, site = as_launcher.program, as_launcher.site
     file = request(program, site.root, as_launcher.config)
-    Path(file).write_text('slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "echo no; exit 3"\n')
+    Path(file).write_text('slots = 1\nslot_type = "cpu"\ntime = "2m"\ncommand = "echo step=1 loss=0.5; exit 3"\n')
     answer = program("submit", file, "--format", "json")
     assert answer.status == 0, answer
     job, folder = str(json.loads(answer.stdout)["job_id"]), Path(json.loads(answer.stdout)["folder"])
@@ -189,7 +189,8 @@ def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Subm
         30,
     )
     assert not is_tidied(program, folder)
-    assert program("log", job).text == "no\n"
+    assert program("log", job).text == "step=1 loss=0.5\n"
+    assert "loss" in program("metrics", job).text
 
 
 def test_as_another_account_what_slurm_refuses_leaves_nothing(as_launcher: Submitting) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
 from hpcdash.launch.request import Container, Request, Site, SlotType
@@ -140,6 +143,27 @@ async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site:
     assert one.again.searches["as-another"].user == site.alice
 
 
+def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site: SudoSite) -> None:
+    qsub, variables = site.bin / "qsub", site.top / "pbs.env"
+    qsub.write_text(SBATCH.replace("Submitted batch job 7", "7.pbs01"))
+    qsub.chmod(0o755)
+    variables.write_text("PBS_CONF_FILE=/etc/roots.conf\n")
+    site.install(commands=("qsub",), bin_folder=str(site.bin), env_file=str(variables))
+    file = site.home(site.alice) / "batch.sh"
+    file.write_text("#!/bin/sh\n")
+    wanted = Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1", file=str(file), run_as=site.alice, program=str(qsub))
+    command = PbsBackend(Dialect.OPENPBS).submission(wanted).command
+    own = {"PBS_CONF_FILE": "/tmp/mine.conf", "PBS_DEFAULT": "mine"}
+    done = site.run_as(site.launcher, *command.argv, stdin=command.stdin or b"", variables=own)
+    answer = Completed(command.argv, done.returncode, done.stdout, done.stderr, 0.0)
+    assert command.read(answer) == (Outcome("one", True, "job 7.pbs01"),)
+    said = called(site)
+    assert said[0] == site.alice
+    assert said[said.index("-v") + 1] == "HPCDASH_MARK=hpcdash:1"
+    assert "PBS_CONF_FILE=/etc/roots.conf" in said
+    assert not [line for line in said if "mine" in line]
+
+
 async def test_a_refused_one_is_removed(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     (site.bin / "refuses").touch()
     outcome, said = await submitted(launches, await planned(launches), tmp_path)
@@ -208,7 +232,7 @@ async def test_its_log_is_read_as_its_account(launches: Launches, site: SudoSite
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
     path = f"{one.place.folder}/7.out"
-    file = launches.log_file(path)
+    file = launches.store.log_file(path)
     missing = await file.look()
     assert (missing.is_there, missing.is_missing) == (False, True)
     assert missing.problem == "hpcdash-launch: there is no file 7.out"
@@ -223,7 +247,7 @@ async def test_its_log_is_read_as_its_account(launches: Launches, site: SudoSite
     assert await file.find("line 7", len(lines), backwards=True) == lines.index(b"line 799\n")
     assert await file.count_lines(lines.index(b"line 500\n")) == 500
     # Whoever is not the launch's account may not, and says why.
-    plain = await launches.log_file(f"{one.place.folder}x/7.out").look()
+    plain = await launches.store.log_file(f"{one.place.folder}x/7.out").look()
     assert plain.is_missing
     install_rules(site.rules, "")
     assert (await file.look()).problem == "sudo: a password is required"

@@ -75,7 +75,7 @@ class LogReading(Vertical):
         self.is_beside = False
         self.search_text = ""
         clock = session.store.clock
-        self.window = LogWindow(session.log_file(path or "", host), clock.now)
+        self.window = LogWindow(session.store.log_file(path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
         # What a search or a jump is doing, or came to.
