@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +16,7 @@ from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.job_ids import array_of, holds_many
-from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.stores.asking import Asking
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
@@ -28,10 +29,11 @@ from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.stores.snapshots import Kind, Snapshot
 from hpcdash.transport.base import Said, Transport
 
-# Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
-pa.set_memory_pool(pa.system_memory_pool())
 if TYPE_CHECKING:
     from hpcdash.stores.log_file import LogFile
+
+# Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
+pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
@@ -54,6 +56,7 @@ class Changed:
 _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
 _OF_JOBS = (Kind.MINE, Kind.EVERYONE)
+_MOST_PATIENCE = 2
 # A clock that was set by less is not noticed before the next connection.
 _CLOCK_STEP_SECONDS = 30.0
 Listener = Callable[[Changed], None]
@@ -112,6 +115,8 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How many times its time limit a kind is given, after it was given up on.
+        self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
         self._jobs_behind_seconds: dict[Kind, float] = {}
         # The command that reads a file as the account that it was launched for; () where it is read as any other.
@@ -311,13 +316,22 @@ class ClusterStore:
             del self._fetching[kind]
 
     async def _fetch(self, kind: Kind) -> Snapshot:
+        query = self.query(kind)
+        limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
+        began = time.monotonic()
         try:
-            parsed = await self.poll(self.query(kind))
+            parsed = await self.poll(replace(query, limit_seconds=limit_seconds))
         except HpcdashError as error:
+            if isinstance(error, CommandTimedOut):
+                self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)
+                longer = query.limit_seconds * self._patience[kind]
+                error.next_step = f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
             self.errors[kind] = error
             self._tell(Changed(kind))
             # The frames below hold all that the command printed, and the error may be kept for long.
             raise error.with_traceback(None) from error.__cause__
+        if time.monotonic() - began < query.limit_seconds / 4:
+            self._patience.pop(kind, None)
         if kind in _OF_JOBS:
             await self._watch_clock(kind, parsed.table)
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)

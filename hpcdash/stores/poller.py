@@ -21,6 +21,7 @@ from hpcdash.stores.snapshots import Kind
 
 _LONGEST_BACK_OFF_SECONDS = 300.0
 _FIRST_BACK_OFF_SECONDS = 5.0
+_FIRST_AFTER_GIVING_UP_SECONDS = 60.0
 # 5 s doubled as often as this is past the longest back-off, however the jitter falls.
 _MOST_DOUBLINGS = 8
 # What a person has to settle: asked again only when they say so.
@@ -97,12 +98,20 @@ class Poller:
             seconds *= self.pace.unfocused_factor
         spared = schedule.took_seconds / self.pace.controller_share if self.pace.controller_share > 0 else 0.0
         if not schedule.failures:
-            return max(seconds, spared)
+            return max(seconds, min(spared, _LONGEST_BACK_OFF_SECONDS))
         doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
         back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
+        # One that was given up on may have hung: that is no time of the controller's as yet.
+        spared = min(spared, _FIRST_AFTER_GIVING_UP_SECONDS * 2.0**doublings)
         back_off = min(max(back_off, spared), _LONGEST_BACK_OFF_SECONDS)
         # The first failure may be a moment's: asked again sooner than usual.
         return back_off if schedule.failures == 1 else max(seconds, back_off)
+
+    def is_spared(self, kind: Kind) -> bool:
+        """Whether it is asked less often than wanted, as its answers take long."""
+        schedule = self._schedules[kind]
+        wanted = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
+        return not schedule.failures and self.interval_seconds(kind) > 1.5 * wanted
 
     def next_in_seconds(self, kind: Kind) -> float:
         """How long until this kind is asked again."""
@@ -110,9 +119,10 @@ class Poller:
             return 0.0
         return self._schedules[kind].asked_at + self.interval_seconds(kind) - self._monotonic()
 
-    def unanswered_seconds(self) -> float:
-        """How long the oldest question that is on its way has been so; 0 where there is none."""
-        return self._monotonic() - min(self._sent_at.values()) if self._sent_at else 0.0
+    def unanswered_seconds(self, kind: Kind | None = None) -> float:
+        """How long the oldest question that is on its way has been so, or that for a kind; 0 where there is none."""
+        sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
+        return self._monotonic() - min(sent) if sent else 0.0
 
     def start(self) -> None:
         if self._task is None or self._task.done():

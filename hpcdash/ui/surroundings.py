@@ -52,6 +52,8 @@ def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapsh
         parts.append(f"what was known {age_words(session, snapshot.taken_at)} ago is shown")
     if poller.waiting_for_person is not None:
         parts.append("ctrl+r tries again")
+    elif kind is not None and (seconds := poller.unanswered_seconds(kind)) > 0:
+        parts.append(f"it is being asked again, for {seconds:.0f} s")
     elif kind is not None and (wait := poller.next_in_seconds(kind)) >= 1:
         parts.append(f"asked again in {wait:.0f} s, or with ctrl+r")
     return "; ".join(parts)
@@ -131,6 +133,8 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     cached = snapshot is not None and snapshot.cached
     answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
     slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
+    if view.main_kind is not None and poller.is_spared(view.main_kind):
+        slower = f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
     long_counts, short_counts = view.counts()
     return [
         StatusPart(
@@ -146,6 +150,6 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         StatusPart(
             f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
             "",
-            f"{budget.per_minute}/min{', no focus' if slower else ''} {answer}",
+            f"{budget.per_minute}/min{', less often' if slower else ''} {answer}",
         ),
     ]

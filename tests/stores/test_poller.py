@@ -17,10 +17,12 @@ from hpcdash.errors import (
     NotRecorded,
     UnreadableOutput,
     UsageError,
+    program_words,
 )
 from hpcdash.stores.cluster import Changed
 from hpcdash.stores.poller import NEEDS_A_PERSON
 from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import EVERYONE, HISTORY, MINE, NODES, PROBED, QUEUES
 
@@ -144,16 +146,51 @@ async def test_an_answer_ends_the_back_off(cluster: Cluster) -> None:
     assert not cluster.store.errors
 
 
-async def test_a_command_that_was_given_up_on_counts_as_the_controllers_time(cluster: Cluster) -> None:
+async def test_a_command_that_was_given_up_on_is_asked_again_within_minutes_at_most_a_tenth_of_the_time(
+    cluster: Cluster,
+) -> None:
     def hang(word: str) -> None:
         cluster.clock.seconds += 20 if word == MINE else 0
 
     cluster.transport.on_run = hang
     cluster.transport.fails[MINE] = CommandTimedOut("no answer")
+    waits = []
+    for _ in range(4):
+        await cluster.poller.poll([Kind.MINE])
+        waits.append(cluster.poller.next_in_seconds(Kind.MINE))
+    assert waits == pytest.approx([60, 120, 200, 200])
+
+
+async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -> None:
+    limits: list[float] = []
+    run = cluster.transport.run
+
+    async def noted(argv: tuple[str, ...], **options: Any) -> Completed:
+        if program_words(argv)[0] == "squeue":
+            limits.append(options["limit_seconds"])
+        return await run(argv, **options)
+
+    cluster.transport.run = noted  # type: ignore[method-assign]
+    cluster.transport.fails[MINE] = CommandTimedOut("no answer", "It may hang.")
+    for _ in range(4):
+        await cluster.poller.poll([Kind.MINE])
+        cluster.transport.fails[MINE] = CommandTimedOut("no answer", "It may hang.")
+    assert limits == [60, 120, 120, 120]
+    assert cluster.store.errors[Kind.MINE].next_step == "It may hang. It may only be slow: the next try has 120 s."
+    cluster.transport.fails.clear()
     await cluster.poller.poll([Kind.MINE])
-    assert cluster.poller.next_in_seconds(Kind.MINE) == pytest.approx(200)
     await cluster.poller.poll([Kind.MINE])
-    assert cluster.poller.next_in_seconds(Kind.MINE) == pytest.approx(200)
+    assert limits[-2:] == [120, 60], "an answer that came soon needs no more"
+
+
+async def test_a_slow_answer_is_asked_for_every_five_minutes_at_the_least(cluster: Cluster) -> None:
+    def answer_slowly(word: str) -> None:
+        cluster.clock.seconds += 60 if word == MINE else 0
+
+    cluster.transport.on_run = answer_slowly
+    await started(cluster)
+    assert cluster.poller.interval_seconds(Kind.MINE) == 300
+    assert (cluster.poller.is_spared(Kind.MINE), cluster.poller.is_spared(Kind.NODES)) == (True, False)
 
 
 async def test_a_failing_kind_does_not_stop_the_others(cluster: Cluster) -> None:
@@ -181,6 +218,7 @@ async def test_it_is_known_how_long_an_answer_is_waited_for(cluster: Cluster) ->
     await started(cluster, Kind.HISTORY)
     await after(cluster, 7)
     assert cluster.poller.unanswered_seconds() == 7
+    assert (cluster.poller.unanswered_seconds(Kind.HISTORY), cluster.poller.unanswered_seconds(Kind.MINE)) == (7, 0)
     cluster.transport.hangs.pop(HISTORY).set()
     await until(lambda: Kind.HISTORY in cluster.store.snapshots)
     await settled(cluster)

@@ -6,14 +6,23 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.errors import AuthenticationFailed, ConnectionFailed, ControllerDown, HpcdashError, LoginRequired
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    ConnectionFailed,
+    ControllerDown,
+    HpcdashError,
+    LoginRequired,
+)
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import FrozenClock
 from hpcdash.stores.snapshots import Kind
+from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.widgets.lines import Banner
@@ -104,6 +113,29 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
         transport.error = None
         await until(pilot, lambda: not banner_of(app))
         assert ids_of(app) == shown
+
+
+async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = AnsweringTransport()
+    transport.mine = jobs_text(20)
+    transport.error = CommandTimedOut("squeue had not finished after 60 s", "It may be busy.")
+    session = answering(transport, ages=True)
+    app = HpcdashApp([session])
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, lambda: "asked again in " in banner_of(app), "when it is tried again")
+        assert "It may only be slow: the next try has 120 s." in banner_of(app)
+        answers, run = asyncio.Event(), transport.run
+
+        async def slowly(argv: tuple[str, ...], **limits: Any) -> Completed:
+            await answers.wait()
+            return await run(argv, **limits)
+
+        monkeypatch.setattr(transport, "run", slowly)
+        transport.error = None
+        session.poller.ask_now()
+        await until(pilot, lambda: "it is being asked again, for" in banner_of(app), "that it is being asked")
+        answers.set()
+        await until(pilot, lambda: not banner_of(app), "the answer")
 
 
 async def test_no_line_at_first_then_a_line() -> None:
