@@ -1,9 +1,12 @@
 # Everything runs in .venv, which is made anew whenever pyproject.toml changes.
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.made
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made
+# What needs no scheduler, no ssh server and no screen.
+UNIT_TESTS := tests/domain tests/logs tests/backends tests/launch tests/watch tests/job tests/test_*.py
 
-.PHONY: venv demo test lint bench clean
+.PHONY: venv demo unit test lint bench clean
 
 venv: $(STAMP)
 
@@ -11,12 +14,13 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "hpcdash needs Python 3.11 or later; this is $$($(PYTHON) --version). Say which: make PYTHON=python3.12"; exit 1; }
+	@echo "Installing hpcdash and its dependencies into $(VENV); this takes about half a minute."
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1; then :; \
-	elif $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv .venv; \
-	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then $(PYTHON) -m virtualenv -q .venv; \
-	elif command -v virtualenv >/dev/null; then virtualenv -q -p $(PYTHON) .venv; \
+	elif $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then $(PYTHON) -m virtualenv -q $(VENV); \
+	elif command -v virtualenv >/dev/null; then virtualenv -q -p $(PYTHON) $(VENV); \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1 && $(PYTHON) -m pip install -q --user virtualenv; then \
-	  $(PYTHON) -m virtualenv -q .venv; \
+	  $(PYTHON) -m virtualenv -q $(VENV); \
 	else \
 	  echo "This Python can make no virtual environment: the module venv, or its part ensurepip, is missing."; \
 	  echo "Install one of them, then run make again:"; \
@@ -24,11 +28,14 @@ $(STAMP): pyproject.toml
 	  echo "    apt-get install virtualenv          (the same, without pip in the system's Python)"; \
 	  exit 1; \
 	fi
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP)
 	$(BIN)/hpcdash demo
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -n 4 -m "not slurm" $(UNIT_TESTS)
 
 test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
@@ -46,4 +53,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
