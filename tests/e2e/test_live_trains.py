@@ -86,7 +86,7 @@ def test_a_train_is_cancelled_whole_once_it_is_agreed(
 
 
 def test_a_job_that_nobody_knows_has_no_train(program: Program, slurm_lab: SlurmLab) -> None:
-    assert "knows job 99999999" in program("train", "99999999").refused(1)
+    assert "job 99999999 was not found" in program("train", "99999999").refused(1)
 
 
 def test_a_stub_reads_its_script_and_refuses_what_is_none(program: Program) -> None:

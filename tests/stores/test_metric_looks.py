@@ -49,7 +49,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *places: MetricPlace, per_minute: i
     monkeypatch.setattr(metrics, "locate_metrics", located)
     monkeypatch.setattr(metrics, "NamedMetricsFiles", lambda store: None)
     transport = Commands()
-    store = SimpleNamespace(transport=transport, budget=CommandBudget(per_minute))
+    store = SimpleNamespace(transport=transport, budget=CommandBudget(per_minute), reader_of=lambda path: ())
     return WatchedRun(cast("ClusterStore", store), "7"), transport
 
 

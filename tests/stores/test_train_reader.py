@@ -75,7 +75,7 @@ async def test_what_others_share_is_its_name_alone_and_joins_nothing(tmp_path: P
 
 
 async def test_a_job_that_nothing_knows_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchJob, match="knows job 999"):
+    with pytest.raises(NoSuchJob, match="job 999 was not found"):
         await TrainReader(store_on(TrainTransport(), tmp_path), "999").read()
 
 

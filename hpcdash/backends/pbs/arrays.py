@@ -21,7 +21,7 @@ from hpcdash.domain.states import JobState
 
 # The columns that tell what becomes of an array's tasks.
 COUNTS, SUBMITTED, REMAINING, THROTTLE = "_counts", "_submitted", "_remaining", "_throttle"
-_COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]++):([0-9]{1,9})(?![0-9])")
+_COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,9})(?![0-9])")
 _HELD = JobState.HELD, "H"
 _RUNS = JobState.RUNNING, "R"
 _ENDS = JobState.COMPLETING, "E"

@@ -32,7 +32,7 @@ _GPU_TYPES = ("gpu_model", "gpu_type", "gputype", "gpumodel", "gpu_name", "accel
 _NO_FEATURES = frozenset({"arch", "host", "vnode", *_GPU_TYPES})
 _AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
 # PBS: 12[4].srv/0, a job and its slot. Torque: 0-3/12.srv, slots and their job; without a job they are none.
-_SLOTS = re.compile(r"([0-9][0-9,-]*+)(?:/([^,\s/]++))?")
+_SLOTS = re.compile(r"([0-9][0-9,-]*)(?:/([^,\s/]+))?")
 _ALL_VNODES = ("pbsnodes", "-av")
 _NO_NODES = (b"no node list", b"No nodes found")
 

@@ -36,7 +36,7 @@ _WANTED = (
 # Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
 _LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
 _NAME_BYTES = 16
-_COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]++):([0-9]{1,12})")
+_COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 
 

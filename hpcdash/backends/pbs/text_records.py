@@ -23,7 +23,7 @@ _XML_RECORDS = frozenset((b"Job", b"Node", b"Queue", b"Server"))
 _XML_IDS = (b"Job_Id", b"name", b"Name")
 # An element without others in it, or the beginning of one, or an end. No value goes on over a `<`: each byte is looked
 # at twice at most, however many elements have no end.
-_XML_PART = re.compile(rb"<([A-Za-z_][\w.-]*+)>(?:([^<]*+)</\1>)?|</([A-Za-z_][\w.-]*+)>")
+_XML_PART = re.compile(rb"<([A-Za-z_][\w.-]*)>(?:([^<]*)</\1>)?|</([A-Za-z_][\w.-]*)>")
 # Torque's deepest: req_information, task_usage.0.task.0, cpu_list.
 _XML_DEPTH = 3
 _XML_OUTSIDE = re.compile(rb"<\?xml[^<>]*>|</?Data>")

@@ -28,7 +28,7 @@ _WHOLE_LINE = frozenset(
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
 # Where a record may begin after another, with all that is blank before it.
-_RECORD_HEAD = re.compile(r"(?<=\S)(\s++)(?<=\n)JobId=[0-9]")
+_RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
 # The keys before NumNodes include the job's name, which may hold anything.
 _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
