@@ -193,8 +193,8 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
 ) -> None:
     plain, is_lost = ClusterStore.act, True
 
-    async def act(store: ClusterStore, command: ActionCommand) -> Answer:
-        answer = await plain(store, command)
+    async def act(store: ClusterStore, command: ActionCommand, *more: Any) -> Answer:
+        answer = await plain(store, command, *more)
         if is_lost and "submit" in command.argv:
             raise CommandTimedOut("no answer", argv=command.argv)
         return answer
@@ -272,12 +272,12 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
         view = await fill(pilot, file=str(script), chain="3")
         planned = ClusterStore.act
 
-        async def act(store: ClusterStore, command: ActionCommand) -> Answer:
+        async def act(store: ClusterStore, command: ActionCommand, *more: Any) -> Answer:
             """Another file is named as soon as the first is on its way."""
             if command.stdin is not None and "submit" in command.argv and view.form.texts()["file"] != str(other):
                 view.form.set_text("file", str(other))
                 await view.look_now()
-            return await planned(store, command)
+            return await planned(store, command, *more)
 
         monkeypatch.setattr(ClusterStore, "act", act)
         await pilot.press("ctrl+j")
