@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -16,10 +17,12 @@ from hypothesis import settings
 # Tests import tests.support by its full name, whatever folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tests.support import suite
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
 _LABS = 2
+_stderr = pytest.StashKey[int]()
 
 # How long one example takes says more of the machine than of what is tested.
 settings.register_profile("hpcdash", deadline=None)
@@ -28,6 +31,33 @@ settings.load_profile("hpcdash")
 # A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("hard_timeout", "seconds after which the process of a test is ended", type="string", default="0")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all that the tests start end with them."""
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        if hasattr(config, "workerinput"):
+            suite.begin_worker()
+        else:
+            suite.begin()
+        config.stash[_stderr] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the worker of a test that its limit does not end: asyncio may swallow what is raised then."""
+    faulthandler.dump_traceback_later(
+        float(item.config.getini("hard_timeout")), exit=True, file=item.config.stash[_stderr]
+    )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,10 +108,15 @@ def slurm_lab() -> Iterator[SlurmLab]:
         lab.start()
         yield lab
         return
-    # pytest's own temporary folders are closed to the lab's users.
     port = free_base_port()
     # Jobs of two labs that write to one home have different ids.
-    lab = SlurmLab(tempfile.mkdtemp(prefix="hpcdash-slurm-"), base_port=port, extra_conf=f"FirstJobId={port}")
+    lab = SlurmLab(
+        # pytest's own temporary folders are closed to the lab's users.
+        tempfile.mkdtemp(prefix="hpcdash-slurm-"),
+        base_port=port,
+        users=suite.people(),
+        extra_conf=f"FirstJobId={port}",
+    )
     try:
         lab.start()
         yield lab

@@ -19,6 +19,7 @@ from tests.e2e.scene import DRAINED_NODE, Scene, play
 from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cluster
 from tests.support.slurm import SlurmLab, free_base_port
 from tests.support.slurm.daemons import wait_until
+from tests.support.suite import people
 
 
 @pytest.fixture
@@ -68,6 +69,7 @@ def _small_lab(*, empty: bool = False, min_job_age: int = 2) -> Iterator[SlurmLa
     lab = SlurmLab(
         folder,
         base_port=free_base_port(),
+        users=people(),
         accounting=False,
         empty=empty,
         extra_conf="MessageTimeout=2",

@@ -308,11 +308,11 @@ def test_a_part_that_is_refused_ends_with_status_1(lab: SlurmLab, over_ssh: Prog
     run = over_ssh("cancel", f"{own},{other}", "--yes")
     assert run.status == 1
     assert run.text.split("\n") == [f"{own}  cancelled", f"{other}  refused: Access/permission denied", ""]
-    assert "1 job of alice, 1 of bob (2 held)" in run.stderr
+    assert f"1 job of {lab.alice}, 1 of {lab.bob} (2 held)" in run.stderr
     assert f"scancel -v {own} {other}" in run.stderr
     answer = json.loads(over_ssh("journal", "--format", "json").stdout)
     (action,) = answer["actions"]
-    assert (action["verb"], action["state"], action["user"]) == ("cancel", "partly", "alice")
+    assert (action["verb"], action["state"], action["user"]) == ("cancel", "partly", lab.alice)
     assert "1 of 2 done" in over_ssh("journal").text
     lab.admin("scancel", other)
 

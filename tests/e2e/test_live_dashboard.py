@@ -26,9 +26,11 @@ async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(over_ssh: Progr
         assert scene.training in training
         assert " g1" in training
         assert "mpi" not in text, "bob's job is not alice's"
-        await screen.until(lambda text: "alice@lab-alice" in text and "connected" in text and "commands/min" in text)
+        await screen.until(
+            lambda text: f"{scene.lab.alice}@lab-alice" in text and "connected" in text and "commands/min" in text
+        )
         screen.type("m")
-        await screen.until(lambda text: "mpi" in text and "bob" in text)
+        await screen.until(lambda text: "mpi" in text and scene.bobs in text)
         screen.type("m")
         await screen.until(lambda text: "mpi" not in text)
         screen.type("/")
@@ -193,7 +195,7 @@ async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(s
     async with two_hops(scene.lab, folder) as (gate, cluster, config):
         program = Program(home_with(tmp_path / "home", config))
         program.config.parent.mkdir(parents=True)
-        program.config.write_text(f'[clusters.juno]\nssh = "cluster"\npath = "{wrapper}"\nuser = "alice"\n')
+        program.config.write_text(f'[clusters.juno]\nssh = "cluster"\npath = "{wrapper}"\nuser = "{scene.lab.alice}"\n')
         async with dashboard(program) as screen:
             for hop, who in ((gate, "alice"), (cluster, "root")):
                 welcome = partial(has_all, f"Welcome to {hop.name}", "Password")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pwd
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,14 @@ import pytest
 from tests.e2e.program import Program, home_with, row_of, together
 from tests.e2e.scene import Scene
 from tests.support.slurm import SlurmLab
+from tests.support.suite import account
 
 TRAPS = {
     "SQUEUE_FORMAT": "%i|trap",
     "SQUEUE_FORMAT2": "jobid:3,name:2",
     "SQUEUE_STATES": "COMPLETED",
     "SQUEUE_SORT": "-i",
-    "SQUEUE_USERS": "bob",
+    "SQUEUE_USERS": "root",
     "SQUEUE_PARTITION": "debug",
     "SQUEUE_ARRAY": "1",
     "SQUEUE_ACCOUNT": "nobody",
@@ -41,7 +40,7 @@ NOISE = """
 echo "Welcome to $(hostname)! You have new mail."
 echo "noise on stderr" >&2
 printf '999\\036forged\\036PENDING\\n'
-export SQUEUE_FORMAT='%i|trap' SQUEUE_STATES=COMPLETED SINFO_FORMAT=trap SQUEUE_USERS=bob SLURM_TIME_FORMAT=relative
+export SQUEUE_FORMAT='%i|trap' SQUEUE_STATES=COMPLETED SINFO_FORMAT=trap SQUEUE_USERS=root SLURM_TIME_FORMAT=relative
 squeue() { echo "a function of the same name"; }
 alias squeue='echo an alias'
 """
@@ -77,27 +76,19 @@ def test_details_are_the_same_among_traps(locally: Program, scene: Scene) -> Non
 
 
 @pytest.fixture(scope="module", params=["bash", "tcsh"])
-def noisy(request: pytest.FixtureRequest, slurm_lab: SlurmLab) -> Iterator[str]:
+def noisy(request: pytest.FixtureRequest, slurm_lab: SlurmLab) -> str:
     """A user whose login shell prints, sets traps and has a squeue of its own, in whatever file it reads."""
     shell = Path("/bin") / str(request.param)
     if not shell.exists():
         pytest.skip(f"{shell} is not installed")
-    name = f"hpcdash-noisy-{request.param}"
-    # Forced: the last session of a run before may not have ended yet.
-    remove = ("userdel", "-r", "-f", name)
-    subprocess.run(remove, check=False, capture_output=True)
-    # The password '*' matches none, yet the account is not locked, so that sshd takes its key.
-    subprocess.run(["useradd", "-m", "-s", shell, "-p", "*", name], check=True, capture_output=True)
+    name = account(f"noisy-{request.param}", "-m", "-s", str(shell))
     home = Path(pwd.getpwnam(name).pw_dir)
     if request.param == "bash":
         for rc_file in (".bashrc", ".bash_profile", ".profile"):
             (home / rc_file).write_text(NOISE)
     else:
         (home / ".tcshrc").write_text("echo welcome\nsetenv SQUEUE_FORMAT '%i|trap'\nalias squeue 'echo an alias'\n")
-    try:
-        yield name
-    finally:
-        subprocess.run(remove, check=False, capture_output=True)
+    return name
 
 
 def test_an_rc_file_that_prints_and_sets_traps_changes_nothing(

@@ -104,7 +104,7 @@ def test_ones_own_jobs_are_the_default_and_all_are_everyones(over_ssh: Program, 
     whole_queue = scene.squeue("-o", "%i|%u")
     own = over_ssh.rows("jobs")
     assert sorted(job["id"] for job in own) == sorted(scene.squeue("--me", "-o", "%i", user="alice"))
-    assert {job["user"] for job in own} == {"alice"}
+    assert {job["user"] for job in own} == {scene.lab.alice}
     assert sorted(f"{job['id']}|{job['user']}" for job in over_ssh.rows("jobs", "--all")) == sorted(whole_queue)
     assert over_ssh.rows("jobs", "--mine") == own or len(over_ssh.rows("jobs", "--mine")) == len(own)
 
@@ -142,7 +142,7 @@ def test_a_running_training_has_its_gpus_memory_times_and_node(program: Program,
     started, ends, submitted, priority = scene.squeue("-j", scene.training, "-o", "%S %e %V %Q")[0].split()
     assert (job["state"], job["native_state"], job["reason"]) == ("running", "RUNNING", None)
     assert (job["name"], job["user"], job["account"], job["queue"], job["qos"]) == (
-        *("train lr=1e-3", "alice", "physics", "gpu", "normal"),
+        *("train lr=1e-3", scene.lab.alice, "physics", "gpu", "normal"),
     )
     assert (job["nodes"], job["cpus"], job["gpus"], job["memory_bytes"]) == (1, 4, 2, 4 << 30)
     assert (job["limit_seconds"], job["node_list"], job["comment"]) == (7200, "g1", "best so far")
@@ -232,7 +232,7 @@ def test_history_tells_how_each_job_ended(program: Program, scene: Scene) -> Non
 
 
 def test_history_is_ones_own_by_default(over_ssh: Program, scene: Scene) -> None:
-    assert {job["user"] for job in over_ssh.rows("history")} == {"alice"}
+    assert {job["user"] for job in over_ssh.rows("history")} == {scene.lab.alice}
 
 
 def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(program: Program, scene: Scene) -> None:

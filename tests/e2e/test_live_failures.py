@@ -43,7 +43,8 @@ async def ended(store: ClusterStore, job_id: str) -> JobPicture:
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one file", "two files"])
 async def test_of_two_nodes_the_rank_that_failed_first_tells_why(slurm_lab: SlurmLab, separate: bool) -> None:
-    files = ("-o", "/home/alice/failed-%j.out", *(("-e", "/home/alice/failed-%j.err") if separate else ()))
+    home = f"/home/{slurm_lab.alice}"
+    files = ("-o", f"{home}/failed-%j.out", *(("-e", f"{home}/failed-%j.err") if separate else ()))
     job_id = slurm_lab.submit("alice", "-N2", "-n2", "--ntasks-per-node=1", *files, script=_TWO_NODES)
     async with store_on(slurm_lab, "alice") as store:
         failure = (await ended(store, job_id)).failure
@@ -53,7 +54,7 @@ async def test_of_two_nodes_the_rank_that_failed_first_tells_why(slurm_lab: Slur
 
 
 async def test_of_a_launch_whose_containers_did_not_all_come_up_all_is_shown(slurm_lab: SlurmLab) -> None:
-    files = ("-o", "/home/alice/failed-%j.out", "--comment=hpcdash:0123456789")
+    files = ("-o", f"/home/{slurm_lab.alice}/failed-%j.out", "--comment=hpcdash:0123456789")
     job_id = slurm_lab.submit("alice", "-N2", *files, script=_CONTAINER)
     async with store_on(slurm_lab, "alice") as store:
         failure = (await ended(store, job_id)).failure

@@ -28,12 +28,14 @@ def program(request: pytest.FixtureRequest, hostile: dict[str, str]) -> Program:
     return found
 
 
-def test_each_hostile_job_is_there_once_under_its_exact_name(program: Program, hostile: dict[str, str]) -> None:
+def test_each_hostile_job_is_there_once_under_its_exact_name(
+    slurm_lab: SlurmLab, program: Program, hostile: dict[str, str]
+) -> None:
     jobs = program.rows("jobs", "--all")
     assert {job["id"]: job["name"] for job in jobs} == hostile
     assert len(jobs) == len(hostile)
     assert {job["state"] for job in jobs} == {"held"}
-    assert {job["user"] for job in jobs} == {"alice"}
+    assert {job["user"] for job in jobs} == {slurm_lab.alice}
     # A comment that Slurm itself writes for "none" cannot be told from none.
     assert {job["id"]: job["comment"] for job in jobs} == {
         job_id: None if name == "(null)" else name for job_id, name in hostile.items()

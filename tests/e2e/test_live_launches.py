@@ -28,7 +28,7 @@ def root(slurm_lab: SlurmLab) -> Iterator[Path]:
     """A folder that all accounts of the lab enter, and alice's to write to."""
     folder = Path(tempfile.mkdtemp(prefix="hpcdash-live-"))
     folder.chmod(0o755)
-    shutil.chown(folder, "alice")
+    shutil.chown(folder, slurm_lab.alice)
     yield folder
     shutil.rmtree(folder)
 
@@ -65,14 +65,16 @@ def is_tidied(program: Program, folder: Path) -> bool:
     return not folder.exists()
 
 
-def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(over_ssh: Program, root: Path) -> None:
+def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
+    over_ssh: Program, root: Path, slurm_lab: SlurmLab
+) -> None:
     job, folder = launched(over_ssh, root)
     native = over_ssh("show", job, "--format", "json").json["job"]["native"]
     assert (native["Command"], native["StdOut"]) == (f"{folder}/batch.sh", f"{folder}/{job}.out")
     assert over_ssh("script", job).stdout == (folder / "batch.sh").read_bytes()
     lines = over_ssh("log", job).text.splitlines()
-    assert (lines[0], lines[2:]) == ("alice", [f"{folder}/files/run.sh", "é!"])
-    assert folder.owner() == "alice"
+    assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
+    assert folder.owner() == slurm_lab.alice
     wait_until("its folder to go", lambda: is_tidied(over_ssh, folder), 30)
     assert list(root.iterdir()) == []
 

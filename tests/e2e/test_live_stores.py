@@ -220,10 +220,10 @@ def own_sshd(clean_slurm: SlurmLab, tmp_path_factory: pytest.TempPathFactory) ->
         server.stop()
 
 
-def config_for(sshd: Sshd, folder: Path) -> Path:
+def config_for(lab: SlurmLab, sshd: Sshd, folder: Path) -> Path:
     path = folder / "ssh_config"
     path.write_text(
-        f"Host second\n HostName 127.0.0.1\n Port {sshd.port}\n User alice\n IdentityFile {sshd.key}\n"
+        f"Host second\n HostName 127.0.0.1\n Port {sshd.port}\n User {lab.alice}\n IdentityFile {sshd.key}\n"
         f" IdentitiesOnly yes\n UserKnownHostsFile {folder / 'known_hosts'}\n"
     )
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
@@ -234,7 +234,9 @@ async def test_a_login_node_that_crashes_and_comes_back_is_found_again_and_keeps
     clean_slurm: SlurmLab, own_sshd: Sshd, tmp_path: Path
 ) -> None:
     job_id = clean_slurm.submit("alice", "--hold")
-    async with store_on(clean_slurm, "alice", host="second", config=config_for(own_sshd, tmp_path)) as store:
+    async with store_on(
+        clean_slurm, "alice", host="second", config=config_for(clean_slurm, own_sshd, tmp_path)
+    ) as store:
         async with polled(store):
             await until(store, "the job", lambda: states(store) == {job_id: "held"})
             running = asyncio.create_task(store.transport.run(("sleep", "98765.71"), limit_seconds=60))
@@ -258,7 +260,7 @@ async def test_a_login_node_that_comes_back_with_another_key_is_refused_and_aske
 ) -> None:
     job_id = clean_slurm.submit("alice", "--hold")
     person = Person(accepts=True)
-    config = config_for(own_sshd, tmp_path)
+    config = config_for(clean_slurm, own_sshd, tmp_path)
     before = (tmp_path / "known_hosts").read_bytes()
     async with (
         store_on(clean_slurm, "alice", host="second", config=config, person=person) as store,

@@ -23,10 +23,10 @@ def program(slurm_lab: SlurmLab, tmp_path: Path) -> Program:
 
 
 @pytest.fixture
-def run() -> Iterator[Path]:
+def run(slurm_lab: SlurmLab) -> Iterator[Path]:
     """A folder of alice's whose group may write."""
     folder = Path(tempfile.mkdtemp(prefix="hpcdash-run-"))
-    shutil.chown(folder, "alice", "alice")
+    shutil.chown(folder, slurm_lab.alice, slurm_lab.alice)
     folder.chmod(0o2770)
     yield folder
     shutil.rmtree(folder)
@@ -56,16 +56,19 @@ exit 0
     slurm_lab.admin("scancel", "--quiet", number, check=False)
 
 
-def test_all_tasks_of_an_array_burn_through_with_status_0(program: Program, run: Path, array: str) -> None:
+def test_all_tasks_of_an_array_burn_through_with_status_0(
+    slurm_lab: SlurmLab, program: Program, run: Path, array: str
+) -> None:
+    alice = slurm_lab.alice
     before = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
     assert before["whence"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
-    assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == ("alice", True, [])
+    assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (alice, True, [])
     assert "there is no terminal to ask on" in program("kill-switch", array).refused(2)
     dropped = program("kill-switch", array, "--yes")
     assert (dropped.status, dropped.text) == (0, f"{array}  dropped {run}/KILL\n")
-    assert "stops: 5 jobs of alice" in dropped.stderr
-    assert (run / "KILL").owner() == "alice"
+    assert f"stops: 5 jobs of {alice}" in dropped.stderr
+    assert (run / "KILL").owner() == alice
 
     def burnt() -> bool:
         told = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
@@ -75,8 +78,8 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(program: Program, run:
     assert "seen: 5 of 5 ended, cleanly" in program("kill-switch", array, "--status").text
     again = program("kill-switch", array, "--yes").refused(1)
     assert "already dropped" in again
-    assert "by alice" in again
-    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, which alice made\n"
+    assert f"by {alice}" in again
+    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, which {alice} made\n"
     assert not (run / "KILL").exists()
     noted = program("journal").text.splitlines()
     assert [line.split()[3] for line in noted[1:3]] == ["clear-kill-switch", "kill-switch"]
@@ -101,9 +104,9 @@ echo "kill switch: saved, ending"
         wait_until("it to be up", (run / "up").exists, 20)
         run.chmod(0o755)
         dropped = program("kill-switch", job, "--yes")
-        assert f"create the empty file {run}/kill, group alice; never through a link" in dropped.stderr
+        assert f"create the empty file {run}/kill, group {slurm_lab.alice}; never through a link" in dropped.stderr
         assert "LC_ALL" not in dropped.stderr
-        assert "members of the group alice cannot drop or clear it there" in dropped.stderr
+        assert f"members of the group {slurm_lab.alice} cannot drop or clear it there" in dropped.stderr
 
         def told() -> bool:
             words = program("kill-switch", job, "--status").text
@@ -134,15 +137,17 @@ def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array
     assert not (run / "SAVE").exists()
 
 
-def test_a_link_that_a_colleague_planted_is_refused_and_said(program: Program, run: Path, array: str) -> None:
+def test_a_link_that_a_colleague_planted_is_refused_and_said(
+    slurm_lab: SlurmLab, program: Program, run: Path, array: str
+) -> None:
     (run / "KILL").symlink_to("/home/alice/.ssh/rc")
-    subprocess.run(["chown", "-h", "bob", run / "KILL"], check=True)
-    assert "a link of bob's to /home/alice/.ssh/rc" in program("kill-switch", array, "--yes").refused(1)
+    subprocess.run(["chown", "-h", slurm_lab.bob, run / "KILL"], check=True)
+    assert f"a link of {slurm_lab.bob}'s to /home/alice/.ssh/rc" in program("kill-switch", array, "--yes").refused(1)
     assert "trainings take it for the switch" in program("kill-switch", array, "--status").text
     assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")
-    assert f"removed {run}/KILL, which bob made; none had ended" in cleared.text
+    assert f"removed {run}/KILL, which {slurm_lab.bob} made; none had ended" in cleared.text
     assert not (run / "KILL").is_symlink()
 
 

@@ -107,9 +107,13 @@ async def does(store: ClusterStore, folder: Path, verb: str, *job_ids: str, **ch
 # -- who is there
 
 
-async def test_the_wrappers_are_found_and_offer_only_what_they_have(store: ClusterStore) -> None:
+async def test_the_wrappers_are_found_and_offer_only_what_they_have(lab: SlurmLab, store: ClusterStore) -> None:
     assert store.probe is not None
-    assert (store.probe.dialect, store.probe.user, store.probe.controller_answers) == ("slurm-wrappers", "alice", True)
+    assert (store.probe.dialect, store.probe.user, store.probe.controller_answers) == (
+        "slurm-wrappers",
+        lab.alice,
+        True,
+    )
     assert store.probe.commands["qstat"] == "/usr/bin/qstat"
     missing = {Capability.HISTORY, Capability.SIGNAL, Capability.SUSPEND, Capability.KEEPS_SCRIPTS}
     assert not missing & store.backend.capabilities
@@ -231,7 +235,7 @@ async def test_names_meant_to_forge_rows_are_names(lab: SlurmLab, store: Cluster
     found = {str(row["id"]): row for row in snapshot.table.to_pylist()}
     mine = {job_id: found[job_id] for job_id in jobs.values()}
     assert {row["state"] for row in mine.values()} == {"held"}
-    assert {(row["user"], row["queue"], row["node_list"]) for row in mine.values()} == {("alice", "main", None)}
+    assert {(row["user"], row["queue"], row["node_list"]) for row in mine.values()} == {(lab.alice, "main", None)}
     # Slurm itself drops blanks at the ends of a name.
     for name, job_id in jobs.items():
         assert (
@@ -247,7 +251,7 @@ async def test_a_name_that_holds_a_whole_record_makes_no_job(lab: SlurmLab, stor
     found = {str(row["id"]): row for row in (await store.fetch(Kind.EVERYONE)).table.to_pylist()}
     assert "777777" not in found
     assert (found[after]["name"], found[after]["state"]) == ("after it", "held")
-    assert (found[job_id]["user"], found[job_id]["state"]) == ("alice", "held")
+    assert (found[job_id]["user"], found[job_id]["state"]) == (lab.alice, "held")
 
 
 def test_a_controller_that_is_down_is_said_so_with_what_to_do(small_lab: SlurmLab, tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ def test_a_script_is_submitted_queued_and_run(lab: SlurmLab, wrapped: Program) -
     assert told.status == 0, told
     job_id = told.text.strip()
     user, queue, limit, cpus, name = truth(lab, "%u %P %l %C %j", "-j", job_id)[job_id]
-    assert (user, queue, limit, cpus, name) == ("alice", "main", "7:00", "2", "named")
+    assert (user, queue, limit, cpus, name) == (lab.alice, "main", "7:00", "2", "named")
     assert row_of(wrapped.rows("jobs"), job_id)["state"] in ("pending", "running")
     lab.wait_state(job_id, "RUNNING")
     row = row_of(wrapped.rows("jobs"), job_id)

@@ -205,10 +205,10 @@ async def on_the_queue(folder: Path) -> AsyncIterator[Night]:
         queue.end()
 
 
-def folder_of_two() -> Path:
+def folder_of_two(lab: SlurmLab) -> Path:
     """A folder of alice's that bob may write to. pytest's own are closed to them."""
     run = Path(tempfile.mkdtemp(prefix="hpcdash-night-"))
-    shutil.chown(run, "alice", "bob")
+    shutil.chown(run, lab.alice, lab.bob)
     run.chmod(0o2770)
     return run
 
@@ -217,7 +217,7 @@ def folder_of_two() -> Path:
 async def on_slurm(lab: SlurmLab, folder: Path) -> AsyncIterator[Night]:
     program = program_over_ssh(lab, folder / "home")
     colleague = Program(home_with(folder / "bob", lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
-    run = folder_of_two()
+    run = folder_of_two(lab)
     async with hook_receiver() as hook:
         night = OnSlurm(program, colleague, run, hook)
         night.lab = lab

@@ -220,7 +220,7 @@ def staging(again: Again) -> ActionCommand:
 
 
 def jobs_with(lab: SlurmLab, mark: str) -> list[str]:
-    listed = lab.admin("squeue", "-h", "-t", "all", "-u", "alice", "-o", "%A %k").stdout.decode(errors="replace")
+    listed = lab.admin("squeue", "-h", "-t", "all", "-u", lab.alice, "-o", "%A %k").stdout.decode(errors="replace")
     return [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [mark]]
 
 

@@ -42,21 +42,24 @@ def test_the_gpu_nodes_have_registered_four_gpus_each(slurm_lab: SlurmLab) -> No
 def test_a_job_runs_with_gpus_as_its_user_and_ends_in_the_accounting(clean_slurm: SlurmLab) -> None:
     job_id = clean_slurm.submit("alice", "-p", "gpu", "--gres=gpu:2", "-o", "out", script="#!/bin/sh\nid -un\n")
     clean_slurm.wait_state(job_id, "COMPLETED")
-    assert (clean_slurm.work_dir("alice") / "out").read_text() == "alice\n"
+    assert (clean_slurm.work_dir("alice") / "out").read_text() == f"{clean_slurm.alice}\n"
 
     def accounted() -> str:
         words = ("sacct", "-nXP", "-o", "user,state,alloctres", "-j", job_id)
         return clean_slurm.as_user("alice", *words).stdout.decode()
 
     # The database hears of an end a moment after squeue.
-    wait_until("its end in the accounting", lambda: accounted().startswith("alice|COMPLETED|"), 20, accounted)
+    wait_until(
+        "its end in the accounting", lambda: accounted().startswith(f"{clean_slurm.alice}|COMPLETED|"), 20, accounted
+    )
     assert "gres/gpu=2" in accounted()
 
 
 def test_a_user_reaches_the_scheduler_over_ssh(clean_slurm: SlurmLab) -> None:
     job_id = clean_slurm.submit("alice", "--hold")
     argv = ("ssh", "-F", clean_slurm.ssh_config, "lab-alice", "squeue --me -h -o %i,%u")
-    assert subprocess.run(argv, capture_output=True, check=True, timeout=20).stdout.decode() == f"{job_id},alice\n"
+    said = subprocess.run(argv, capture_output=True, check=True, timeout=20).stdout.decode()
+    assert said == f"{job_id},{clean_slurm.alice}\n"
 
 
 def test_hostile_names_comments_and_reasons_are_kept_byte_for_byte(clean_slurm: SlurmLab) -> None:
@@ -100,7 +103,7 @@ def test_bulk_jobs_are_distinct_and_numbered(clean_slurm: SlurmLab) -> None:
     if reason:
         pytest.skip(reason)
     bulk_jobs(clean_slurm, "bob", 101, prefix="many")
-    names = squeue(clean_slurm, "-u", "bob", "-o", "%j").decode().split()
+    names = squeue(clean_slurm, "-u", clean_slurm.bob, "-o", "%j").decode().split()
     assert sorted(names) == sorted(f"many{number}" for number in range(1, 102))
 
 
@@ -116,13 +119,13 @@ def test_the_scenario_stands_as_it_is_named_and_can_be_cleaned_away(clean_slurm:
 
 def test_a_lab_of_another_kind_runs_beside_the_first_and_leaves_nothing(slurm_lab: SlurmLab) -> None:
     run_dir = slurm_lab.run_dir.parent / f"{slurm_lab.run_dir.name}-beside"
-    lab = SlurmLab(run_dir, base_port=free_base_port(), accounting=False)
+    lab = SlurmLab(run_dir, base_port=free_base_port(), users=slurm_lab.users, accounting=False)
     try:
         lab.start()
         job_id = lab.submit("alice")
         lab.wait_state(job_id, "RUNNING")
         assert lab.as_user("alice", "sacct", check=False).stderr == b"Slurm accounting storage is disabled\n"
-        assert job_id not in squeue(slurm_lab, "-u", "alice", "-o", "%i").decode().split()
+        assert job_id not in squeue(slurm_lab, "-u", slurm_lab.alice, "-o", "%i").decode().split()
     finally:
         lab.stop(wipe=True)
     assert not run_dir.exists()

@@ -28,6 +28,7 @@ from hpcdash.stores.switch_scripts import (
 )
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
+from tests.support import suite
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes accounts and mounts")
@@ -290,22 +291,16 @@ class People:
 
 @pytest.fixture(scope="module")
 def people() -> Iterator[People]:
-    names = {name: f"hpcdash-{name[0]}{os.getpid()}" for name in ("alice", "bob", "mallory")}
-    group = f"hpcdash-g{os.getpid()}"
+    group = suite.group(f"group{os.getpid()}")
     root = Path(tempfile.mkdtemp(prefix="hpcdash-switch-"))
     root.chmod(0o755)
-    subprocess.run(["groupadd", group], check=True, capture_output=True)
     try:
-        for who, account in names.items():
-            more = [] if who == "mallory" else ["--groups", group]
-            subprocess.run(["useradd", "-M", "-U", *more, account], check=True, capture_output=True)
-        shell = SHELLS[0]
-        alice, bob, mallory = (Node(shell, names[who]) for who in ("alice", "bob", "mallory"))
+        alice, bob, mallory = (
+            Node(SHELLS[0], suite.account(f"{who}{os.getpid()}", "-M", "-U", *more))
+            for who, more in (("alice", ("-G", group)), ("bob", ("-G", group)), ("mallory", ()))
+        )
         yield People(alice, bob, mallory, group, root)
     finally:
-        for account in names.values():
-            subprocess.run(["userdel", account], check=False, capture_output=True)
-        subprocess.run(["groupdel", group], check=False, capture_output=True)
         shutil.rmtree(root)
 
 

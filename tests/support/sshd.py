@@ -9,12 +9,15 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-TEST_USER = "hpcdash-test"
+from tests.support.slurm.layout import free_port
+from tests.support.suite import account, processes
+
 _START_SECONDS = 5.0
 _CONFIG = """\
 Port {port}
@@ -48,16 +51,10 @@ def sshd_program() -> str | None:
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def login_user(shell: str = "bash", account: str = "") -> str | None:
+def login_user(shell: str = "bash", label: str = "") -> str | None:
     """A user with this login shell who can log in by key, made where we may; None where that cannot be.
 
-    `account` is for a test that changes its home folder.
+    `label` is for tests that change the account or its home; there is one of that label for each worker.
     """
     program = shutil.which(shell)
     if program is None:
@@ -65,13 +62,7 @@ def login_user(shell: str = "bash", account: str = "") -> str | None:
     if os.getuid() != 0:
         own = pwd.getpwuid(os.getuid())
         return own.pw_name if Path(own.pw_shell).name == shell else None
-    name = account or (TEST_USER if shell == "bash" else f"{TEST_USER}-{shell}")
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        # The password '*' matches none, yet the account is not locked, so that sshd takes its key.
-        subprocess.run(["useradd", "-m", "-s", program, "-p", "*", name], check=True, capture_output=True)
-    return name
+    return account(label + os.environ.get("PYTEST_XDIST_WORKER", "") if label else shell, "-m", "-s", program)
 
 
 def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
@@ -81,12 +72,13 @@ def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
 
 
 def commands_with(word: str) -> list[str]:
-    """The command lines, other than ours, of all processes that hold this word."""
+    """The command lines, other than ours, of all processes of this run of the tests that hold this word."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if word in line and process.pid != os.getpid():
-            found.append(line)
+    for process in processes():
+        with suppress(psutil.NoSuchProcess):
+            line = " ".join(process.cmdline())
+            if word in line and process.pid != os.getpid():
+                found.append(line)
     return found
 
 
@@ -116,7 +108,7 @@ def block_until_there(word: str, seconds: float = 6.0) -> None:
 
 def _is_sshd(process: psutil.Process) -> bool:
     try:
-        return process.name().startswith(("sshd", TEST_USER)) and process.status() != psutil.STATUS_ZOMBIE
+        return process.name().startswith(("sshd", "hpcdash-test")) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.launch.sudoers import program_text, sudoers_text
+from tests.support import suite
 
 SUDOERS = Path("/etc/sudoers.d")
 
@@ -147,9 +148,9 @@ class SudoSite:
 @contextmanager
 def sudo_site() -> Iterator[SudoSite]:
     """The accounts and folders; `install` is still to be called."""
-    prefix = f"hpcdash-test-{secrets.token_hex(4)}"
+    prefix = suite.name(secrets.token_hex(4))
     # Every folder above is root's alone, which /tmp is not.
-    site = SudoSite(prefix, Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir="/var/lib")))
+    site = SudoSite(prefix, Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=suite.ROOTS_FOLDER)))
     try:
         site.top.chmod(0o755)
         _admin("groupadd", site.group)
@@ -170,10 +171,11 @@ def sudo_site() -> Iterator[SudoSite]:
         site.rules.unlink(missing_ok=True)
         for account in (site.launcher, site.alice, site.bob, site.outsider, site.system, site.second_root):
             # -f: an account of uid 0 always has processes.
-            subprocess.run(["userdel", "-f", account], check=False, capture_output=True)
-        subprocess.run(["groupdel", site.group], check=False, capture_output=True)
+            _admin("userdel", "-f", account, check=False)
+        _admin("groupdel", site.group, check=False)
         shutil.rmtree(site.top)
 
 
-def _admin(*argv: str) -> None:
-    subprocess.run(argv, check=True, capture_output=True, timeout=30)
+def _admin(*argv: str, check: bool = True) -> None:
+    with suite.locked_accounts():
+        subprocess.run(argv, check=check, capture_output=True, timeout=30)

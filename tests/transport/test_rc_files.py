@@ -16,37 +16,42 @@ from hpcdash.errors import ConnectionFailed, NotSent
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
-from tests.support.sshd import TEST_USER, Sshd, login_user
+from tests.support.sshd import Sshd, login_user
 
-ACCOUNT = f"{TEST_USER}-rc"
 Transport = SshTransport | OpenSshTransport
 # A hung login shell is given up after this long.
 LIMIT_SECONDS = 2
 
 
 @pytest.fixture
-def bashrc() -> Iterator[Callable[[str], None]]:
-    """Writes the .bashrc of an account that only these tests use."""
-    if os.getuid() != 0 or login_user("bash", ACCOUNT) is None:
+def account() -> str:
+    """An account that only these tests use, and of them only those of this worker: each writes its .bashrc."""
+    if os.getuid() != 0 or (name := login_user("bash", "rc")) is None:
         pytest.skip("an account whose .bashrc may be written is needed")
-    path = Path(pwd.getpwnam(ACCOUNT).pw_dir, ".bashrc")
+    return name
+
+
+@pytest.fixture
+def bashrc(account: str) -> Iterator[Callable[[str], None]]:
+    """Writes the .bashrc of the account."""
+    path = Path(pwd.getpwnam(account).pw_dir, ".bashrc")
+
+    def write(text: str) -> None:
+        path.write_text(text)
+        shutil.chown(path, account)
+
     try:
-        yield lambda text: _write(path, text)
+        yield write
     finally:
         path.unlink(missing_ok=True)
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
-    shutil.chown(path, ACCOUNT)
-
-
 @pytest.fixture(params=["ssh", "openssh"])
-def transport(request: pytest.FixtureRequest, sshd: Sshd, tmp_path: Path) -> Transport:
+def transport(request: pytest.FixtureRequest, sshd: Sshd, account: str, tmp_path: Path) -> Transport:
     known_hosts, config = tmp_path / "known_hosts", tmp_path / "config"
     known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
     config.write_text(
-        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {ACCOUNT}\n IdentityFile {sshd.key}\n"
+        f"Host cluster\n HostName 127.0.0.1\n Port {sshd.port}\n User {account}\n IdentityFile {sshd.key}\n"
         f" IdentitiesOnly yes\n IdentityAgent none\n UserKnownHostsFile {known_hosts}\n"
     )
     if request.param == "ssh":
@@ -96,7 +101,7 @@ async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
 ) -> None:
     bashrc(line + "\n")
     with pytest.raises(ConnectionFailed) as caught:
-        await transport.run(("sh", "-c", "sleep 0.5"), limit_seconds=LIMIT_SECONDS)
+        await transport.run(("sh", "-c", "sleep 60"), limit_seconds=LIMIT_SECONDS)
     assert what in caught.value.message
     assert cause in caught.value.next_step
     assert "~/.bashrc" in caught.value.next_step
@@ -105,10 +110,10 @@ async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
 
 @pytest.mark.parametrize("line", ["exec bash", "exec 0</dev/null", "exit 3", "ulimit -u 1"])
 async def test_what_is_sent_to_a_command_is_never_run_by_a_shell_in_its_place(
-    transport: Transport, bashrc: Callable[[str], None], line: str
+    transport: Transport, account: str, bashrc: Callable[[str], None], line: str
 ) -> None:
     bashrc(line + "\n")
-    mark = Path(pwd.getpwnam(ACCOUNT).pw_dir, "was-run")
+    mark = Path(pwd.getpwnam(account).pw_dir, "was-run")
     with pytest.raises(NotSent):
         await transport.run(("cat",), stdin=f"touch {mark}\n".encode(), limit_seconds=LIMIT_SECONDS)
     await transport.close()

@@ -19,9 +19,10 @@ from hpcdash.transport.base import Health
 from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
+from tests.support import suite
 from tests.support.pam_sshd import PUSH_WORDS, PamSshd, why_no_pam_sshd
 from tests.support.person import Person
-from tests.support.sshd import TEST_USER, CutLine, Sshd, login_user, make_key
+from tests.support.sshd import CutLine, Sshd, login_user, make_key
 
 # The network may take this long; a person's step is longer.
 NETWORK_SECONDS = 1
@@ -287,10 +288,11 @@ PAM_UNIX = "\n".join(
 @pytest.fixture
 def expired_user() -> str:
     """An account whose password has expired."""
-    if os.getuid() != 0 or (name := login_user("bash", f"{TEST_USER}-expired")) is None:
+    if os.getuid() != 0 or (name := login_user("bash", "expired")) is None:
         pytest.skip("an account whose password may be set is needed")
-    subprocess.run(["chpasswd"], input=f"{name}:{OLD}\n", text=True, check=True)
-    subprocess.run(["chage", "-d", "0", name], check=True)
+    with suite.locked_accounts():
+        subprocess.run(["chpasswd"], input=f"{name}:{OLD}\n", text=True, check=True)
+        subprocess.run(["chage", "-d", "0", name], check=True)
     return name
 
 

@@ -27,6 +27,7 @@ from hpcdash.transport.known_hosts import fingerprint
 from hpcdash.transport.ssh import SshTransport, retry_seconds
 from tests.support.person import Person
 from tests.support.sshd import CutLine, Sshd, free_port, login_user, make_key, until_gone, until_there
+from tests.support.suite import account
 
 HOSTILE_WORDS = (
     "$(touch x)",
@@ -558,8 +559,7 @@ async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(sshd: Sshd, u
 async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(sshd: Sshd, tmp_path: Path) -> None:
     if login_user("bash") is None or os.getuid() != 0:
         pytest.skip("a user without a login shell is needed")
-    name = "hpcdash-test-nologin"
-    subprocess.run(["useradd", "-M", "-s", "/usr/sbin/nologin", "-p", "*", name], capture_output=True)
+    name = account("nologin", "-M", "-s", "/usr/sbin/nologin")
     async with transport_to(sshd, name, tmp_path) as transport:
         error = await raised(ConnectionFailed, transport.run(("true",)))
     assert "not available" in error.message

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,16 @@ class SwitchTransport(ActingTransport):
 
 @pytest.fixture
 def run() -> Iterator[Path]:
-    """A folder with the same name at each run, as it is shown."""
-    folder = Path(tempfile.gettempdir()) / "hpcdash-run-of-a-test"
+    """A folder with the same name at each run, as it is shown: one test at a time has it."""
+    folder = Path("/tmp/hpcdash-run-of-a-test")
+    parent = os.open(folder.parent, os.O_RDONLY)
+    fcntl.flock(parent, fcntl.LOCK_EX)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+    os.close(parent)
 
 
 @pytest.fixture

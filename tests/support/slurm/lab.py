@@ -23,6 +23,7 @@ from .layout import (
     make_ssh_keys,
     prepare_folder,
     read_record,
+    short_name,
     write_configuration,
     write_record,
 )
@@ -89,7 +90,7 @@ class SlurmLab:
 
     @property
     def ssh_config(self) -> Path:
-        """An ssh client configuration with the hosts lab-USER, their key and the known host key."""
+        """An ssh client configuration with the hosts lab-alice and lab-bob, their key and the known host key."""
         return self.run_dir / "ssh" / "config"
 
     @property
@@ -109,9 +110,22 @@ class SlurmLab:
         """A file that appears when something ran a hostile job's name as a command. Anyone may create it."""
         return self.run_dir / "jobs" / "tripwire"
 
+    @property
+    def alice(self) -> str:
+        """The account of the first user; the methods below take her by "alice" too."""
+        return self.users[0]
+
+    @property
+    def bob(self) -> str:
+        return self.users[1]
+
+    def account(self, user: str) -> str:
+        """The account of a user of the lab whose name ends so: hpcdash-test-0-alice of alice; of others `user`."""
+        return next((name for name in self.users if user == short_name(name)), user)
+
     def work_dir(self, user: str) -> Path:
         """The folder that the user's commands run in, so where job output goes; it is the user's own."""
-        return self.run_dir / "work" / user
+        return self.run_dir / "work" / short_name(user)
 
     # Starting and stopping.
 
@@ -236,6 +250,7 @@ class SlurmLab:
 
     def user_argv(self, user: str, *argv: Argument) -> tuple[Argument, ...]:
         """`argv` run as `user` in the user's work folder with a clean environment that names this lab."""
+        user = self.account(user)
         env = {**self._user_env(user), **self.env}
         words = [f"{name}={value}" for name, value in env.items()]
         return ("runuser", "-u", user, "--", "env", "-i", "-C", self.work_dir(user), *words, *argv)

@@ -26,6 +26,9 @@ _NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nJobAcctGatherTy
 _NO_NODES = "MaxNodeCount=1\nPartitionName=main Default=YES State=UP"
 _RECORD = "lab.json"
 _LOWEST_PORT, _HIGHEST_PORT = 18000, 30000
+# Held as long as this process is there.
+_locked_ports: list[socket.socket] = []
+_single_ports: list[int] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class Settings:
         return ports if self.empty else ports + tuple(self.node_ports[name] for name in LIVE_NODES)
 
 
+def short_name(account: str) -> str:
+    """`alice` of the account alice or hpcdash-test-0-alice."""
+    return account.rpartition("-")[2]
+
+
 class _Template(string.Template):
     delimiter = "@"
 
@@ -85,13 +93,28 @@ def port_is_free(port: int) -> bool:
 
 
 def free_base_port() -> int:
-    """The first of 40 free ports in a row, below those the system hands out. Each process starts elsewhere."""
-    blocks = list(range(_LOWEST_PORT, _HIGHEST_PORT, PORTS))
-    first = os.getpid() * 37 % len(blocks)
-    for base in blocks[first:] + blocks[:first]:
+    """The first of 40 free ports in a row, below those the system hands out; no other process gets them meanwhile."""
+    for base in range(_LOWEST_PORT, _HIGHEST_PORT, PORTS):
+        lock = socket.socket(socket.AF_UNIX)
+        try:
+            lock.bind(f"\0hpcdash-test-ports-{base}")
+        except OSError:
+            lock.close()
+            continue
         if all(port_is_free(port) for port in range(base, base + PORTS)):
+            _locked_ports.append(lock)
             return base
+        lock.close()
     raise LabError(f"no {PORTS} free ports in a row between {_LOWEST_PORT} and {_HIGHEST_PORT}")
+
+
+def free_port() -> int:
+    """A free port of its own, as of free_base_port()."""
+    if not _single_ports:
+        base = free_base_port()
+        _single_ports.extend(range(base, base + PORTS))
+    port = _single_ports.pop()
+    return port if port_is_free(port) else free_port()
 
 
 def write_record(run_dir: Path, settings: Settings) -> None:
@@ -143,7 +166,7 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
         "min_job_age": settings.min_job_age,
         "max_jobs": settings.max_jobs,
         "extra": settings.extra_conf,
-        "hosts": "\n".join(f"Host lab-{user}\n  User {user}" for user in settings.users),
+        "hosts": "\n".join(f"Host lab-{short_name(user)}\n  User {user}" for user in settings.users),
     }
     words["accounting"] = _rendered("accounting.conf", words) if settings.accounting else _NO_ACCOUNTING
     words["nodes"] = _NO_NODES if settings.empty else _rendered("nodes.conf", words)
