@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.sshd import commands_with
 
+# One run inside the tests at a time: a run of another folder may take the number of one that was killed.
+pytestmark = pytest.mark.xdist_group("suite")
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to who asks for them")
 # A daemon, which has another session and no parent any more.

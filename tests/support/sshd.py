@@ -188,7 +188,8 @@ class Sshd:
                 process.suspend()
             stopped += new
         for process in stopped:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait()
         self._process = None
 
