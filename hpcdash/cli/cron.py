@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
@@ -18,13 +19,14 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, UsageError
-from hpcdash.launch.cron import CronJob, cron_script, label_of, watch_script
+from hpcdash.launch.cron import CronJob, cron_script, interval_of, label_of, watch_script
 from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
 from hpcdash.ui.session import ClusterSession
 from hpcdash.watch.configured import WatchSettings
 from hpcdash.watch.secrets import variables_of
 
 WATCH_SCRIPT = "hpcdash-watch"
+_USUAL = "1h"
 
 
 class _Declined(Exception):
@@ -34,6 +36,7 @@ class _Declined(Exception):
 class _Asked(NamedTuple):
     deed: str | None
     every_seconds: int
+    is_every_given: bool
     folder: str
     watches: bool
     options: tuple[str, ...]
@@ -43,20 +46,23 @@ def run_cron(
     common: CommonOptions,
     *,
     deed: str | None,
-    every: str,
+    every: str | None,
     folder: str | None,
     watches: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Print the job's script, or do as asked; raises HpcdashError with what could not be done."""
-    every_seconds = _every_seconds(every)
+    """Print the job's script, or do as asked; raises HpcdashError with what could not be done.
+
+    Where `every` is left out that is hourly; what is taken out is then the one there is.
+    """
+    every_seconds = _every_seconds(every or _USUAL)
     # What was installed when it could be shorter can be taken out.
     if deed in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
             f"--every: {every!r} is too often: each time is a job that the scheduler starts",
             "A minute is the shortest: 1m; 15m or 1h are kinder.",
         )
-    asked = _Asked(deed, every_seconds, _folder(folder), watches, options)
+    asked = _Asked(deed, every_seconds, every is not None, _folder(folder), watches, options)
     settings = load_settings(common.config)
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(f"cron --{deed}: nothing is changed here (read-only)", "--status tells how it stands.")
@@ -99,6 +105,9 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     if asked.deed == "status":
         return _status_lines(folder, found, store.clock.now())
     if asked.deed == "remove":
+        if not asked.is_every_given and found:
+            stand = _only(found, job.label)
+            job = replace(job, every_seconds=_every_seconds(interval_of(stand.label)))
         if stand is not None and not common.yes:
             _announce_removal(job, stand, session)
             if not await is_agreed():
@@ -116,6 +125,15 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
         await write_script(store, path, text)
         said = (f"{path} runs the watchdogs",)
     return (*said, *await install(store, session.actions, job, stand))
+
+
+def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
+    """The one that is meant where nobody said which; raises UsageError where there are several."""
+    there = [stand for stand in found if stand.is_installed or stand.rows]
+    if len(there) > 1:
+        names = ", ".join(stand.name for stand in there)
+        raise UsageError(f"which one is it? There are {names}", f"--every {interval_of(there[0].label)} says it.")
+    return there[0] if there else next((stand for stand in found if stand.label == usual), found[0])
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:

@@ -32,7 +32,7 @@ def watch(common: CommonOptions, **given: Any) -> None:
 @click.option("--install", "deed", flag_value="install", help="Write it to the cluster, and submit it.")
 @click.option("--remove", "deed", flag_value="remove", help="Move it away, cancel the one that waits (asks).")
 @click.option("--status", "deed", flag_value="status", help="What is there, and when it runs next.")
-@click.option("--every", default="1h", show_default=True, metavar="TIME", help="From one run to the next: 1h, 1d, 15m.")
+@click.option("--every", metavar="TIME", help="From one run to the next: 1h (the default), 1d, 15m.")
 @click.option("--folder", metavar="DIR", help="Where on the cluster; hpcdash/cron in the home by default.")
 @click.option("--watch", "watches", is_flag=True, help="Have it run `hpcdash watch --once`.")
 @click.option("--option", "options", multiple=True, metavar="WORD", help="Of the scheduler: --option=--partition=cpu")

@@ -14,6 +14,7 @@ SCRIPT_SECONDS = 10 * MINUTE
 LIMIT_SECONDS = 30 * MINUTE
 KEEP_DAYS = 7
 _NAMED = {HOUR: "hourly", DAY: "daily", 7 * DAY: "weekly"}
+_INTERVALS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 _LABEL = re.compile(r"hourly|daily|weekly|[1-9][0-9]{0,5}[smhd]")
 
 
@@ -52,6 +53,11 @@ class CronJob:
     @property
     def output_folder(self) -> str:
         return f"{self.folder}/outputs/{self.label}"
+
+
+def interval_of(label: str) -> str:
+    """A label as `--every` takes it: 1h of hourly, 15m as it is."""
+    return _INTERVALS.get(label, label)
 
 
 def label_of(every_seconds: int) -> str:

@@ -275,10 +275,22 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert "submits" not in again.stderr
     assert "--yes does it without" in person("cron", "--remove", "--every", "1m").refused(2)
     assert person("cron", "--status").text.startswith("hpcdash-1m: installed, ")
-    assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
+    # The only one there is need not be named.
+    assert "/removed" in person("cron", "--remove", "--yes").text
     until(lambda: person("cron", "--status").text.startswith("nothing is installed"), "its end", 40)
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
     assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is not installed in ")
+
+
+def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> None:
+    for label in ("1m", "hourly"):
+        script = person.home / "hpcdash" / "cron" / "scheduler" / f"hpcdash-{label}.sh"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text("#!/bin/sh\n")
+    refused = person("cron", "--remove", "--yes").refused(2)
+    assert "which one is it? There are hpcdash-1m, hpcdash-hourly" in refused
+    assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
+    assert "hpcdash-hourly.sh is in" in person("cron", "--remove", "--yes").text
 
 
 def test_cron_comes_no_more_often_than_a_minute(person: Program) -> None:
