@@ -41,7 +41,8 @@ class ActionRequest:
     """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
-    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER.
+    number) are for SIGNAL; `changes` maps names of ALTERABLE to what a person typed, for ALTER. `force` is for CANCEL:
+    what the scheduler cannot end on its node leaves the queue all the same.
     """
 
     verb: Verb
@@ -49,6 +50,7 @@ class ActionRequest:
     signal: str = ""
     recipient: str = ""
     changes: Mapping[str, str] = field(default_factory=dict)
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Outcome:
     """How it went for one job: `done` None is unknown; `words` are the scheduler's own.
 
     `is_unreachable`: nothing was done, as the scheduler could not be asked.
+    `can_force`: refused, where the same with `force` may be done.
     """
 
     job_id: str
     done: bool | None
     words: str = ""
     is_unreachable: bool = field(default=False, compare=False)
+    can_force: bool = False
 
     @property
     def new_job(self) -> str:

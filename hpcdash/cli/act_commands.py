@@ -22,6 +22,19 @@ def _acting_command(verb: str, words: str) -> click.Command:
     return command
 
 
+@click.command()
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@click.option("--train", is_flag=True, help="All of the train: what runs before and after it too.")
+@click.option("--force", is_flag=True, help="Remove jobs whose node does not answer too (PBS).")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def cancel(common: CommonOptions, jobs: tuple[str, ...], train: bool, force: bool, form: str) -> None:
+    """End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]"""
+    from hpcdash.cli.acting import run_action
+
+    run_action(common, "cancel", jobs, train=train, force=force, form=form)
+
+
 def _train_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
@@ -96,7 +109,7 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    _train_command("cancel", "End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]"),
+    cancel,
     _train_command("hold", "Keep waiting jobs from starting."),
     _train_command("release", "Let held jobs start again."),
     _acting_command("requeue", "End running jobs and put them back into the queue."),

@@ -53,9 +53,10 @@ def run_action(
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
     train: bool = False,
+    force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `train` on all of the trains they belong to.
+    """Act on jobs, with `train` on all of the trains they belong to; `force` is as ActionRequest has it.
 
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
@@ -64,7 +65,7 @@ def run_action(
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{verb}: nothing is changed here ({whence})")
     job_ids = named_jobs(jobs)
-    request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}))
+    request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
     must_ask = request.verb in _ASKED_FOR and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -125,6 +126,8 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
         print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
     if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):
         print("  what runs goes on; held, it does not start again after a requeue", file=sys.stderr)
+    if plan.request.force:
+        print("  by force: what still runs on a node that does not answer is not ended", file=sys.stderr)
     for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
         print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
     if len(plan.commands) > _MOST_COMMANDS_SHOWN:

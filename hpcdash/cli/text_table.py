@@ -14,6 +14,7 @@ from hpcdash.cli.kinds import Kind, contract_columns
 from hpcdash.config import did_you_mean
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.short_ids import shortened
+from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
@@ -168,9 +169,15 @@ def _texts(table: pa.Table, name: str) -> list[Any]:
 
 
 def _where(table: pa.Table) -> list[str]:
-    """Where a job runs, or in parentheses why it does not."""
-    pairs = zip(_texts(table, "node_list"), _texts(table, "reason"), strict=True)
-    return _cells([nodes or (f"({reason})" if reason else None) for nodes, reason in pairs], visible)
+    """Where a job runs, or in parentheses why it does not; both where its node is down."""
+    rows = zip(*(_texts(table, name) for name in ("node_list", "reason", "state")), strict=True)
+    return _cells(
+        [
+            nodes if nodes and state != JobState.RUNNING else " ".join(filter(None, (nodes, reason and f"({reason})")))
+            for nodes, reason, state in rows
+        ],
+        visible,
+    )
 
 
 def _exit(table: pa.Table) -> list[str]:

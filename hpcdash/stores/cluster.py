@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.stores.departures import Departures, JobEvent
 from hpcdash.stores.job_rows import row_of
-from hpcdash.stores.joins import with_job_counts
+from hpcdash.stores.joins import running_hosts, with_down_hosts, with_job_counts
 from hpcdash.stores.kept_scripts import KeptScripts
 from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.stores.snapshots import Kind, Snapshot
@@ -37,6 +38,9 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
+# Hosts of one's own jobs are looked at no more often, and no more of them.
+_HOSTS_EVERY_SECONDS = 60.0
+MOST_HOSTS = 20
 # What ended while the last history was asked for, or as two clocks differ, is asked for again.
 _HISTORY_OVERLAP_SECONDS = 600
 _PERSONS_TIMES = 2
@@ -121,6 +125,8 @@ class ClusterStore:
         self._jobs_behind_seconds: dict[Kind, float] = {}
         # The command that reads a file as the account that it was launched for; () where it is read as any other.
         self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
+        self._down_hosts: frozenset[str] = frozenset()
+        self._hosts_asked_at = float("-inf")
         self._departures = Departures(self)
         self._asking = Asking(self)
 
@@ -338,6 +344,8 @@ class ClusterStore:
         if kind in _HISTORIES and self.backend.keeps_ended and (known := self.snapshots.get(kind)) is not None:
             table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
             snapshot = replace(snapshot, table=table)
+        if kind in (Kind.MINE, Kind.EVERYONE):
+            snapshot = replace(snapshot, table=await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE))
         events: tuple[JobEvent, ...] = ()
         if kind is Kind.MINE:
             events = await self._departures.follow(self._mine_before(), snapshot.table)
@@ -391,6 +399,21 @@ class ClusterStore:
                 self.snapshots[kind] = joined
                 self._tell(Changed(kind))
 
+    async def _with_down_hosts(self, jobs: pa.Table, *, is_own: bool) -> pa.Table:
+        """The jobs with a word on those whose host is down; the hosts of one's own are asked for once a minute."""
+        now = self.clock.now()
+        if is_own and now - self._hosts_asked_at >= _HOSTS_EVERY_SECONDS:
+            self._hosts_asked_at = now
+            # What cannot be asked is no error of the list of jobs.
+            with contextlib.suppress(HpcdashError):
+                self._down_hosts = await self._down_among(jobs)
+        return await asyncio.to_thread(with_down_hosts, jobs, self._down_hosts) if self._down_hosts else jobs
+
+    async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
+        """Which hosts of running jobs are down."""
+        query = self.backend.down_hosts_query(running_hosts(jobs, MOST_HOSTS))
+        return frozenset() if query is None else await self.poll(query)
+
     async def _remember(self, snapshot: Snapshot) -> None:
         if self._cache is None:
             return
@@ -412,6 +435,8 @@ class ClusterStore:
             row = row_of(parsed.table, job_id)
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
+        with contextlib.suppress(HpcdashError):
+            row = with_down_hosts(row, await self._down_among(row))
         return self.backend.job_detail(row, native)
 
     async def _fetch_past_detail(self, job_id: str, not_in_queue: NoSuchJob) -> JobDetail:

@@ -1,15 +1,20 @@
-"""Counts of jobs for nodes and queues, from everyone's queue. Pure, vectorised but for the node lists."""
+"""Counts of jobs for nodes and queues, from everyone's queue; and the jobs on hosts that are down. Pure.
+
+Vectorised but for the node lists.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Collection
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.nodelist import expand
-from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.nodelist import contains, expand
+from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.stores.snapshots import Kind
 
 # A job over more nodes than this is counted on none; the largest machine has 160 000.
@@ -36,6 +41,37 @@ def with_job_counts(kind: Kind, table: pa.Table, jobs: pa.Table) -> pa.Table:
         counted = pa.array([counts.get(name, 0) for name in names], pa.int64())
         table = _set(table, column, pc.max_element_wise(as_array(table[column]), counted))
     return table
+
+
+def running_hosts(jobs: pa.Table, most: int) -> tuple[str, ...]:
+    """The hosts of the jobs that run, each once; no more than `most`."""
+    lists = pc.unique(jobs.filter(_runs(jobs))["node_list"]).to_pylist()
+    hosts: dict[str, None] = {}
+    for names in filter(None, lists):
+        with contextlib.suppress(ValueError):
+            hosts.update(dict.fromkeys(expand(names, limit=_NODES_A_JOB)))
+        if len(hosts) >= most:
+            break
+    return tuple(hosts)[:most]
+
+
+def with_down_hosts(jobs: pa.Table, down: Collection[str]) -> pa.Table:
+    """The jobs with `n2 is down` as the reason of those that are said to run there."""
+    runs = _runs(jobs)
+    if not down or not pc.any(runs, min_count=0).as_py():
+        return jobs
+    reasons = as_array(jobs["reason"]).cast(pa.string()).to_pylist()
+    for at, names in enumerate(jobs["node_list"].to_pylist()):
+        if names and runs[at].as_py() and (lost := [host for host in sorted(down) if contains(names, host)]):
+            reasons[at] = f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} down"
+    field = jobs.schema.field("reason")
+    column = pa.array(reasons, pa.string())
+    column = column.dictionary_encode().cast(field.type) if pa.types.is_dictionary(field.type) else column
+    return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
+
+
+def _runs(jobs: pa.Table) -> pa.Array:
+    return pc.fill_null(pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.RUNNING)), False)
 
 
 def _set(table: pa.Table, column: str, counts: pa.Array) -> pa.Table:

@@ -134,6 +134,30 @@ def test_several_tasks_are_signalled_one_by_one_as_pbs_may_not_answer_for_a_rang
         commands("signal", "12[1-2000]", signal="USR1")
 
 
+# -- a node that does not answer
+
+
+def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
+    (command,) = commands("cancel", "7.pbs01")
+    (outcome,) = command.read(Completed((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
+    assert (outcome.done, outcome.can_force) == (False, True)
+    assert outcome.words.startswith("Server could not connect to MOM (its node does not answer; by force (--force)")
+    request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
+    assert lines(action_commands(OPENPBS, request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
+    assert lines(action_commands(TORQUE, request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
+    with pytest.raises(UsageError, match="no such thing"):
+        action_commands(WRAPPERS, ActionRequest(Verb.CANCEL, ("7",), force=True))
+
+
+def test_what_the_server_noted_though_the_node_does_not_answer_is_not_called_refused() -> None:
+    for verb, program, changes in (("hold", "qhold", {}), ("alter", "qalter", {"time": "1h"})):
+        (command,) = commands(verb, "7.pbs01", changes=changes)
+        said = f"{program}: Server could not connect to MOM 7.pbs01\n".encode()
+        done, words = answered(command, said, 222)["7.pbs01"]
+        assert done is None
+        assert words.endswith("(its node does not answer; the server has noted it all the same)")
+
+
 # -- what is changed
 
 

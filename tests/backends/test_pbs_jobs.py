@@ -681,3 +681,16 @@ def test_no_cut_breaks_the_reader_of_other_dialects(dialect: Dialect, file: Any)
             of_dialect(dialect, raw[:end], Want.NAMED)
         except HpcdashError:
             continue
+
+
+def test_a_task_that_waits_for_the_release_of_its_array_is_held() -> None:
+    task = {**WAITING_JOB, "Hold_Types": "u", "substate": "20"}
+    found = row(task, job_id="6[5].pbs01")
+    assert (found["state"], found["native_state"], found["reason"]) == ("held", "Q", "held by its owner")
+    assert row(task, job_id="6[5].pbs01", Hold_Types="n")["state"] == "pending"
+
+
+def test_a_job_that_was_sent_to_its_node_began_then() -> None:
+    sent = row(stime=None, substate="41", resources_used__walltime=None)
+    assert (sent["state"], sent["started_at"], sent["elapsed_seconds"]) == ("running", "2026-11-21T04:29:00Z", 60)
+    assert row(stime=None, substate="42")["started_at"] is None

@@ -84,3 +84,40 @@ def test_a_signal_to_tasks_that_wait_is_answered_though_pbs_answers_for_no_range
     assert refused.text == "14[6-8].pbs01  refused: 14[6].pbs01: Request invalid for state of job\n"
     refused = program("signal", "USR1", "14[5-6]", "--yes")
     assert refused.text == "14[5-6].pbs01  refused: 14[6].pbs01: Request invalid for state of job; done for 1 of 2\n"
+
+
+@pytest.fixture
+def lost(stand_ins: StandIns) -> StandIns:
+    """A job, 177, runs on a node that is down."""
+    stand_ins.play("node-failed")
+    nodes = stand_ins.folder / "scene" / "nodes.dsv"
+    nodes.write_bytes(nodes.read_bytes().replace(b"state=free", b"state=down", 1))
+    return stand_ins
+
+
+def test_a_job_on_a_node_that_is_down_is_marked(program: Program, lost: StandIns) -> None:
+    (job,) = program("jobs", "--all", "--filter", "id:177", "--format", "json").json["jobs"]
+    assert (job["state"], job["reason"]) == ("running", None)
+    (job,) = program("jobs", "--filter", "id:177", "--format", "json").json["jobs"]
+    assert (job["state"], job["reason"]) == ("running", "cn01, cn02 are down")
+    assert "(cn01, cn02 are down)" in program("jobs").text
+    assert "cn01, cn02 are down" in program("show", "177").text
+    assert ["pbsnodes", "-F", "dsv", "cn01", "cn02"] in [
+        [word for word in words if not word.startswith(("-D", "\x1e"))] for words in lost.calls("pbsnodes")
+    ]
+
+
+def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program, lost: StandIns) -> None:
+    refused = program("cancel", "177", "--yes")
+    assert refused.status == 1
+    assert "177.pbs01  refused: Server could not connect to MOM (its node does not answer; by force" in refused.text
+    done = program("cancel", "177", "--yes", "--force")
+    assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")
+    assert "by force: what still runs on a node that does not answer is not ended" in done.stderr
+    assert lost.calls("qdel") == [["qdel", "177.pbs01"], ["qdel", "-W", "force", "177.pbs01"]]
+
+
+def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(program: Program, stand_ins: StandIns) -> None:
+    subjobs = stand_ins.folder / "scene" / "subjobs.dsv"
+    subjobs.write_bytes(subjobs.read_bytes().replace(b"Hold_Types=n", b"Hold_Types=u"))
+    assert "release on local: 1 job of alice (1 held)" in program("release", "14[6]").stderr

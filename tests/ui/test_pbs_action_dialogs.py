@@ -236,6 +236,27 @@ async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
         assert "PBS lets only operators suspend jobs" in screen_text(app)
 
 
+async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_force(tmp_path: Path) -> None:
+    transport = PbsTransport()
+    transport.refused["qdel"] = (222, b"qdel: Server could not connect to MOM 34.pbs01\n")
+    app = pbs_app(transport, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await point_at(pilot, "34.pbs01")
+        await asked(pilot, "x")
+        await press(pilot, "y")
+        await until(pilot, lambda: "by force?" in screen_text(app))
+        shown = screen_text(app)
+        assert "cancel job 34.pbs01 train-34 of alice by force?" in shown
+        assert "Server could not connect to MOM" in shown
+        assert "qdel -W force 34.pbs01" in shown
+        assert transport.acted == ["qdel 34.pbs01"]
+        transport.refused.clear()
+        await press(pilot, "y")
+        await until(pilot, lambda: len(transport.acted) == 2)
+    assert transport.acted[1] == "qdel -W force 34.pbs01"
+
+
 async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ _IDS_A_COMMAND = 2000
 def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
     """One command for all jobs; raises UsageError for a change this queue has no word for."""
     words: tuple[str, ...]
+    if request.force:
+        raise UsageError("force: this queue ends its jobs without it")
     if request.verb in _PLAIN:
         words = (str(request.verb),)
     elif request.verb is Verb.SIGNAL:

@@ -74,6 +74,9 @@ class EmbeddedBackend:
     def nodes_query(self) -> Query[ParsedTable]:
         return Query(self._ask("nodes"), read_table(schema.NODES))
 
+    def down_hosts_query(self, hosts: Sequence[str]) -> None:
+        return None
+
     def queues_query(self) -> Query[ParsedTable]:
         return Query(self._ask("queues"), read_table(schema.QUEUES))
 

@@ -50,12 +50,15 @@ class Target:
 class Hint:
     """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
 
-    `for_tasks`: only where tasks of an array were asked for.
+    `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the server goes.
+    `can_force`: as an outcome has it.
     """
 
     pattern: re.Pattern[str]
     words: str
     for_tasks: bool = False
+    is_noted: bool = False
+    can_force: bool = False
 
 
 def read_answer(
@@ -104,8 +107,10 @@ def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[Hin
     job, words = said
     asked = _read(target.job_id) or target.meant
     is_part = job.tasks is not None and job.tasks != asked.tasks
-    done = None if _MAY_BE_DONE.search(words) else False
-    return Outcome(target.job_id, done, _hinted(f"{job}: {words}" if is_part else words, hints, target.meant))
+    hint = _hint_for(words, hints, target.meant)
+    done = None if _MAY_BE_DONE.search(words) or (hint is not None and hint.is_noted) else False
+    said_words = _hinted(f"{job}: {words}" if is_part else words, hints, target.meant)
+    return Outcome(target.job_id, done, said_words, can_force=hint is not None and hint.can_force)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +157,13 @@ class _Rest:
         return f"{self.program} ended with status {self.status}"
 
 
+def _hint_for(words: str, hints: Sequence[Hint], meant: JobId | None) -> Hint | None:
+    has_tasks = meant is not None and meant.tasks is not None
+    return next((one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)), None)
+
+
 def _hinted(words: str, hints: Sequence[Hint], meant: JobId | None = None) -> str:
-    tasks = None if meant is None else meant.tasks
-    fitting = (hint for hint in hints if hint.pattern.search(words) and (tasks is not None or not hint.for_tasks))
-    hint = next(fitting, None)
+    hint = _hint_for(words, hints, meant)
     if hint is None:
         return words
     array = "" if meant is None else str(replace(meant, tasks=None))

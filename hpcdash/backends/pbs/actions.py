@@ -53,18 +53,28 @@ _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
 _ARRAYS_ONLY = "PBS does this to whole arrays only: name {array}"
 _TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
+_NO_MOM = re.compile(r"could not connect to MOM")
+# Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is put back.
+_NOTED = Hint(_NO_MOM, "its node does not answer; the server has noted it all the same", is_noted=True)
+_LOST_NODE = Hint(_NO_MOM, "its node does not answer; by force (--force) it leaves the queue", can_force=True)
+_NO_NODE = Hint(_NO_MOM, "its node does not answer")
 _SILENT_QDEL = Hint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
 _BROKEN_QRERUN = Hint(re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does")
 _HINTS = {
-    Verb.HOLD: (_TASK_OF_ARRAY,),
-    Verb.RELEASE: (_TASK_OF_ARRAY, Hint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators")),
+    Verb.HOLD: (_TASK_OF_ARRAY, _NOTED),
+    Verb.RELEASE: (
+        _TASK_OF_ARRAY,
+        _NOTED,
+        Hint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators"),
+    ),
     Verb.REQUEUE: (Hint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"), _BROKEN_QRERUN),
-    Verb.SUSPEND: (Hint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"),),
-    Verb.RESUME: (Hint(_UNAUTHORIZED, "PBS lets only operators resume jobs"),),
+    Verb.SUSPEND: (Hint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"), _NO_NODE),
+    Verb.RESUME: (Hint(_UNAUTHORIZED, "PBS lets only operators resume jobs"), _NO_NODE),
 }
 _ALTER_HINTS = (
     _TASK_OF_ARRAY,
+    _NOTED,
     Hint(_UNAUTHORIZED, "PBS lets only operators raise the limit of a job that runs, or change another's job"),
 )
 _MOVE_HINTS = (_TASK_OF_ARRAY, Hint(re.compile("Request invalid for state"), "it has begun, and stays in its queue"))
@@ -91,11 +101,12 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
     verb = request.verb
     match verb:
         case Verb.CANCEL:
-            hints = (_SILENT_QDEL,) if dialect is Dialect.SLURM_WRAPPERS else ()
-            return tuple(_commands(dialect, [_Step(("qdel",), _targets(dialect, "qdel", jobs), hints)]))
+            hints = (_SILENT_QDEL,) if dialect is Dialect.SLURM_WRAPPERS else () if request.force else (_LOST_NODE,)
+            words = _cancel_words(dialect, force=request.force)
+            return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qdel", jobs), hints)]))
         case Verb.SIGNAL:
             words = ("qsig", "-s", _signal_word(dialect, request.signal, request.recipient))
-            return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs))]))
+            return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs), (_NO_NODE,))]))
         case Verb.ALTER:
             return tuple(_commands(dialect, _alter(dialect, jobs, request)))
         case Verb.SUSPEND | Verb.RESUME if dialect is Dialect.SLURM_WRAPPERS:
@@ -120,6 +131,14 @@ class _Step:
 
 
 # -- what is asked
+
+
+def _cancel_words(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
+    if not force:
+        return ("qdel",)
+    if dialect is Dialect.SLURM_WRAPPERS:
+        raise UsageError("force: Slurm's qdel has no such thing", _AS_SLURM)
+    return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
 
 
 def _hold_words(dialect: Dialect, verb: Verb) -> tuple[str, ...]:

@@ -104,6 +104,9 @@ class PbsBackend:
     def nodes_query(self) -> Query[ParsedTable]:
         return nodes.nodes_query(self._dialect)
 
+    def down_hosts_query(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
+        return nodes.down_hosts_query(self._dialect, hosts)
+
     def queues_query(self) -> Query[ParsedTable]:
         return queues.queues_query(self._dialect)
 

@@ -36,6 +36,8 @@ WANTED = (*KEPT, *_MORE)
 _WHERE_IT_RUNS = r"(?s)^(Job run) at .*? on \(.*\)"
 # Slurm's NO_VAL in minutes: its wrappers take it, and what stands for no limit, for a number.
 _NO_LIMIT_SECONDS = 0xFFFFFFFE * 60
+# JOB_SUBSTATE_PRERUN of job.h.
+_SENT_TO_NODE = "41"
 _NOT_WAITED_FOR = re.compile(r"(?:^|,)before[a-z]*:[^,]*")
 _AT_SERVER = re.compile(r"@[^:,]*")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -99,7 +101,10 @@ def frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Tab
         pc.is_in(state, value_set=pa.array(sorted(those))) for those in (WAITING, ENDED, {JobState.RUNNING})
     )
     no_time = pa.scalar(None, schema.TIME)
-    starts = values.instants(raw.started)
+    # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
+    is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
+    sent = pc.if_else(pc.fill_null(is_sent, False), raw["mtime"], raw.nothing)
+    starts = values.instants(pc.coalesce(raw.started, sent))
     started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
     ended = _ends(raw)
     node_list, hosts = values.exec_hosts(raw["exec_host"])

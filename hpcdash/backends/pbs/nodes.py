@@ -7,7 +7,7 @@ divided (gpu01 into gpu01[0] and gpu01[1]) is left out where it keeps nothing fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
+from hpcdash.domain.states import NodeState
 
 _AVAILABLE = "resources_available."
 _ASSIGNED = "resources_assigned."
@@ -35,6 +36,7 @@ _AMOUNT = re.compile(r"-?[0-9.]+ ?[kmgtpeKMGTPE]?[bBwW]?|[0-9:]+")
 _SLOTS = re.compile(r"([0-9][0-9,-]*)(?:/([^,\s/]+))?")
 _ALL_VNODES = ("pbsnodes", "-av")
 _NO_NODES = (b"no node list", b"No nodes found")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
@@ -45,6 +47,30 @@ def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
         return Query(argv, partial(parse_nodes, token=token), command=_ALL_VNODES)
     command = _ALL_VNODES if dialect is Dialect.PBS_TEXT else ("pbsnodes", "-a")
     return Query(pbs(*command), partial(parse_nodes, dialect=dialect), command=command)
+
+
+def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
+    """As Backend.down_hosts_query: pbsnodes for these hosts. A job stays R on a host that is gone until the server
+    gives it up (node_fail_requeue, 310 s as PBS comes)."""
+    named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
+    if dialect is Dialect.SLURM_WRAPPERS or not named:
+        return None
+    if dialect is Dialect.OPENPBS:
+        token = fresh_token()
+        argv = pbs("pbsnodes", "-F", "dsv", "-D", token, *named)
+    else:
+        token, argv = "", pbs("pbsnodes", *named)
+    form = Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT
+    return Query(argv, partial(parse_down_hosts, form=form, token=token), command=("pbsnodes", *named))
+
+
+def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozenset[str]:
+    """Those that are told to be down; one that pbsnodes does not know is not."""
+    read = read_all(answer.stdout, form, token=token)
+    records = read[0] if read else []
+    return frozenset(
+        name for name, said in records if node_state(said.get("state", ""), has_jobs=True)[0] is NodeState.DOWN
+    )
 
 
 def parse_nodes(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:

@@ -151,6 +151,10 @@ _Hint = str | Callable[["re.Match[str]"], str]
 _QUEUE = r"queue (?P<queue>\S+?)(?:'s)?"
 _HINTS: tuple[tuple[str, _Hint], ...] = (
     (r"Insufficient amount of (?:(?P<where>queue|server) )?resource: *(?P<resource>[^\s(]+)(?P<rest>.*)", _lacks),
+    (
+        r"(?:is|are) down\Z",
+        "what the job does there is unknown; PBS gives it up after some minutes, cancel --force removes it now",
+    ),
     (r"Queue not started", "its queue takes jobs but starts none now"),
     (r"not an execution queue", "its queue only passes jobs on, and no queue behind it has taken this one"),
     (rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit", _limit),

@@ -45,6 +45,8 @@ _SIGNAL_BASE = 256
 _DELETED = frozenset({265, 271, 143})
 # Torque's array_slot_limit holds what is beyond it; nobody can release that.
 _SLOT_LIMIT_HOLD = "l"
+# By its owner, an operator, the system, or for a bad password.
+_HOLDS = frozenset("uosp")
 
 
 def job_state(
@@ -65,6 +67,9 @@ def job_state(
         return _ended(substate, exit_status, has_started, is_torque, used_all_its_time)
     if letter == "H" and hold_types == _SLOT_LIMIT_HOLD:
         return JobState.PENDING
+    # A task that waits is Q while its array is H, and has its array's holds.
+    if letter == "Q" and _HOLDS & set(hold_types):
+        return JobState.HELD
     return _ALIVE.get(letter, JobState.UNKNOWN)
 
 

@@ -68,6 +68,8 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
     jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")
+    if request.force:
+        raise UsageError("force: Slurm cancels a job whose node does not answer without it")
     match request.verb:
         case Verb.CANCEL:
             return tuple(_cancel(jobs))

@@ -63,6 +63,9 @@ class SlurmBackend:
     def nodes_query(self) -> Query[ParsedTable]:
         return nodes.nodes_query()
 
+    def down_hosts_query(self, hosts: Sequence[str]) -> None:
+        return None
+
     def queues_query(self) -> Query[ParsedTable]:
         return queues.queues_query()
 

@@ -10,13 +10,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from hpcdash.backends.actions import Outcome, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.stores.actions import Plan, Report
@@ -45,6 +45,7 @@ _QUIET_SECONDS = 0.4
 # A scheduler says that it will, and does it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
+_FORCED_WORDS = "By force it leaves the queue at once; what still runs on its node is not ended by that."
 
 
 @dataclass(slots=True)
@@ -205,7 +206,14 @@ class Acting(_Screen):
                 await line.remove()
         self._ask_again(session, report)
         _unmark(view, report)
-        self._tell(report)
+        forced = _forced(report)
+        if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
+            self._tell(report)
+        if forced is not None and self.session is session:
+            words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
+            self.begin(
+                session.actions.plan(forced, _rows_of(forced, plan)), (f"refused: {visible(words)}", _FORCED_WORDS)
+            )
         if isinstance(self.view, JournalView):
             self.view.reread()
         return report
@@ -254,6 +262,16 @@ class Acting(_Screen):
             counts = action_words.outcome_counts(report.outcomes)
             words = f"{report.plan.request.verb}: {counts}; J shows what was said"
             self.notify(words, severity="error", timeout=15, markup=False)
+
+
+def _forced(report: Report) -> ActionRequest | None:
+    """The same by force, for the jobs that may be had so; None where there are none."""
+    job_ids = tuple(outcome.job_id for outcome in report.outcomes if outcome.can_force)
+    return replace(report.plan.request, job_ids=job_ids, force=True) if job_ids else None
+
+
+def _rows_of(request: ActionRequest, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+    return tuple(row for row in plan.rows if {row["id"], row["array_id"]} & set(request.job_ids))
 
 
 def _numbers(job_ids: Iterable[str]) -> frozenset[str]:

@@ -83,7 +83,7 @@ def title(plan: Plan) -> str:
         return f"send {visible(signal_name(request.signal))} to {what}?"
     if request.verb is Verb.SUBMIT and not plan.rows:
         return f"submit {' and '.join(map(visible, request.job_ids))}?"
-    return f"{_ASKED.get(request.verb, request.verb)} {what}?"
+    return f"{_ASKED.get(request.verb, request.verb)} {what}{' by force' if request.force else ''}?"
 
 
 def doing(plan: Plan) -> str:

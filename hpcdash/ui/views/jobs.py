@@ -45,6 +45,9 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
         if row["node_list"] is None and row["array_id"] is not None and row["id"] == row["array_id"]:
             # PBS's list of everyone's jobs has an array in one row: how many tasks run, not where.
             return f"{row['_tasks']} running"
+        if row["reason"] and state == JobState.RUNNING:
+            # One on a node that is down.
+            return f"{row['node_list'] or ''} ({row['reason']})".strip(), cells.WARNING
         stands_still = state == JobState.SUSPENDED and row["reason"]
         return cells.text_cell(row["reason"] if stands_still else row["node_list"], row)
     if state in ENDED:
@@ -340,10 +343,12 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
     elif state in ENDED:
         parts.append(state_word(state))
         parts += [part for part in (ended_words(row), words) if part]
-    elif row["ends_at"] is not None:
-        if row["node_list"]:
+    else:
+        if row["ends_at"] is not None and row["node_list"]:
             parts.append(f"on {row['node_list']}")
-        parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
+        parts += [part for part in (reason, words) if part]
+        if row["ends_at"] is not None:
+            parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))
 
 

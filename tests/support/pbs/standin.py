@@ -29,6 +29,7 @@ USAGE_STATUS = 2
 # PBS's errors as exit statuses: the last eight bits of their number.
 UNKNOWN_JOB, UNAUTHORIZED, FINISHED, BAD_STATE, INVALID = 153, 159, 35, 168, 156
 UNKNOWN_SIGNAL, UNKNOWN_QUEUE, CLOSED_QUEUE, FINISHED_SUBJOB = 165, 170, 173, 55
+NO_MOM = 222
 RUNNING = (b"R", b"E", b"S", b"B")
 SIGNALS = ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "CONT", "STOP", "NULL")
 
@@ -325,12 +326,23 @@ def refusal_of(scene, program, typed, options):
         if not runs and len(tasks) > 1:
             # The server never answers.
             hang()
+        if runs and is_down(scene, lines):
+            return Refusal(NO_MOM, f"qsig: Server could not connect to MOM {job_id}")
         return None if runs else bad_state
+    if runs and program != "qmove" and options.get("-W") != "force" and is_down(scene, lines):
+        return Refusal(NO_MOM, f"{program}: Server could not connect to MOM {job_id}")
     if tasks and (program in ("qhold", "qrls", "qalter", "qmove") or not lines):
         return Refusal(INVALID, f"{program}: Invalid request {job_id}")
     if program == "qdel" and states == [b"X"]:
         return Refusal(FINISHED_SUBJOB, f"qdel: Request invalid for finished array subjob {job_id}")
     return bad_state if program == "qmove" and runs else None
+
+
+def is_down(scene, lines):
+    """Whether the first host of a job, whose daemon the server asks, is down."""
+    hosts = {value_of(line, "exec_host").partition(b"/")[0] for line in lines} - {b""}
+    nodes = {line.split(DELIMITER)[0].partition(b"=")[2]: value_of(line, "state") for line in scene.lines("nodes")}
+    return any(b"down" in nodes.get(host, b"").split(b",") for host in hosts)
 
 
 def tasks_of(job_id):
