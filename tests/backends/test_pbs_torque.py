@@ -286,7 +286,7 @@ def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
     [
         ("g01", "mixed", []),
         ("n02", "allocated", []),
-        ("n03", "drained", []),
+        ("n03", "drained", ["offline"]),
         ("n04", "down", []),
         ("n05", "down", ["offline"]),
         ("n06", "allocated", ["busy"]),

@@ -67,7 +67,7 @@ def node_state(native: str, *, has_jobs: bool) -> tuple[NodeState, list[str]]:
         state = NodeState.MIXED
     elif has_jobs and state is NodeState.DRAINED:
         state = NodeState.DRAINING
-    told = _SAID_BY_STATE | {str(state), *({known[0]} if known[0] == "offline" else ())}
+    told = _SAID_BY_STATE | {str(state)}
     flags = [_FLAG_NAMES.get(word, word.replace("-", "_")) for word in words if word not in told]
     return state, flags
 
