@@ -48,8 +48,9 @@ class Capability(StrEnum):
 class Probe:
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
-    `commands` maps each of the scheduler's commands to its path there, '' where it is missing. `dialect` is the
-    backend's own word for which of several kinds was found; '' where there is one.
+    `is_scheduling` False: the controller answers, and starts no job. `commands` maps each of the scheduler's commands
+    to its path there, '' where it is missing. `dialect` is the backend's own word for which of several kinds was
+    found; '' where there is one.
     """
 
     user: str
@@ -58,6 +59,7 @@ class Probe:
     clock_epoch_seconds: float | None = None
     has_accounting: bool | None = None
     controller_answers: bool | None = None
+    is_scheduling: bool | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dialect: str = ""
 

@@ -183,14 +183,13 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     )
     if probe.controller_answers is not None:
         step = "Running jobs go on without it. Wait, or tell the site's administrators."
-        checks.append(
-            Check(
-                "controller",
-                probe.controller_answers,
-                "answers" if probe.controller_answers else "does not answer",
-                step,
+        detail = "answers" if probe.controller_answers else "does not answer"
+        if probe.is_scheduling is False:
+            detail, step = (
+                "answers; scheduling is off: no job starts",
+                "The site has turned it off; jobs may be submitted.",
             )
-        )
+        checks.append(Check("controller", probe.controller_answers and probe.is_scheduling is not False, detail, step))
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS

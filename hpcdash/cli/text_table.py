@@ -17,6 +17,7 @@ from hpcdash.domain.short_ids import shortened
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import format_age, format_duration, format_memory
+from hpcdash.domain.words import queue_note
 from hpcdash.errors import UsageError
 
 UNKNOWN = "-"
@@ -95,20 +96,27 @@ def write_table(
     """Write a heading and a line a row, aligned, and flush.
 
     `columns` are the contract's and those made of several: `where` (nodes, or the reason in parentheses) and `exit` of
-    jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and queues; others raise UsageError. `width` is a
+    jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and queues, `note` of queues (by default only where
+    there is one); others raise UsageError. `width` is a
     terminal's columns: text is cut with `…`, then columns left out, but never the id or the state, and of ids the PBS
     server where all name one; None (a pipe, a file) cuts nothing. `utc_now` (epoch in seconds, or datetime) is what
     ages count from. Text is made visible; what `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
     """
     wanted = default_columns(kind) if columns is None else tuple(columns)
-    known = (*contract_columns(kind), *_JOINED[kind])
+    now_epoch = utc_now.timestamp() if isinstance(utc_now, datetime) else utc_now
+    joined = dict(_JOINED[kind])
+    if kind == "queues":
+        notes = _notes(table, now_epoch)
+        joined["note"] = lambda table: notes
+        if columns is None and any(note != UNKNOWN for note in notes):
+            wanted = (*wanted, "note")
+    known = (*contract_columns(kind), *joined)
     for name in wanted:
         if name not in known:
             raise UsageError(f"{visible(name)} is no column of {kind}{did_you_mean(name, known)}")
     if width is not None and kind in ("jobs", "history") and "id" in table.column_names:
         table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
-    now_epoch = utc_now.timestamp() if isinstance(utc_now, datetime) else utc_now
-    whole = [_column(table, name, now_epoch, _JOINED[kind].get(name)) for name in wanted]
+    whole = [_column(table, name, now_epoch, joined.get(name)) for name in wanted]
     fitted = whole if width is None else _fitted(whole, width, kind)
     lines = map(_GAP.join, zip(*map(_aligned, fitted, [*[False] * (len(fitted) - 1), True]), strict=True))
     out.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace"))
@@ -117,7 +125,7 @@ def write_table(
 
 def _column(table: pa.Table, name: str, now_epoch: float, joined: _Joined | None) -> _Column:
     if joined is not None:
-        cells, is_number = joined(table), name != "where"
+        cells, is_number = joined(table), name not in ("where", "note")
     elif name not in table.column_names:
         cells, is_number = [UNKNOWN] * table.num_rows, False
     else:
@@ -178,6 +186,16 @@ def _where(table: pa.Table) -> list[str]:
         ],
         visible,
     )
+
+
+def _notes(table: pa.Table, now_epoch: float) -> list[str]:
+    """What else becomes of a job in each queue."""
+    if "_note" not in table.column_names:
+        return [UNKNOWN] * table.num_rows
+    return [
+        visible(queue_note(row, now_epoch)) or UNKNOWN
+        for row in table.select(["_note", "_opens_at", "_server_note"]).to_pylist()
+    ]
 
 
 def _exit(table: pa.Table) -> list[str]:

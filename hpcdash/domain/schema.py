@@ -105,6 +105,12 @@ QUEUES = pa.schema(
         # Of those that are not used, on nodes that are not to be had; null where that is not told.
         ("_cpus_down", COUNT),
         ("_gpus_down", COUNT),
+        # What becomes of a job there, where it is more than `available` tells: a word of QueueStanding; the same in
+        # words; when a reservation's queue begins to start jobs; and what keeps all of the server's jobs from starting.
+        ("_standing", TEXT),
+        ("_note", TEXT),
+        ("_opens_at", TIME),
+        ("_server_note", TEXT),
     ]
 )
 

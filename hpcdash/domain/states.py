@@ -50,3 +50,21 @@ class NodeState(StrEnum):
     RESERVED = "reserved"
     PLANNED = "planned"
     UNKNOWN = "unknown"
+
+
+class QueueStanding(StrEnum):
+    """What a queue does with jobs, where it is not simply open or down."""
+
+    # It refuses jobs.
+    DISABLED = "disabled"
+    # It takes jobs, and starts none.
+    STOPPED = "stopped"
+    # It refuses one's own jobs.
+    CLOSED = "closed"
+    # It passes jobs on.
+    ROUTING = "routing"
+    # A reservation's.
+    RESERVED = "reserved"
+
+
+REFUSING = frozenset({QueueStanding.DISABLED, QueueStanding.CLOSED})

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.domain.exits import exit_words
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.domain.units import format_duration, format_memory
+from hpcdash.domain.units import format_age, format_duration, format_memory
 
 Pair = tuple[str, str]
 _SHORT: dict[str, str] = {
@@ -35,6 +35,14 @@ def ended_words(row: Mapping[str, Any]) -> str:
     if row["exit_code"]:
         return f"exit {row['exit_code']}"
     return str(row["reason"]) if row["reason"] else ""
+
+
+def queue_note(row: Mapping[str, Any], now: float) -> str:
+    """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for nothing. Hostile."""
+    note, opens_at = str(row["_note"] or ""), row["_opens_at"]
+    if opens_at is not None and opens_at.timestamp() > now:
+        note = f"{note}, in {format_age(opens_at.timestamp() - now)}"
+    return "; ".join(filter(None, (note, row["_server_note"])))
 
 
 def grouped(

@@ -11,7 +11,9 @@ class QueueOffer:
     nodes that have GPUs (0: not known).
 
     `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
-    largest node, None where its nodes are not known; `gpu_types` are sorted.
+    largest node, None where its nodes are not known; `gpu_types` are sorted. `note` says what
+    it is besides (`disabled: …`), `server_note` what keeps all jobs from starting, '' for nothing; where it `refuses`,
+    the job is not even taken.
     """
 
     name: str
@@ -29,6 +31,15 @@ class QueueOffer:
     gpus_per_node: int | None = None
     memory_per_node_bytes: int | None = None
     gpu_nodes: int = 0
+    note: str = ""
+    server_note: str = ""
+    refuses: bool = False
+
+    @property
+    def closed_words(self) -> str:
+        """Why it starts no job now, as far as that is told; '' for one that is open."""
+        told = filter(None, (f"queue {self.name} is {self.note}" if self.note else "", self.server_note))
+        return "; ".join(told) or ("" if self.is_available else f"queue {self.name} starts no jobs now")
 
 
 @dataclass(frozen=True, slots=True)

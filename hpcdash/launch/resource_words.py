@@ -81,7 +81,7 @@ def _spent(slot_seconds: int, unit: str) -> str:
 
 def _idle(queue: QueueOffer, *, is_cpu: bool) -> str:
     if not queue.is_available:
-        return f"queue {queue.name} starts no jobs now"
+        return queue.closed_words
     if is_cpu:
         return f"{queue.cpus_idle} CPUs idle now" if queue.cpus else ""
     return f"{queue.gpus_idle} idle now" if queue.gpus else ""

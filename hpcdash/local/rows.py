@@ -228,4 +228,8 @@ def queue_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
         "gpus_used": [sum(job.gpus for job in active)],
         "jobs_running": [len(active)],
         "jobs_pending": [store.pending_count()],
+        "_standing": [None],
+        "_note": [None],
+        "_opens_at": [None],
+        "_server_note": [None],
     }

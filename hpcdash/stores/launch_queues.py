@@ -70,7 +70,8 @@ class LaunchQueues:
         """What the queues and nodes that are known offer; thousands of nodes take a thread some milliseconds."""
         from hpcdash.stores.offers import offers_of
 
-        return await asyncio.to_thread(offers_of, self._table(Kind.QUEUES), self._table(Kind.NODES))
+        queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
+        return await asyncio.to_thread(offers_of, queues, nodes, self._store.clock.now())
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
         """(whether a queue has GPUs, whether that was told of it): names match in upper and lower case alike.

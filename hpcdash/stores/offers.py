@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from hpcdash.backends.queries import ParsedOffers, Query
-from hpcdash.domain.states import NodeState
+from hpcdash.domain.states import NodeState, QueueStanding
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
+from hpcdash.domain.words import queue_note
 from hpcdash.errors import HpcdashError
 from hpcdash.launch.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.stores.cluster import ClusterStore
@@ -87,11 +88,11 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
 
 async def _known(store: ClusterStore) -> Offers:
     """What the tables tell; thousands of nodes take a thread some milliseconds."""
-    return await asyncio.to_thread(offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES))
+    return await asyncio.to_thread(offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now())
 
 
-def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None) -> Offers:
-    """The queues as the tables have them, with what each one's nodes have."""
+def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
+    """The queues as the tables have them at an epoch second, with what each one's nodes have."""
     queues = [] if queue_table is None else queue_table.to_pylist()
     nodes = [] if node_table is None else node_table.select(_OF_NODES).to_pylist()
     # PBS does not bind its nodes to queues.
@@ -100,12 +101,12 @@ def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None) -> Offe
     for node in nodes:
         for name in node["queues"] or ():
             own.setdefault(name, []).append(node)
-    offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes) for row in queues]
+    offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
     told = () if is_bound or not nodes or len(queues) < 2 else ("which nodes a queue has is not told: all are counted",)
     return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=told)
 
 
-def _queue(row: _Row, nodes: Sequence[_Row]) -> QueueOffer:
+def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     free = [node for node in nodes if node["state"] in _NOW_FREE]
     of_queue = _told(row["nodes"], len(nodes))
     idle = sum(node["state"] == NodeState.IDLE for node in nodes)
@@ -126,6 +127,11 @@ def _queue(row: _Row, nodes: Sequence[_Row]) -> QueueOffer:
         gpus_per_node=_largest(nodes, "gpus"),
         memory_per_node_bytes=_largest(nodes, "memory_bytes"),
         gpu_nodes=sum(bool(node["gpus"]) for node in nodes),
+        # That it routes jobs keeps nobody from submitting there.
+        note="" if row["_standing"] == QueueStanding.ROUTING else queue_note({**row, "_server_note": None}, now),
+        server_note=row["_server_note"] or "",
+        # Whether an access list keeps somebody out the server knows better.
+        refuses=row["_standing"] == QueueStanding.DISABLED,
     )
 
 

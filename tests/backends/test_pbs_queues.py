@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpcdash.backends.queries import ParsedTable
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
+from hpcdash.domain.words import queue_note
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
 from tests.backends.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations, wrapped
 from tests.support.slurm_text import answered
@@ -57,6 +59,7 @@ def test_the_recorded_queues() -> None:
         "jobs_running": 20,
         "jobs_pending": 5,
         **dict.fromkeys(("_cpus_down", "_gpus_down")),
+        **dict.fromkeys(("_standing", "_note", "_opens_at", "_server_note")),
     }
     assert (queues["gpu"]["default"], queues["gpu"]["limit_seconds"]) == (False, 24 * HOUR)
     assert queues["stopped"]["jobs_pending"] == 1
@@ -68,6 +71,86 @@ def test_a_queue_takes_jobs_only_where_it_is_enabled_and_started() -> None:
     assert [name for name, row in queues.items() if not row["available"]] == ["maint", "stopped"]
     bare = f"Queue: new{TOKEN}total_jobs=0\n".encode()
     assert rows_of(bare)["new"]["available"] is False
+
+
+def standings(raw: bytes, dialect: Dialect = Dialect.OPENPBS) -> dict[str, tuple[str | None, str | None]]:
+    return {name: (row["_standing"], row["_note"]) for name, row in rows_of(raw, dialect).items()}
+
+
+ALICE = b"User: alice\nGroups: alice users\n"
+
+
+def test_disabled_stopped_closed_and_routing_queues_are_told_apart() -> None:
+    told = standings(ALICE + EVERYDAY)
+    assert told == {
+        **dict.fromkeys(("workq", "gpu", "debug"), (None, None)),
+        "maint": ("disabled", "disabled: PBS refuses its jobs"),
+        "stopped": ("stopped", "stopped: its jobs wait until the site starts the queue"),
+        "bobonly": ("closed", "closed to you: only bob may submit"),
+        "route": ("routing", "routes jobs to workq"),
+    }
+    queues = rows_of(ALICE + EVERYDAY)
+    assert [name for name, row in queues.items() if not row["available"]] == ["maint", "stopped", "bobonly"]
+    assert standings(ALICE.replace(b"User: alice", b"User: bob") + EVERYDAY)["bobonly"] == (None, None)
+
+
+def test_a_queue_that_is_disabled_though_it_starts_jobs_refuses_them() -> None:
+    raw = f"Queue: closed{TOKEN}queue_type=Execution{TOKEN}enabled=False{TOKEN}started=True\n".encode()
+    assert standings(ALICE + raw)["closed"] == ("disabled", "disabled: PBS refuses its jobs")
+
+
+@pytest.mark.parametrize(
+    ("settings", "standing"),
+    [
+        ("acl_user_enable=True|acl_users=alice@pbs01,bob@*", None),
+        ("acl_user_enable=True|acl_users=+*@login1,-alice", "closed"),
+        ("acl_user_enable=True|acl_users=-bob,+*", None),
+        ("acl_user_enable=True", "closed"),
+        ("acl_user_enable=False|acl_users=bob", None),
+        ("acl_group_enable=True|acl_groups=users,staff", None),
+        ("acl_group_enable=True|acl_groups=staff", "closed"),
+        ("from_route_only=True", "closed"),
+    ],
+)
+def test_whose_jobs_a_queue_takes_is_read_from_its_lists(settings: str, standing: str | None) -> None:
+    raw = "|".join(("Queue: q", "queue_type=Execution", "enabled=True", "started=True", settings)).replace("|", TOKEN)
+    row = rows_of(ALICE + raw.encode() + b"\n")["q"]
+    assert (row["_standing"], row["available"]) == (standing, standing is None)
+    # Where nobody said who asks nothing is said either.
+    assert standing != "closed" or "route" in settings or standings(raw.encode() + b"\n")["q"][0] is None
+
+
+def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> None:
+    off = EVERYDAY.replace(b"scheduling=True", b"scheduling=False")
+    assert off != EVERYDAY
+    told = standings(ALICE + off)
+    assert told["workq"] == (None, None)
+    assert told["stopped"][0] == "stopped"
+    notes = {name: row["_server_note"] for name, row in rows_of(ALICE + off).items()}
+    words = "scheduling is off on this server: no job starts"
+    assert notes == {**dict.fromkeys(notes, words), "maint": None, "bobonly": None}
+    row = {"_note": "stopped: its jobs wait", "_opens_at": None, "_server_note": words}
+    assert queue_note(row, 0.0) == f"stopped: its jobs wait; {words}"
+
+
+def test_a_reservation_s_queue_tells_when_it_starts() -> None:
+    reserved = (
+        b"Start: Sun Nov 22 17:48:00 2026\nReservation: R11118\nStart: Mon Nov 23 06:00:00 2026\nReservation: S7\n"
+    )
+    lines = "".join(
+        TOKEN.join((f"Queue: {name}", "queue_type=Execution", "enabled=True", "started=False")) + "\n"
+        for name in ("R11118", "S7", "M9")
+    )
+    queues = rows_of(ALICE + reserved + lines.encode())
+    assert [(row["_standing"], row["_opens_at"]) for row in queues.values()] == [
+        ("reserved", "2026-11-22T17:48:00Z"),
+        ("reserved", "2026-11-23T06:00:00Z"),
+        ("reserved", None),
+    ]
+    begins = datetime(2026, 11, 22, 17, 48, tzinfo=UTC)
+    row = {"_note": "reserved", "_opens_at": begins, "_server_note": None}
+    assert queue_note(row, begins.timestamp() - 2400) == "reserved, in 40 min"
+    assert queue_note(row, begins.timestamp()) == "reserved"
 
 
 def test_a_routing_queue_is_shown_for_people_submit_to_it() -> None:

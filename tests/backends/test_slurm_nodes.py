@@ -131,6 +131,7 @@ def test_a_partition_is_summed_over_its_groups_of_nodes() -> None:
         "jobs_pending": None,
         "_cpus_down": 24,
         "_gpus_down": 12,
+        **dict.fromkeys(("_standing", "_note", "_opens_at", "_server_note")),
     }
 
 

@@ -98,6 +98,23 @@ def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
 
 
+def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_error() -> None:
+    disabled = replace(CLOSED, note="disabled: PBS refuses its jobs", refuses=True)
+    stopped = replace(CLOSED, name="stopped", note="stopped: its jobs wait")
+    off = replace(MAIN, server_note="scheduling is off on this server: no job starts")
+    offers = Offers((off, disabled, stopped))
+    told = [
+        (one.severity, one.field, one.words)
+        for queue in ("closed", "stopped", "main")
+        for one in lint_request(ask(queue=queue, slot_type=SlotType.CPU), offers)
+    ]
+    assert told == [
+        ("error", "queue", "queue closed is disabled: PBS refuses its jobs"),
+        ("warning", "queue", "queue stopped is stopped: its jobs wait"),
+        ("warning", "queue", "scheduling is off on this server: no job starts"),
+    ]
+
+
 def test_a_qos_may_allow_more_time_than_its_queue() -> None:
     assert found(ask(qos="normal", limit_seconds=60 * HOUR)) == [("warning", "time")]
 

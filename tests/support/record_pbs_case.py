@@ -26,8 +26,11 @@ import pyarrow as pa
 from hpcdash.backends.pbs import BACKEND, PbsBackend
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain import schema
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
+from hpcdash.stores.cluster import MOST_HOSTS
+from hpcdash.stores.joins import running_hosts
 from hpcdash.transport.base import Completed
 from tests.support.pbs import SCENES, StandIns
 from tests.support.play_case import HISTORY_SECONDS
@@ -62,6 +65,13 @@ def case_questions(backend: PbsBackend, user: str) -> Iterator[tuple[str, str, Q
     yield "history-all", "history.sh", backend.history_query(None, HISTORY_SECONDS)
 
 
+def host_questions(backend: PbsBackend, stem: str, jobs: Any) -> Iterator[tuple[str, str, Query[Any]]]:
+    """Which hosts of a table of jobs are down, where any runs and that is asked."""
+    hosts = () if jobs is None else running_hosts(jobs, MOST_HOSTS)
+    if (query := backend.down_hosts_query(hosts)) is not None:
+        yield f"{stem}-hosts", "hosts.sh", query
+
+
 def job_questions(backend: PbsBackend, row: dict[str, Any], *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for the page of one job."""
     job_id = str(row["id"])
@@ -69,6 +79,7 @@ def job_questions(backend: PbsBackend, row: dict[str, Any], *, in_queue: bool) -
     if in_queue:
         yield f"{stem}-row", "job-row.sh", backend.jobs_query(JobScope(job_ids=(job_id,)))
         yield f"{stem}-native", "native.sh", backend.native_query(job_id)
+        yield from host_questions(backend, stem, pa.Table.from_pylist([row], schema=schema.JOBS))
     yield f"{stem}-past", "past.sh", backend.history_query(None, 0, (job_id,))
     yield f"{stem}-past-native", "past-native.sh", backend.history_native_query(job_id)
     for part, query in (
@@ -149,6 +160,9 @@ def record_scene(scene: str, folder: Path) -> Path:
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe_query())
     backend = BACKEND if probe is None else BACKEND.settled(probe)
     tables = {stem: recorder.ask(stem, word_file, query) for stem, word_file, query in case_questions(backend, user)}
+    for stem in ("jobs-me", "jobs-mine"):
+        for question in host_questions(backend, stem, tables[stem] and tables[stem].table):
+            recorder.ask(*question)
     asked: set[str] = set()
     for stem, in_queue in (("jobs-all-ended", True), ("jobs-mine", True), ("history-all", False)):
         for row in rows_of(tables[stem])[: DETAILED.get(scene, 0)]:

@@ -126,6 +126,17 @@ async def test_queues_have_no_columns_of_nodes_where_pbs_binds_none_to_them() ->
         assert "GPU" not in heading
 
 
+async def test_a_queue_says_what_it_does_with_jobs() -> None:
+    app = dashboard(cases=PBS_CASES)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "3")
+        shown = {name: lines_with(app, name)[0].split()[1] for name in ("maint", "stopped", "bobonly", "route")}
+        assert shown == {"maint": "disabled", "stopped": "stopped", "bobonly": "closed", "route": "routing"}
+        await press(pilot, "j", "j", "j")
+        assert "disabled: PBS refuses its jobs" in screen_text(app)
+
+
 async def test_a_column_that_somebody_chose_is_there_whether_or_not_it_says_anything() -> None:
     app = dashboard(cases=PBS_CASES, columns={"queues": ("name", "idle")})
     async with app.run_test(size=SIZE) as pilot:

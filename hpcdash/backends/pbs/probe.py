@@ -61,7 +61,8 @@ esac
   esac
   if [ $unread -eq 2 ]; then $soon qstat -Bf 2>/dev/null </dev/null; fi
 } | tr '|' '\\n' | sed -n -e 's/^Server: */Server=/p' \\
-  -e 's/^[[:blank:]]*\\(job_history_enable\\) *= */\\1=/p' -e 's/^[[:blank:]]*\\(pbs_version\\) *= */\\1=/p'
+  -e 's/^[[:blank:]]*\\(job_history_enable\\) *= */\\1=/p' \\
+  -e 's/^[[:blank:]]*\\(scheduling\\) *= */\\1=/p' -e 's/^[[:blank:]]*\\(pbs_version\\) *= */\\1=/p'
 """
 _PROBE_LIMIT_SECONDS = 45.0
 _COMMAND = ("qstat", "--version")
@@ -127,6 +128,7 @@ def parse_probe(answer: Answer) -> Probe:
         clock_epoch_seconds=None if clock is None else float(clock),
         has_accounting=_has_history(dialect, found) if answers else None,
         controller_answers=answers,
+        is_scheduling=found["scheduling"].lower() == "true" if "scheduling" in found else None,
         commands={name: paths.get(name, "") for name in dialect.commands},
         dialect=str(dialect),
     )

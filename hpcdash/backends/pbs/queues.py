@@ -6,7 +6,9 @@ A routing queue is a row as well, though no job runs in it: people submit to it,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,18 +23,37 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
+from hpcdash.domain.states import REFUSING, QueueStanding
 
-# The queues without the server's settings are better than nothing; without the queues there is nothing.
-_DSV = 'qstat -Qf -F dsv -D "$1" || exit\nqstat -Bf -F dsv -D "$1" 2>/dev/null\nexit 0'
-_TEXT = "qstat -Qf || exit\nqstat -Bf 2>/dev/null\nexit 0"
+# The queues without the server's settings are better than nothing; without the queues there is nothing. A reservation's
+# queue has the reservation's name, and when it begins only pbs_rstat tells.
+_SCRIPT = r"""
+printf 'User: %s\n' "$(id -un)"
+printf 'Groups: %s\n' "$(id -Gn)"
+queues=$(qstat -Qf "$@"); status=$?
+case $queues in *Queue:*[RSM][0-9]*)
+    if command -v pbs_rstat >/dev/null 2>&1; then
+        pbs_rstat -f 2>/dev/null | sed -n -e 's/^reserve_start = /Start: /p' -e 's/^queue = /Reservation: /p'
+    fi ;;
+esac
+printf '%s\n' "$queues"
+[ "$status" -eq 0 ] || exit "$status"
+qstat -Bf "$@" 2>/dev/null
+exit 0
+"""
 # Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always exits 153.
 _WRAPPED = "qstat -Q -f || exit\nqstat -q\nexit 0"
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
 _WANTED = (
     *("enabled", "started", "state_count", "resources_max.walltime", "resources_default.nodes"),
-    *("default_queue", _SERVER),
+    *("queue_type", "route_destinations", "from_route_only", "acl_user_enable", "acl_users"),
+    *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
+_HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
+_RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
+_RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
+_MOST_NAMED = 5
 # Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
 _LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
 _NAME_BYTES = 16
@@ -44,8 +65,9 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     """qstat for all queues, and in the same round trip for the server's default queue."""
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
-        return Query(pbs("sh", "-c", _DSV, "sh", token), partial(parse_queues, token=token), command=_COMMAND)
-    argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _TEXT)
+        argv = pbs("sh", "-c", _SCRIPT, "sh", "-F", "dsv", "-D", token)
+        return Query(argv, partial(parse_queues, token=token), command=_COMMAND)
+    argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
     return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND)
 
 
@@ -57,15 +79,22 @@ def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: s
     """
     require_success(answer, _COMMAND)
     is_slurm = dialect is Dialect.SLURM_WRAPPERS
-    raw, limits = _apart(answer.stdout) if is_slurm else (answer.stdout, [])
+    head = _HEAD.match(answer.stdout)
+    told = answer.stdout if head is None else answer.stdout[head.end() :]
+    raw, limits = _apart(told) if is_slurm else (told, [])
     read = read_records(raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token)
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
     said = read.table.to_pylist()
     default = next((row["default_queue"] for row in said if row[_SERVER] is not None), None)
     has_server = any(row[_SERVER] is not None for row in said)
+    person = _person(b"" if head is None else head[0])
+    is_off = any(row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in said)
     rows = [
-        _queue(row, _default(row["id"], default) if has_server else None, is_slurm=is_slurm)
+        {
+            **_queue(row, _default(row["id"], default) if has_server else None, is_slurm=is_slurm),
+            **({} if is_slurm else _standing(row, person, is_off=is_off)),
+        }
         for row in said
         if row[_SERVER] is None
     ]
@@ -109,6 +138,83 @@ def _queue(said: Mapping[str, str | None], is_default: bool | None, *, is_slurm:
         "jobs_running": counts.get("Running"),
         "jobs_pending": _sum(counts, ("Queued", "Held", "Waiting", "Transit")),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Person:
+    """Who asks, and when the reservations that they may see begin, by their queues."""
+
+    user: str
+    groups: frozenset[str]
+    starts: Mapping[str, datetime]
+
+
+def _person(head: bytes) -> _Person:
+    told: dict[str, str] = {}
+    starts: dict[str, datetime] = {}
+    for line in head.decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition(": ")
+        told[key] = value
+        # pbs_rstat tells a reservation's start before its queue.
+        if key == "Reservation" and (start := _moment(told.pop("Start", ""))) is not None:
+            starts[value] = start
+    return _Person(told.get("User", ""), frozenset(told.get("Groups", "").split()), starts)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, _RESERVED_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) -> dict[str, Any]:
+    """The columns that tell what becomes of a job there."""
+    standing, note = _standing_of(said, person)
+    takes_jobs = standing not in REFUSING
+    start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
+    server_note = "scheduling is off on this server: no job starts" if is_off and takes_jobs else None
+    told = {
+        "_standing": standing and str(standing),
+        "_note": note or None,
+        "_opens_at": start,
+        "_server_note": server_note,
+    }
+    return told if takes_jobs else {**told, "available": False}
+
+
+def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[QueueStanding | None, str]:
+    if not _is_true(said["enabled"]):
+        return QueueStanding.DISABLED, "disabled: PBS refuses its jobs"
+    if _is_true(said["from_route_only"]):
+        return QueueStanding.CLOSED, "closed to submissions: only routing queues pass jobs on to it"
+    for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
+        listed = said[f"acl_{name}s"] or ""
+        if _is_true(said[f"acl_{name}_enable"]) and person.user and not _is_on(listed, mine):
+            return QueueStanding.CLOSED, f"closed to you: only {who}{_some(listed) or 'nobody'} may submit"
+    if not _is_true(said["started"]):
+        if _RESERVED_QUEUE.fullmatch(said["id"] or ""):
+            return QueueStanding.RESERVED, "reserved: its jobs start with the reservation"
+        return QueueStanding.STOPPED, "stopped: its jobs wait until the site starts the queue"
+    if (said["queue_type"] or "").lower().startswith("r"):
+        return QueueStanding.ROUTING, f"routes jobs to {_some(said['route_destinations'] or '') or 'no queue'}"
+    return None, ""
+
+
+def _is_on(listed: str, names: Collection[str]) -> bool:
+    """Whether an access list lets any of the names in: `alice`, `+alice@host`, `-bob`, `*`; hosts are not looked at.
+
+    A name's own entry counts before one for all.
+    """
+    listed_names = filter(None, map(str.strip, listed.split(",")))
+    entries = {one.lstrip("+-").partition("@")[0] or "*": not one.startswith("-") for one in listed_names}
+    told = [entries[name] for name in names if name in entries]
+    return any(told) if told else entries.get("*", False)
+
+
+def _some(listed: str) -> str:
+    names = [one.strip().lstrip("+").partition("@")[0] for one in listed.split(",") if one.strip()[:1] not in ("", "-")]
+    return ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
 
 
 def _sum(counts: Mapping[str, int], states: tuple[str, ...]) -> int | None:

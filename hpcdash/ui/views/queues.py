@@ -7,7 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.states import REFUSING
+from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
+from hpcdash.domain.words import queue_note
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView
@@ -21,7 +24,9 @@ def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Whether it starts jobs."""
+    """Whether it starts jobs, or what it does with them instead."""
+    if standing := row["_standing"]:
+        return standing, cells.BAD if standing in REFUSING else "" if value else cells.WARNING
     if value is None:
         return cells.text_cell(None, row)
     return ("up", cells.GOOD) if value else ("down", cells.BAD)
@@ -64,7 +69,7 @@ class QueuesView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         return {
             "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True, longest=30),
-            "open": Column("available", "OPEN", 5, "left", 0, open_cell),
+            "open": Column("available", "OPEN", 8, "left", 0, open_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 2, limit_cell),
             "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
             "idle": Column("nodes_idle", "IDLE", 5, "right", 1, cells.count_cell),
@@ -83,7 +88,8 @@ class QueuesView(TableView):
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         free = [_free_words(row, unit) for unit in ("gpus", "cpus") if row[unit]]
-        return "  ·  ".join([row["name"], *free, "enter shows its jobs"])
+        note = visible(queue_note(row, self.session.store.clock.now()))
+        return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))

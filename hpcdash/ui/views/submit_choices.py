@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.domain.words import state_word
 from hpcdash.launch.form_fields import FIELDS, FieldKind
@@ -38,7 +39,7 @@ def queue_words(queue: QueueOffer) -> str:
     """`default, 12 of 40 nodes idle, 96 of 320 GPUs idle (a100), up to 2 d`."""
     parts = ["default"] if queue.is_default else []
     if not queue.is_available:
-        parts.append("takes no jobs now")
+        parts.append(visible(queue.note) or "takes no jobs now")
     if queue.nodes:
         parts.append(f"{queue.nodes_idle} of {queue.nodes} nodes idle")
     if queue.gpus:

@@ -17,7 +17,7 @@ from tests.support.pbs.torque import printed
 from tests.support.pbs.torque_site import PRINTED, USER, TorqueSite
 from tests.support.pbs.torque_standin import CLOCK
 from tests.support.record_case import write_case, write_expected
-from tests.support.record_pbs_case import case_questions, job_questions, rows_of
+from tests.support.record_pbs_case import case_questions, host_questions, job_questions, rows_of
 
 CASE = PRINTED.parent / "torque"
 ABOUT = "a Torque 6.1, made up from its formats' definition: two people, an array, GPUs, jobs that ended in every way"
@@ -30,6 +30,8 @@ def record(folder: Path) -> None:
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe_query())
     backend = BACKEND.settled(probe)
     tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
+    for question in host_questions(backend, "jobs-mine", tables["jobs-mine"].table):
+        recorder.ask(*question)
     asked: set[str] = set()
     for stem, in_queue in (("jobs-all-ended", True), ("history-all", False)):
         for row in rows_of(tables[stem]):

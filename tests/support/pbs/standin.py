@@ -681,7 +681,7 @@ def answer(scene, program, words):
             os.execv("/bin/date", ["date", *words])
         print(scene.settings["clock"])
     elif program == "id":
-        if words != ["-un"]:
+        if words not in (["-un"], ["-Gn"]):
             os.execv("/usr/bin/id", ["id", *words])
         print(scene.settings["user"])
     elif words == ["--version"]:

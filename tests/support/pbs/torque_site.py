@@ -39,7 +39,8 @@ class TorqueSite:
             file.write_text(f'#!/bin/sh\nexec python3 -I "{folder}/standin.py" "{folder}/printed" {name} "$@"\n')
             file.chmod(0o755)
         # Who asks, and when: the machine's own would tell of the tester.
-        for name, words in {"id": f"echo {USER}", "date": f"echo {torque_standin.CLOCK}"}.items():
+        person = f'[ "$1" != -Gn ] && echo {USER} || echo {USER} users'
+        for name, words in {"id": person, "date": f"echo {torque_standin.CLOCK}"}.items():
             file = there.path / name
             file.write_text(f"#!/bin/sh\n{words}\n")
             file.chmod(0o755)
