@@ -119,6 +119,13 @@ HEARD = [
         "no PBS configuration",
     ),
     ("qstat", 36, "qstat: PBS is not configured to maintain job history 17.pbs01", AccountingUnavailable, "no history"),
+    (
+        "qstat",
+        153,
+        "qstat: PBS is not configured to maintain job history 17.pbs01\nqstat: Unknown Job Id 17.pbs01",
+        NoSuchJob,
+        "does not know",
+    ),
     ("qstat", 127, "env: ‘qstat’: No such file or directory", CommandMissing, "not on the PATH"),
     # Torque.
     ("qstat", 153, "qstat: Unknown Job Id Error 12.trq", NoSuchJob, "does not know"),

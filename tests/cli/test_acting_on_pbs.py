@@ -121,3 +121,13 @@ def test_tasks_of_an_array_that_is_held_are_held_in_what_is_said_before(program:
     subjobs = stand_ins.folder / "scene" / "subjobs.dsv"
     subjobs.write_bytes(subjobs.read_bytes().replace(b"Hold_Types=n", b"Hold_Types=u"))
     assert "release on local: 1 job of alice (1 held)" in program("release", "14[6]").stderr
+
+
+def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Program, stand_ins: StandIns) -> None:
+    stand_ins.play("history-off")
+    refused = program("cancel", "99999", "--yes")
+    assert (refused.status, refused.text) == (1, "99999  refused: Unknown Job Id\n")
+    assert "not in the queue: 99999" in refused.stderr
+    shown = program("show", "99999").refused(1)
+    assert shown.startswith("hpcdash: PBS does not know this job")
+    assert "its history cannot be asked: this PBS server keeps no history" in shown

@@ -142,7 +142,6 @@ _WINDOWS_LINES = _Kind(
 )
 # Tried in this order: the first whose words are there tells. One failure often says several of them.
 _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
-    (r"not configured to maintain job history", _NO_HISTORY),
     (r"Can't locate Slurm\w*\.pm|Can't load .*[Ss]lurm", _WRAPPER_BROKEN),
     (r"Usage: Slurm::", _WRAPPER_OUTDATED),
     (r"Could not establish a configuration source|Unable to process configuration file", _WRAPPED_NOWHERE),
@@ -152,6 +151,8 @@ _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
         r"|[Ii]llegally formed job identifier|Job id .* not valid",
         _UNKNOWN_JOB,
     ),
+    # Said of each job by its id as well, before what becomes of the id itself.
+    (r"not configured to maintain job history", _NO_HISTORY),
     (r"Job has (already )?finished|finished array subjob", _ENDED),
     (r"pbs_?conf error|pbs conf variables not found|[Cc]ould not load pbs conf", _NO_CONFIGURATION),
     (
@@ -218,6 +219,11 @@ def says_no_history(answer: Answer) -> bool:
     return _NO_HISTORY_WORDS in answer.stderr
 
 
+def no_history(answer: Answer, command: tuple[str, ...]) -> CommandError:
+    """The error of an answer for which says_no_history, whatever else it says."""
+    return _error(_NO_HISTORY, answer, command, excerpt(answer.stderr))
+
+
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     """The error a failed answer stands for; `command` is what a person would call it, where a script ran it."""
     argv = command or answer.argv
@@ -245,6 +251,11 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
         kind = _DOWN
     if kind is None:
         kind = _Kind(SchedulerRefused, "{name} failed", "Its own words tell why; `man {name}` explains them.")
+    return _error(kind, answer, argv, words)
+
+
+def _error(kind: _Kind, answer: Answer, argv: tuple[str, ...], words: str) -> CommandError:
+    name = program_name(argv)
     return kind.error(
         kind.message.replace("{name}", name),
         kind.next_step.replace("{name}", name),

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.failures import failure, says_no_history
+from hpcdash.backends.pbs.failures import no_history, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
@@ -68,4 +68,4 @@ def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> Non
             status=answer.status,
         )
     if says_no_history(answer):
-        raise failure(answer, question.command)
+        raise no_history(answer, question.command)
