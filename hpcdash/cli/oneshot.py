@@ -90,13 +90,17 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
     if kind not in (Kind.NODES, Kind.QUEUES):
         return await store.fetch(kind)
-    snapshot, everyone = await asyncio.gather(store.fetch(kind), store.fetch(Kind.EVERYONE), return_exceptions=True)
-    if isinstance(snapshot, BaseException):
-        raise snapshot
-    if isinstance(everyone, HpcdashError):
-        print(f"hpcdash: jobs are not counted: {visible(everyone.message)}", file=sys.stderr)
-    elif isinstance(everyone, BaseException):
-        raise everyone
+    counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
+    try:
+        await store.fetch(kind)
+    except HpcdashError:
+        # Nobody waits for the jobs of what is not to be had.
+        counting.cancel()
+        raise
+    try:
+        await counting
+    except HpcdashError as error:
+        print(f"hpcdash: jobs are not counted: {visible(error.message)}", file=sys.stderr)
     return store.snapshots[kind]
 
 

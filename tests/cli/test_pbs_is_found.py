@@ -269,6 +269,21 @@ def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns
     assert told["accounting"]["detail"] == "kept: ended jobs are known"
 
 
+def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_hang(
+    pbs: tuple[Program, StandIns],
+) -> None:
+    program, stand_ins = pbs
+    qstat, pbsnodes = stand_ins.path / "qstat", stand_ins.path / "pbsnodes"
+    qstat.rename(stand_ins.path / "answers")
+    qstat.write_text(
+        f'#!/bin/sh\ncase "$*" in --version|-Bf*) exec {stand_ins.path}/answers "$@" ;; esac\nexec sleep 300\n'
+    )
+    pbsnodes.write_text("#!/bin/sh\necho 'pbsnodes: cannot connect to server pbs01, error=15010' >&2\nexit 1\n")
+    qstat.chmod(0o755)
+    # Before the 60 s that a list of jobs is given.
+    assert "PBS's server does not answer" in program("nodes").refused(3)
+
+
 def test_doctor_names_the_commands_that_are_missing(pbs: tuple[Program, StandIns]) -> None:
     program, stand_ins = pbs
     for name in ("qmove", "qsig"):
