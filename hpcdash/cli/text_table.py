@@ -24,6 +24,8 @@ UNKNOWN = "-"
 _Joined = Callable[[pa.Table], list[str]]
 _GAP = "  "
 _NARROWEST_TEXT = 8
+# Without a terminal; a name of PBS may have 230 letters, and its column would be as wide in every line.
+_WIDEST_TEXT = 64
 _JOB_COLUMNS = ("id", "state", "name", "user", "queue", "gpus", "cpus", "nodes")
 _NODE_COLUMNS = ("name", "state", "flags", "queues", "cpu_use", "gpu_use", "gpu_type", "memory_use", "load", "jobs")
 _COLUMNS: dict[Kind, tuple[str, ...]] = {
@@ -97,9 +99,9 @@ def write_table(
 
     `columns` are the contract's and those made of several: `where` (nodes, or the reason in parentheses) and `exit` of
     jobs, `cpu_use`, `gpu_use` and `memory_use` (`12/64`) of nodes and queues, `note` of queues (by default only where
-    there is one); others raise UsageError. `width` is a
-    terminal's columns: text is cut with `…`, then columns left out, but never the id or the state, and of ids the PBS
-    server where all name one; None (a pipe, a file) cuts nothing. `utc_now` (epoch in seconds, or datetime) is what
+    there is one); others raise UsageError. `width` is a terminal's columns: text is cut with `…`, then columns left
+    out, but never the id or the state, and of ids the PBS server where all name one. None is a pipe or a file: text is
+    cut at 64 columns, but in the id, the state and the last column. `utc_now` (epoch in seconds, or datetime) is what
     ages count from. Text is made visible; what `encoding` lacks becomes '?'. BrokenPipeError is the caller's.
     """
     wanted = default_columns(kind) if columns is None else tuple(columns)
@@ -117,7 +119,7 @@ def write_table(
     if width is not None and kind in ("jobs", "history") and "id" in table.column_names:
         table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
     whole = [_column(table, name, now_epoch, joined.get(name)) for name in wanted]
-    fitted = whole if width is None else _fitted(whole, width, kind)
+    fitted = _bounded(whole, kind) if width is None else _fitted(whole, width, kind)
     lines = map(_GAP.join, zip(*map(_aligned, fitted, [*[False] * (len(fitted) - 1), True]), strict=True))
     out.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace"))
     out.flush()
@@ -224,6 +226,14 @@ _JOINED: dict[Kind, dict[str, _Joined]] = {
     "nodes": {**_CPUS_AND_GPUS, "memory_use": _use("memory_used_bytes", "memory_bytes", format_memory)},
     "queues": _CPUS_AND_GPUS,
 }
+
+
+def _bounded(columns: list[_Column], kind: Kind) -> list[_Column]:
+    """All of the columns; what the last is widens no line but its own."""
+    for column in columns[:-1]:
+        if not column.is_number and column.name not in _ALWAYS_WHOLE[kind]:
+            column.width = min(column.width, _WIDEST_TEXT)
+    return columns
 
 
 def _fitted(columns: list[_Column], width: int, kind: Kind) -> list[_Column]:

@@ -267,10 +267,27 @@ def test_a_narrow_terminal_loses_columns_but_not_the_id_or_the_state() -> None:
     ]
 
 
-def test_nothing_is_cut_in_a_pipe() -> None:
-    long = "x" * 5000
-    assert long in lines_of("jobs", [{"id": "1", "name": long}])[1]
-    assert long not in lines_of("jobs", [{"id": "1", "name": long}], width=120)[1]
+def test_one_long_name_does_not_widen_the_whole_table_in_a_pipe() -> None:
+    rows = [{"id": "1", "name": "x" * 230}, {"id": "2", "name": "y" * 60}]
+    heading, first, second = lines_of("jobs", rows)
+    assert max(map(width_of, (heading, first, second))) < 160
+    assert "x" * 64 not in first
+    assert "xxx…  " in first
+    assert "y" * 60 in second
+
+
+def test_in_a_pipe_ids_and_the_last_column_are_never_cut() -> None:
+    array, reason = "1[" + "1,3," * 50 + "9]", "x" * 230
+    (line,) = lines_of("jobs", [{"id": array, "state": "pending", "reason": reason}])[1:]
+    assert line.startswith(f"{array}  pending")
+    assert line.endswith(f"({reason})")
+    assert lines_of("jobs", [{"id": "1", "reason": reason}], width=120)[1].endswith("…")
+
+
+def test_json_and_csv_have_a_long_name_whole() -> None:
+    rows = [{"id": "1", "name": "x" * 230}]
+    assert "x" * 230 in csv_of("jobs", table_of("jobs", rows))
+    assert json_of("jobs", table_of("jobs", rows))["jobs"][0]["name"] == "x" * 230
 
 
 def test_a_terminal_is_spared_the_pbs_server_that_all_ids_name_and_a_pipe_is_not() -> None:
