@@ -141,7 +141,7 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     (command,) = commands("cancel", "7.pbs01")
     (outcome,) = command.read(Completed((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
     assert (outcome.done, outcome.can_force) == (False, True)
-    assert outcome.words.startswith("Server could not connect to MOM (its node does not answer; by force (--force)")
+    assert outcome.words.startswith("Server could not connect to MOM (its node does not answer; cancel --force")
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
     assert lines(action_commands(OPENPBS, request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
     assert lines(action_commands(TORQUE, request)) == ["qdel -p 7.pbs01 8[2].pbs01"]

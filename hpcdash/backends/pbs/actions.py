@@ -56,7 +56,7 @@ _TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=Tr
 _NO_MOM = re.compile(r"could not connect to MOM")
 # Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is put back.
 _NOTED = Hint(_NO_MOM, "its node does not answer; the server has noted it all the same", is_noted=True)
-_LOST_NODE = Hint(_NO_MOM, "its node does not answer; by force (--force) it leaves the queue", can_force=True)
+_LOST_NODE = Hint(_NO_MOM, "its node does not answer; cancel --force removes it from the queue", can_force=True)
 _NO_NODE = Hint(_NO_MOM, "its node does not answer")
 _SILENT_QDEL = Hint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
