@@ -11,9 +11,9 @@ class QueueOffer:
     nodes that have GPUs (0: not known).
 
     `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
-    largest node, None where its nodes are not known; `gpu_types` are sorted. `note` says what
-    it is besides (`disabled: …`), `server_note` what keeps all jobs from starting, '' for nothing; where it `refuses`,
-    the job is not even taken.
+    largest node, None where its nodes are not known; `gpu_types` are sorted. `note` says what it does with jobs
+    besides starting them (`disabled: …`, `routes jobs to …`), `server_note` what keeps all jobs from starting, '' for
+    nothing; one that `refuses` does not even take the job.
     """
 
     name: str
@@ -38,8 +38,10 @@ class QueueOffer:
     @property
     def closed_words(self) -> str:
         """Why it starts no job now, as far as that is told; '' for one that is open."""
-        told = filter(None, (f"queue {self.name} is {self.note}" if self.note else "", self.server_note))
-        return "; ".join(told) or ("" if self.is_available else f"queue {self.name} starts no jobs now")
+        if self.is_available:
+            return self.server_note
+        what = f"is {self.note}" if self.note else "" if self.server_note else "starts no jobs now"
+        return "; ".join(filter(None, (what and f"queue {self.name} {what}", self.server_note)))
 
 
 @dataclass(frozen=True, slots=True)

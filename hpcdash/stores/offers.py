@@ -127,8 +127,7 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
         gpus_per_node=_largest(nodes, "gpus"),
         memory_per_node_bytes=_largest(nodes, "memory_bytes"),
         gpu_nodes=sum(bool(node["gpus"]) for node in nodes),
-        # That it routes jobs keeps nobody from submitting there.
-        note="" if row["_standing"] == QueueStanding.ROUTING else queue_note({**row, "_server_note": None}, now),
+        note=queue_note({**row, "_server_note": None}, now),
         server_note=row["_server_note"] or "",
         # Whether an access list keeps somebody out the server knows better.
         refuses=row["_standing"] == QueueStanding.DISABLED,

@@ -25,6 +25,7 @@ from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import NODES, QUEUES, ScriptedTransport
 
 EVERYDAY = Path(__file__).resolve().parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
+EVERYDAY_OF_PBS = EVERYDAY.parents[2] / "pbs" / "23.06" / "everyday"
 ACCOUNTING = "sacctmgr"
 
 
@@ -179,3 +180,22 @@ async def test_the_embedded_queue_offers_this_machine(tmp_path: Path) -> None:
     assert queue.is_default
     assert queue.cpus > 0
     assert offers.notes == ()
+
+
+async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_none_is_warned_of() -> None:
+    transport = ReplayTransport(EVERYDAY_OF_PBS)
+    store = ClusterStore("pbs", transport, (PBS,), clock=SystemClock(), budget=CommandBudget(100))
+    offers = await fetch_offers(store)
+    told = {queue.name: (queue.note, queue.closed_words, queue.refuses) for queue in offers.queues}
+    assert told == {
+        **dict.fromkeys(("workq", "gpu", "debug"), ("", "", False)),
+        "maint": ("disabled: PBS refuses its jobs", "queue maint is disabled: PBS refuses its jobs", True),
+        "stopped": (
+            "stopped: its jobs wait until the site starts the queue",
+            "queue stopped is stopped: its jobs wait until the site starts the queue",
+            False,
+        ),
+        "bobonly": ("closed to you: only bob may submit", "queue bobonly is closed to you: only bob may submit", False),
+        "route": ("routes jobs to workq", "", False),
+    }
+    await store.close()

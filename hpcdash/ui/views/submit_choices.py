@@ -38,7 +38,7 @@ _CHOICE_WORDS = {
 def queue_words(queue: QueueOffer) -> str:
     """`default, 12 of 40 nodes idle, 96 of 320 GPUs idle (a100), up to 2 d`."""
     parts = ["default"] if queue.is_default else []
-    if not queue.is_available:
+    if queue.note or not queue.is_available:
         parts.append(visible(queue.note) or "takes no jobs now")
     if queue.nodes:
         parts.append(f"{queue.nodes_idle} of {queue.nodes} nodes idle")
