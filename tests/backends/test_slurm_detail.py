@@ -65,6 +65,15 @@ def test_every_key_is_there_in_scontrol_s_order() -> None:
     assert found["Power"] == ""
 
 
+def test_what_slurm_prints_of_newer_releases_is_read() -> None:
+    said = SHOWN.format(**DEFAULTS).replace("   StdErr=", "   Extra=a b StdErr=/x JobId=99 \n   StdErr=")
+    said = said.replace("   JOB_GRES=", "   ReqTRES=cpu=4,mem=4G\n   AllocTRES=cpu=4,mem=4G,gres/gpu=2\n   JOB_GRES=")
+    found = parse_native(answered(said.encode(), argv=("scontrol",)))
+    assert found["AllocTRES"] == "cpu=4,mem=4G,gres/gpu=2"
+    assert found["Extra"] == "a b StdErr=/x JobId=99"
+    assert "JobId 2" not in found
+
+
 def test_the_paths_join_the_row() -> None:
     job = job_detail(row(), native()).job.to_pylist()[0]
     assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.err")

@@ -69,6 +69,13 @@ def test_a_job_without_an_allocation_shows_what_it_asked_for() -> None:
     assert (row["gpus"], row["memory_bytes"]) == (4, 2 << 30)
 
 
+def test_a_job_that_never_had_cpus_shows_those_it_asked_for() -> None:
+    # sacct of 23.02 and later.
+    assert read(ncpus="0", alloctres="", reqtres="billing=8,cpu=8,mem=2G,node=1")["cpus"] == 8
+    assert read(ncpus="0", alloctres="", reqtres="")["cpus"] is None
+    assert read(ncpus="4", alloctres="cpu=4,mem=2G", reqtres="cpu=8,mem=2G")["cpus"] == 4
+
+
 def test_a_task_knows_its_array() -> None:
     row = read(jobid="88_4")
     assert (row["array_id"], row["array_task"], row["_number"], row["_task"]) == ("88", "4", 88, 4)

@@ -47,6 +47,8 @@ def test_a_special_exit_is_held() -> None:
         ("STOPPED", "suspended"),
         ("RESIZING", "suspended"),
         ("REQUEUE_HOLD", "requeued"),
+        ("EXPEDITING", "requeued"),
+        ("RESV_DEL_HOLD", "held"),
         ("BOOT_FAIL", "failed"),
         ("DEADLINE", "timeout"),
         ("OUT_OF_MEMORY", "out_of_memory"),
@@ -124,6 +126,7 @@ def test_a_component_of_a_heterogeneous_job_keeps_its_id() -> None:
         ("cpu=2,mem=200M,node=1,billing=2,gres/gpu:a100=2,gres/gpu:v100=1", 3),
         ("cpu=2,mem=200M,node=1,gres/gpu=4,gres/gpu:a100=4", 4),
         ("cpu=2,mem=200M,node=1,billing=2", 0),
+        ("cpu=2,mem=200M,node=1,license/gres/gpu=7", 0),
     ],
 )
 def test_gpus_come_from_the_allocated_tres_however_they_were_asked_for(tres: str, gpus: int) -> None:
@@ -132,7 +135,10 @@ def test_gpus_come_from_the_allocated_tres_however_they_were_asked_for(tres: str
 
 @pytest.mark.parametrize(
     ("tres", "memory"),
-    [("mem=200M", 200 << 20), ("mem=1.50G", 3 << 29), ("mem=2T", 2 << 40), ("mem=512", 512 << 20), ("cpu=1", None)],
+    [
+        *(("mem=200M", 200 << 20), ("mem=1.50G", 3 << 29), ("mem=2T", 2 << 40), ("mem=512", 512 << 20)),
+        *(("cpu=1", None), ("cpu=1,license/foomem=2", None), ("cpu=1,license/foomem=2,mem=4G", 4 << 30)),
+    ],
 )
 def test_memory_is_in_binary_units(tres: str, memory: int | None) -> None:
     assert read(**{"tres-alloc": tres})["memory_bytes"] == memory

@@ -45,13 +45,14 @@ CASES = sorted((Path(__file__).resolve().parents[2] / "fixtures" / "slurm").glob
         ("AssocGrpGRESMinutes", "used up"),
         ("QOSMaxWallDurationPerJobLimit", "will not start: asks for more time"),
         ("Priority,JobArrayTaskLimit", "others are ahead"),
+        ("MaxCpuRunMinsPerUser", "the share of computing time that its QoS allows its owner is used up"),
     ],
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:
     assert words in reason_hint("pending", reason)
 
 
-# Source: squeue(1), JOB REASON CODES.
+# Source: squeue(1), JOB REASON CODES; the second part are those of the sources of 22.05 to 25.05 that it leaves out.
 CODES = """
 AccountingPolicy AccountNotAllowed AssocGrpBB AssocGrpBBMinutes AssocGrpBBRunMinutes AssocGrpBilling
 AssocGrpBillingMinutes AssocGrpBillingRunMinutes AssocGrpCPUMinutesLimit AssocGrpCPURunMinutesLimit AssocGrpCpuLimit
@@ -70,6 +71,13 @@ Priority Prolog QOSGrpCpuLimit QOSGrpGRES QOSGrpNodeLimit QOSJobLimit QOSMaxBill
 QOSMaxGRESMinutesPerJob QOSMinCpuNotSatisfied QOSMinGRES QOSNotAllowed QOSResourceLimit QOSTimeLimit
 QOSUsageThreshold ReqNodeNotAvail Reservation ReservationDeleted ReservationInvalid Resources SchedDefer
 SystemFailure TimeLimit
+
+Constraints MaxBBRunMinsPerAccount MaxBBRunMinsPerUser MaxBillingRunMinsPerAccount MaxBillingRunMinsPerUser
+MaxCpuRunMinsPerAccount MaxCpuRunMinsPerUser MaxEnergyRunMinsPerAccount MaxEnergyRunMinsPerUser
+MaxGRESRunMinsPerAccount MaxGRESRunMinsPerUser MaxLicenseRunMinsPerAccount MaxLicenseRunMinsPerUser
+MaxMemoryRunMinsPerAccount MaxMemoryRunMinsPerUser MaxNodeRunMinsPerAccount MaxNodeRunMinsPerUser MaxPoweredUpNodes
+MaxUnknownRunMinsPerAccount MaxUnknownRunMinsPerUser MpiPortsBusy PowerNotAvail PowerReserved QOSGrpJobsLimit
+RaisedSignal
 """
 
 

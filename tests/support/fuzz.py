@@ -205,7 +205,7 @@ def _shown(found: ParsedTable, backend: Backend) -> object:
     return rows
 
 
-def _refusing(error: type[Exception], read: Callable[[str], object], text: str) -> object:
+def _refusing(error: type[Exception] | tuple[()], read: Callable[[str], object], text: str) -> object:
     try:
         return read(text)
     except error:
@@ -249,20 +249,20 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
     for name, error, read in (
         ("tasks", ValueError, parse_tasks),
         ("job id", ValueError, parse_job_id),
-        ("job ids", ValueError, split_ids),
+        ("job ids", (), split_ids),
         ("node list", ValueError, nodelist.expand),
-        ("dependency", ValueError, parse_dependency),
-        ("#SBATCH lines", ValueError, sbatch.read_directives),
-        ("#PBS lines", ValueError, qsub.read_directives),
-        ("explained #SBATCH lines", ValueError, partial(_each_line, SLURM.explain_directive)),
-        ("explained #PBS lines", ValueError, partial(_each_line, BACKENDS["openpbs"][0].explain_directive)),
-        ("reason", ValueError, partial(SLURM.reason_hint, "pending")),
-        ("comment", ValueError, partial(BACKENDS["openpbs"][0].reason_hint, "pending")),
-        ("comment of the past", ValueError, partial(BACKENDS["openpbs"][0].reason_hint, "failed")),
-        ("path", ValueError, partial(output_path, facts=facts)),
-        ("shown path", ValueError, partial(finish_shown, facts=facts)),
-        ("path as shown", ValueError, partial(path_as_shown, facts=facts)),
-        ("stamp", ValueError, partial(read_stamp, about=about)),
+        ("dependency", (), parse_dependency),
+        ("#SBATCH lines", (), sbatch.read_directives),
+        ("#PBS lines", (), qsub.read_directives),
+        ("explained #SBATCH lines", (), partial(_each_line, SLURM.explain_directive)),
+        ("explained #PBS lines", (), partial(_each_line, BACKENDS["openpbs"][0].explain_directive)),
+        ("reason", (), partial(SLURM.reason_hint, "pending")),
+        ("comment", (), partial(BACKENDS["openpbs"][0].reason_hint, "pending")),
+        ("comment of the past", (), partial(BACKENDS["openpbs"][0].reason_hint, "failed")),
+        ("path", (), partial(output_path, facts=facts)),
+        ("shown path", (), partial(finish_shown, facts=facts)),
+        ("path as shown", (), partial(path_as_shown, facts=facts)),
+        ("stamp", (), partial(read_stamp, about=about)),
     ):
         yield name, lambda raw, _, error=error, read=read: _refusing(error, read, _text(raw))  # type: ignore[misc]
     yield "root cause", lambda raw, _: root_cause(_text(raw).split("\n"))

@@ -23,7 +23,7 @@ from hpcdash.errors import NoSuchJob
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 # These stand alone on their line, whatever their values hold.
 _WHOLE_LINE = frozenset(
-    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Power"}
+    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Extra", "Power"}
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")

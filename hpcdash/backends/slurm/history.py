@@ -134,7 +134,11 @@ def _in_schema(raw: pa.Table) -> pa.Table:
     starts = values.instants(_plain(raw["start"]))
     exit_code, exit_signal = exit_columns(_plain(raw["exitcode"]), ended)
     tres = _plain(raw["alloctres"])
-    gpus, memory_bytes = values.tres_columns(pc.if_else(pc.is_valid(tres), tres, _plain(raw["reqtres"])))
+    tres = pc.if_else(pc.is_valid(tres), tres, _plain(raw["reqtres"]))
+    gpus, memory_bytes = values.tres_columns(tres)
+    # From 23.02 on a job that never had any has none, whatever it asked for.
+    cpus = values.integers(_plain(raw["ncpus"]))
+    cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
     no_text = pa.nulls(raw.num_rows, pa.string())
     empty_to_null = pa.scalar(None, pa.string())
     # '11_2' or '11_[3-9%1]'
@@ -156,7 +160,7 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "reason": values.words(pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))),
         "priority": values.integers(_plain(raw["priority"])),
         "nodes": values.integers(_plain(raw["nnodes"])),
-        "cpus": values.integers(_plain(raw["ncpus"])),
+        "cpus": cpus,
         "gpus": gpus,
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(_plain(raw["elapsedraw"])),

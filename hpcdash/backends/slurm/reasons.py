@@ -1,4 +1,7 @@
-"""Why a job waits, and how it ended, in plain words. Source: squeue(1) JOB REASON CODES, slurm.conf(5)."""
+"""Why a job waits, and how it ended, in plain words.
+
+Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources of 22.05 to 25.05.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,11 @@ _EXACT = {
         "will not start: asks for more (or fewer) nodes than its partition allows, or than it has up; "
         "change its number of nodes or its partition"
     ),
+    "Constraints": "no node has what its constraints ask for now; it waits for one that has",
+    "MaxPoweredUpNodes": "as many nodes are switched on as the site allows at once; it waits for one to be free",
+    "MpiPortsBusy": "the ports that its MPI needs are all in use on the nodes; it waits for some to be free",
+    "PowerNotAvail": "waits for enough electric power to be free",
+    "PowerReserved": "waits for electric power that is kept for a reservation",
     "PartitionConfig": "the partition does not allow what it asks for",
     "ReqNodeNotAvail": (
         "a node it insists on, or all that it could use, are down, drained or reserved; it waits for them"
@@ -90,7 +98,7 @@ _SUBJECTS = (
 _PER = (("PerUser", " for one user"), ("PerAccount", " for one account"), ("PerNode", " on one node"))
 # What a job asks for is too much by itself.
 _NEVER = ("PerJob", "PerNode")
-_OF_ACCOUNT = re.compile(r"Max\w+PerAccount")
+_OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
 
 
 def reason_hint(state: str, reason: str | None) -> str:
@@ -109,7 +117,7 @@ def reason_hint(state: str, reason: str | None) -> str:
         return _EXACT[head]
     if reason.startswith("Job's QOS not permitted"):
         return "its QoS may not use this partition; change one of them"
-    if reason.startswith(("QOS", "Assoc")) or _OF_ACCOUNT.fullmatch(reason):
+    if reason.startswith(("QOS", "Assoc")) or _OF_SOMEBODY.fullmatch(reason):
         return _limit_hint(reason)
     return ""
 
@@ -128,7 +136,7 @@ def _nodes_hint(said: str) -> str:
 
 def _limit_hint(reason: str) -> str:
     if reason.startswith("Max"):
-        owner = "its QoS allows its account"
+        owner = "its QoS allows its owner" if reason.endswith("PerUser") else "its QoS allows its account"
     elif reason.startswith("QOS"):
         owner = "its QoS allows"
     elif "Grp" in reason:

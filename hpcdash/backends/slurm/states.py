@@ -1,6 +1,6 @@
 """Slurm's words for the states of jobs and nodes, and ours for them.
 
-Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES.
+Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES, and the sources up to 25.05 for those they leave out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from hpcdash.domain.states import JobState, NodeState
 _JOB_STATES = {
     "PENDING": JobState.PENDING,
     "SPECIAL_EXIT": JobState.HELD,
+    # Its reservation was deleted.
+    "RESV_DEL_HOLD": JobState.HELD,
     "RUNNING": JobState.RUNNING,
     "CONFIGURING": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
@@ -21,6 +23,8 @@ _JOB_STATES = {
     "REQUEUED": JobState.REQUEUED,
     "REQUEUE_FED": JobState.REQUEUED,
     "REQUEUE_HOLD": JobState.REQUEUED,
+    # From 25.11 on: put back, and the first to start again.
+    "EXPEDITING": JobState.REQUEUED,
     "COMPLETED": JobState.COMPLETED,
     "FAILED": JobState.FAILED,
     "BOOT_FAIL": JobState.FAILED,
@@ -51,7 +55,12 @@ _WAITING_REASONS = HELD_REASONS | {
     "PartitionTimeLimit",
     "PartitionNodeLimit",
     "ReqNodeNotAvail",
+    "Constraints",
+    "MaxPoweredUpNodes",
+    "MpiPortsBusy",
 }
+# What else begins so is a limit, or a list of nodes.
+_WAITING_BEGINNINGS = ("QOS", "Assoc", "Max", "Nodes required for job")
 
 _NODE_STATES = {
     "IDLE": NodeState.IDLE,
@@ -88,7 +97,7 @@ def is_held(reason: str) -> bool:
 
 def only_waits(reason: str) -> bool:
     """Whether a reason says why a job does not start, and nothing of how it ended."""
-    return reason.split(",")[0] in _WAITING_REASONS or reason.startswith(("QOS", "Assoc", "Nodes required for job"))
+    return reason.split(",")[0] in _WAITING_REASONS or reason.startswith(_WAITING_BEGINNINGS)
 
 
 def node_state(complete: str) -> tuple[NodeState, list[str]]:
@@ -96,15 +105,17 @@ def node_state(complete: str) -> tuple[NodeState, list[str]]:
     base, *raw_flags = complete.upper().replace("*", "+NOT_RESPONDING").split("+")
     flags = [_FLAG_NAMES.get(flag.lower(), flag.lower()) for flag in raw_flags if flag]
     state = _NODE_STATES.get(base, NodeState.UNKNOWN)
+    is_busy = base in _BUSY or "completing" in flags
     if "drain" in flags:
-        state = NodeState.DRAINING if base in _BUSY else NodeState.DRAINED
+        state = NodeState.DRAINING if is_busy else NodeState.DRAINED
     elif "fail" in flags:
-        state = NodeState.DRAINING if base in _BUSY else NodeState.DOWN
+        state = NodeState.DRAINING if is_busy else NodeState.DOWN
     elif "inval" in flags or "invalid_reg" in flags:
         state = NodeState.DOWN
     elif base == "COMPLETING" or (base == "IDLE" and "completing" in flags):
         state = NodeState.MIXED
-    elif base == "IDLE" and ("reserved" in flags or "maint" in flags):
+    # blocked: from 24.05 on, by a job that has a part of the network for itself.
+    elif base == "IDLE" and not {"reserved", "maint", "blocked"}.isdisjoint(flags):
         state = NodeState.RESERVED
     elif base == "IDLE" and "planned" in flags:
         state = NodeState.PLANNED

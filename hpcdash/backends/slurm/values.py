@@ -31,11 +31,15 @@ __all__ = [
     "readable_instant",
     "tres",
     "tres_columns",
+    "tres_cpus",
     "wait_status",
     "whole_number",
     "words",
 ]
 
+_MEMORY = re.compile(r"(?:^|,)mem=([^,]*)")
+_CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,18})(?=,|$)")
+_GPUS = re.compile(r"(?:^|,)gres/gpu=([^,]*)")
 _GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=([0-9]{1,9})(?=,|$)")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
@@ -91,15 +95,10 @@ def tres(text: str) -> tuple[int | None, int | None]:
     GPUs are the untyped count, else the sum of the typed ones, 0 where none is named; memory's units are binary, a bare
     number is MiB, and no memory is None.
     """
-    memory = None
-    start = text.find("mem=")
-    if start >= 0:
-        written = text[start + 4 :].partition(",")[0]
-        memory = _memory_bytes(written)
-    start = text.find("gres/gpu=")
-    if start >= 0:
-        written = text[start + 9 :].partition(",")[0]
-        return digits(written), memory
+    found = _MEMORY.search(text)
+    memory = _memory_bytes(found[1]) if found else None
+    if found := _GPUS.search(text):
+        return digits(found[1]), memory
     if "gres/gpu:" not in text:
         return 0, memory
     return sum(int(count) for count in _GPU_TYPED.findall(text)), memory
@@ -112,6 +111,12 @@ def _memory_bytes(text: str) -> int | None:
         return None
     size = int(float(number) * (1 << shift)) if "." in number else int(number) << shift
     return size if size <= MOST else None
+
+
+def tres_cpus(text: str) -> int | None:
+    """CPUs of 'cpu=4,mem=4G'; None where none are named."""
+    found = _CPUS.search(text)
+    return int(found[1]) if found else None
 
 
 def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
