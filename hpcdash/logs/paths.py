@@ -1,6 +1,7 @@
 """Fills in the patterns of Slurm's output files (`%j`, `%A_%a`, `%N` …) as slurmd does. Asks nothing, reads no file.
 
-Every rule here was seen on Slurm 22.05.8 by comparing patterns with the files that appeared.
+Every rule here was seen on Slurm 22.05.8 by comparing patterns with the files that appeared, but for what later
+releases of scontrol show, which is from their sources.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _PADDED = frozenset("AabjJnt")
 _MOST_DIGITS = 10
 # Slurm 22.05's scontrol fills these in, where no width is given, whatever stands before the %.
 _SHOWN = re.compile(r"%([Aajux])")
+# From 23.02 on it knows widths, and a % that another takes the meaning of; from 25.05 on the last letter.
+_SHOWN_LATER = re.compile(r"%(?:(%)|([0-9]*)([Aajuxb]))")
+_SHOWN_AFTER_ALL = re.compile(r"%[0-9]*[Aajux]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,22 @@ def default_pattern(facts: PathFacts) -> str:
     return TASK_DEFAULT if facts.is_array else JOB_DEFAULT
 
 
-def path_as_shown(pattern: str, facts: PathFacts) -> str:
-    """What `scontrol show job` of Slurm 22.05 prints for a pattern."""
+def paths_as_shown(pattern: str, facts: PathFacts) -> tuple[str, ...]:
+    """What `scontrol show job` prints for a pattern: up to Slurm 22.05, from 23.02 on, from 25.05 on."""
     if pattern.lower() == "none":
-        return "/dev/null"
-    values = _values(facts) | {"A": facts.array_id or facts.job_number, "a": facts.task or NO_TASK}
-    return _absolute(_SHOWN.sub(lambda field: values.get(field[1]) or "", pattern), facts.work_dir)
+        return ("/dev/null",)
+    values = _values(facts, with_modulo=True)
+    values |= {"A": facts.array_id or facts.job_number, "a": facts.task or NO_TASK}
+    filled = [_SHOWN.sub(lambda field: values.get(field[1]) or "", pattern)]
+    for letters in ("Aajux", "Aajuxb"):
+
+        def fill(field: re.Match[str], letters: str = letters) -> str:
+            if field[1]:
+                return "%"
+            return _padded(field[3], field[2], values.get(field[3]) or "") if field[3] in letters else field[0]
+
+        filled.append(_SHOWN_LATER.sub(fill, pattern))
+    return tuple(_absolute(path, facts.work_dir) for path in filled)
 
 
 def finish_shown(shown: str, facts: PathFacts) -> str:
@@ -79,10 +93,15 @@ def finish_shown(shown: str, facts: PathFacts) -> str:
 
 
 def shown_is_doubtful(shown: str, facts: PathFacts) -> bool:
-    """Whether a path that scontrol shows may stand for more than one pattern: one with a backslash, or with `%%j`."""
-    return "\\" in shown or (
-        bool(facts.job_number) and re.search(rf"%{re.escape(facts.job_number)}", shown) is not None
-    )
+    """Whether a path that scontrol shows may stand for more than one pattern: one with a backslash, or with `%%j`.
+
+    That is shown as %, the job's number, up to 22.05, where `%4j` stays, and as `%j` later, where it does not.
+    """
+    if "\\" in shown or (facts.job_number and f"%{facts.job_number}" in shown):
+        return True
+    # A name may have a % of its own.
+    without_name = shown.replace(facts.name, "") if facts.name else shown
+    return _SHOWN_AFTER_ALL.search(without_name) is not None
 
 
 def _values(facts: PathFacts, *, with_modulo: bool = False) -> dict[str, str | None]:
@@ -112,9 +131,16 @@ def _filled(pattern: str, values: dict[str, str | None]) -> str:
         value = values.get(letter)
         if value is None or (not value and letter != "x"):
             return field[0]
-        return value.rjust(min(int(width or 0), _MOST_DIGITS), "0") if letter in _PADDED else value
+        return _padded(letter, width, value)
 
     return _FIELD.sub(fill, pattern)
+
+
+def _padded(letter: str, width: str, value: str) -> str:
+    if letter not in _PADDED:
+        return value
+    # Of a width three digits tell that it is more than the most.
+    return value.rjust(min(int(width.lstrip("0")[:3] or 0), _MOST_DIGITS), "0")
 
 
 def _absolute(path: str, work_dir: str) -> str:

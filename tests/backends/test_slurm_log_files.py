@@ -75,6 +75,16 @@ def test_a_backslash_in_a_pattern_is_settled_by_the_script() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")]
+)
+def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pattern: str, shown: str) -> None:
+    detail = held({"StdOut": f"/home/alice/{shown}", "StdErr": f"/home/alice/{shown}"})
+    assert needs_script(detail)
+    file = pattern.replace("%4j", "0030").replace("%%", "\0").replace("%j", "30").replace("\0", "%")
+    assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(f"/home/alice/{file}", None)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "sbatch -o out_%j run.sh",

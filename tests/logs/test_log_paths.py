@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.logs.paths import PathFacts, default_pattern, finish_shown, output_path, path_as_shown, shown_is_doubtful
+from hpcdash.logs.paths import PathFacts, default_pattern, finish_shown, output_path, paths_as_shown, shown_is_doubtful
 
 JOB = PathFacts("9", "/w", "alice", "we irdx", "n1")
 TASK = PathFacts("8", "/w", "alice", "sweep", "n2", array_id="5", task="13", is_array=True)
@@ -39,12 +39,34 @@ def test_a_pattern_becomes_the_file_that_slurmd_makes(pattern: str, facts: PathF
     ("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]]
 )
 def test_what_scontrol_shows_is_finished_to_the_same_file(pattern: str, facts: PathFacts, file: str) -> None:
-    assert finish_shown(path_as_shown(pattern, facts), facts) == f"/w/{file}"
+    assert finish_shown(paths_as_shown(pattern, facts)[0], facts) == f"/w/{file}"
 
 
 @pytest.mark.parametrize("pattern", [r"a\%j.out", "%%j"])
 def test_a_path_that_may_stand_for_two_patterns_is_doubtful(pattern: str) -> None:
-    assert shown_is_doubtful(path_as_shown(pattern, JOB), JOB)
+    for shown in paths_as_shown(pattern, JOB):
+        assert shown_is_doubtful(shown, JOB)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "facts", "up_to_22_05", "from_23_02", "from_25_05"),
+    [
+        ("slurm-%j.out", JOB, "slurm-9.out", "slurm-9.out", "slurm-9.out"),
+        ("%4A_%3a_%10x", TASK, "%4A_%3a_%10x", "0005_013_sweep", "0005_013_sweep"),
+        ("%%4_%%j_%N", JOB, "%%4_%9_%N", "%4_%j_%N", "%4_%j_%N"),
+        ("%A.%b", TASK, "5.%b", "5.%b", "5.3"),
+    ],
+)
+def test_releases_of_scontrol_fill_in_more_and_more(
+    pattern: str, facts: PathFacts, up_to_22_05: str, from_23_02: str, from_25_05: str
+) -> None:
+    assert paths_as_shown(pattern, facts) == tuple(f"/w/{name}" for name in (up_to_22_05, from_23_02, from_25_05))
+
+
+def test_a_name_with_a_sign_of_its_own_makes_no_doubt() -> None:
+    named = PathFacts("9", "/w", "alice", "100%job", "n1")
+    assert not shown_is_doubtful("/w/100%job-9.out", named)
+    assert shown_is_doubtful("/w/100%job-%4j.out", named)
 
 
 def test_an_ordinary_path_is_not_doubtful() -> None:

@@ -45,7 +45,7 @@ from hpcdash.domain.root_cause import root_cause
 from hpcdash.errors import HpcdashError
 from hpcdash.logs.lines import shown_line
 from hpcdash.logs.metric_reader import MetricReader, read_stretch
-from hpcdash.logs.paths import PathFacts, finish_shown, output_path, path_as_shown
+from hpcdash.logs.paths import PathFacts, finish_shown, output_path, paths_as_shown
 from hpcdash.logs.pieces import pieces
 from hpcdash.logs.times import read_stamp
 from hpcdash.recorded import token_of
@@ -261,7 +261,7 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
         ("comment of the past", (), partial(BACKENDS["openpbs"][0].reason_hint, "failed")),
         ("path", (), partial(output_path, facts=facts)),
         ("shown path", (), partial(finish_shown, facts=facts)),
-        ("path as shown", (), partial(path_as_shown, facts=facts)),
+        ("paths as shown", (), partial(paths_as_shown, facts=facts)),
         ("stamp", (), partial(read_stamp, about=about)),
     ):
         yield name, lambda raw, _, error=error, read=read: _refusing(error, read, _text(raw))  # type: ignore[misc]

@@ -18,7 +18,7 @@ from hpcdash.logs.paths import (
     default_pattern,
     finish_shown,
     output_path,
-    path_as_shown,
+    paths_as_shown,
     shown_is_doubtful,
 )
 
@@ -153,8 +153,9 @@ def _settled(
     if shown is None or not shown_is_doubtful(shown, facts):
         return finished
     for pattern in patterns:
-        if path_as_shown(pattern, facts) == shown:
-            return output_path(pattern, facts)
+        by_release = paths_as_shown(pattern, facts)
+        if shown in by_release:
+            return output_path(pattern, facts, with_modulo=shown not in by_release[:-1])
     if "\\" in shown:
         notes.append("a pattern with a backslash stays as it is, and Slurm shows it filled in: this is a guess")
         return output_path(shown, facts)
