@@ -29,7 +29,7 @@ by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent
 def shown_jobs() -> list[Any]:
     """(case, job id) of each job whose scontrol answer is recorded in a case whose queue answers."""
     return [
-        pytest.param(case, argv[-1], id=f"{case.name}-{argv[-1]}")
+        pytest.param(case, argv[-1], id=f"{case.parent.name}-{case.name}-{argv[-1]}")
         for case in CASES
         for argv, answers in load_case(case).answers.items()
         if argv[:2] == ("scontrol", "-d") and answers[0].status == 0
@@ -47,7 +47,7 @@ def whole_queues() -> list[Path]:
     return [case for case in CASES if wanted <= EXPECTED[case].keys() and "jobs" not in EXPECTED[case]["rejected"]]
 
 
-@pytest.mark.parametrize("case", whole_queues(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", whole_queues(), ids=lambda case: f"{case.parent.name}-{case.name}")
 def test_one_s_own_jobs_are_those_of_everyone_s_with_one_s_name(case: Path) -> None:
     expected = EXPECTED[case]
     user = load_case(case).user
@@ -104,7 +104,9 @@ def test_a_row_says_what_scontrol_says(case: Path, job_id: str) -> None:
     assert said(text, "Partition") == row["queue"]
     assert int(said(text, "NumNodes").partition("-")[0]) == row["nodes"]
     assert int(said(text, "NumCPUs").partition("-")[0]) == row["cpus"]
-    tres = dict(part.split("=") for part in said(text, "TRES").split(","))
+    # From 23.02 on AllocTRES, and ReqTRES of a job that waits.
+    counts = said(text, "TRES") or said(text, "AllocTRES") or said(text, "ReqTRES")
+    tres = dict(part.split("=") for part in counts.split(","))
     assert int(tres.get("gres/gpu", 0)) == row["gpus"]
     assert gibibytes(tres["mem"]) == pytest.approx(row["memory_bytes"] / GIBIBYTE)
     assert seconds(said(text, "TimeLimit")) == row["limit_seconds"]
