@@ -522,7 +522,9 @@ def attributes_of(value):
         parts = text.split(",") if name == "depend" else [text]
         pattern = DEPENDENCIES if name == "depend" else QSUB_ATTRIBUTES[name]
         if not all(re.fullmatch(pattern, part) for part in parts):
-            raise usage_of_qsub("qsub: illegal -W value")
+            is_of_a_task = name == "depend" and re.search(r"\[\d", text) is not None
+            why = "cannot have dependancy on subjob or range\n" if is_of_a_task else ""
+            raise usage_of_qsub(f"{why}qsub: illegal -W value")
     return found
 
 
