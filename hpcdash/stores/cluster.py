@@ -360,9 +360,9 @@ class ClusterStore:
             await self._join_again()
         elif kind is Kind.MINE and self._departures.is_looking and (events := await self._departures.look_up()):
             self._tell(Changed(kind, events))
-        await self._remember(snapshot)
         if parsed.table.num_rows > _SMALL_ROWS:
             await asyncio.to_thread(pa.default_memory_pool().release_unused)
+        await self._remember(snapshot)
         return snapshot
 
     def _mine_before(self) -> pa.Table | None:

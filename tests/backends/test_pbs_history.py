@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -140,3 +141,16 @@ def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     except HpcdashError:
         return
     assert read.table.schema == schema.JOBS
+
+
+def test_a_long_history_is_read_without_a_copy_of_what_was_printed() -> None:
+    asked = question(Want.ENDED, Dialect.OPENPBS)
+    answer = answered(*(dsv(str(number), ENDED_JOB) for number in range(1, 20_001)))
+    tracemalloc.start()
+    try:
+        parsed = parse_history(answer, question=asked, dialect=Dialect.OPENPBS, since_seconds=DAY)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert parsed.table.num_rows == 20_000
+    assert peak_bytes < len(answer.stdout) / 2

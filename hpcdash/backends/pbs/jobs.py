@@ -64,20 +64,27 @@ def ended_before(table: pa.Table, epoch_seconds: int) -> pa.Array:
 
 def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[ParsedTable, int]:
     """All jobs of an answer that were asked for, living or not; and the login node's clock, in epoch seconds."""
+    frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question, dialect)
+    frame, places = spread(frame, places)
+    keys = pa.table({"place": places, "task": frame["_task"]})
+    order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
+    table = job_columns.in_schema(frame.take(order), dialect)
+    return ParsedTable(_asked_for(table, question), rejected), clock_epoch_seconds
+
+
+def _read_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
+    """(a row a record that is shown, the place of each, what was rejected, the clock); the texts end with this call."""
     listed = read_listing(answer, question, job_columns.WANTED)
-    raw, rejected = _good_ids(listed.records.table.combine_chunks())
+    raw, rejected = _good_ids(listed.records.table)
     raw, places = _one_a_job(raw)
     if listed.owner and question.form is not Form.DSV:
         is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{listed.owner}@"), False)
         raw, places = raw.filter(is_own), places.filter(is_own)
     frame = job_columns.frame(raw, dialect, listed.clock_epoch_seconds)
-    shown = pc.invert(_waits_with_its_array(frame))
-    frame, places = spread(frame.filter(shown), places.filter(shown))
-    keys = pa.table({"place": places, "task": frame["_task"]})
-    order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
-    table = job_columns.in_schema(frame.take(order), dialect)
-    parsed = ParsedTable(_asked_for(table, question), (*listed.records.rejected, *rejected))
-    return parsed, listed.clock_epoch_seconds
+    waits = _waits_with_its_array(frame)
+    if pc.any(waits).as_py():
+        frame, places = frame.filter(pc.invert(waits)), places.filter(pc.invert(waits))
+    return frame, places, (*listed.records.rejected, *rejected), listed.clock_epoch_seconds
 
 
 def _good_ids(raw: pa.Table) -> tuple[pa.Table, list[str]]:

@@ -104,8 +104,8 @@ def _asked_id(job: JobId) -> str:
 def read_listing(answer: Answer, asked: Listing, wanted: Sequence[str]) -> Listed:
     """The records with these attributes; raises what the answer's failure stands for."""
     require_success(answer, asked.command)
-    raw, clock, owner = _after_head(answer, asked)
-    records = read_records(raw, asked.form, wanted, token=asked.token)
+    start, clock, owner = _read_head(answer, asked)
+    records = read_records(answer.stdout, asked.form, wanted, token=asked.token, start=start)
     if records is None:
         raise unreadable(answer, "jobs", asked.command)
     return Listed(records, clock, owner)
@@ -114,7 +114,8 @@ def read_listing(answer: Answer, asked: Listing, wanted: Sequence[str]) -> Liste
 def read_whole(answer: Answer, asked: Listing) -> dict[str, str]:
     """Everything said of the first job, in order; {} where there is none."""
     require_success(answer, asked.command)
-    raw, _, _ = _after_head(answer, asked)
+    start, _, _ = _read_head(answer, asked)
+    raw = answer.stdout[start:]
     found = read_attributes(raw, asked.form, token=asked.token)
     if not found and raw.strip() and b"<Data" not in raw:
         raise unreadable(answer, "a job's details", asked.command)
@@ -135,8 +136,9 @@ def is_asked(asked: Listing, row_id: str) -> bool:
     return any(covers(job, row) for job in asked.job_ids)
 
 
-def _after_head(answer: Answer, asked: Listing) -> tuple[bytes, int, str]:
+def _read_head(answer: Answer, asked: Listing) -> tuple[int, int, str]:
+    """(where the records begin, the clock in epoch seconds, the owner)"""
     found = _HEAD.search(answer.stdout)
     if found is None:
         raise unreadable(answer, "jobs", asked.command)
-    return answer.stdout[found.end() :], int(found[1]), (found[2] or b"").decode("utf-8", "replace")
+    return found.end(), int(found[1]), (found[2] or b"").decode("utf-8", "replace")

@@ -53,8 +53,8 @@ class Records:
     rejected: tuple[str, ...]
 
 
-def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "") -> Records | None:
-    """All records of `raw`; None where it holds text but no record at all (it is something else).
+def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "", start: int = 0) -> Records | None:
+    """All records of `raw` from byte `start` on; None where it holds text but no record at all (it is something else).
 
     Bytes that are no UTF-8 become U+FFFD. What DSV writes for newlines (`\\n`) and for control bytes (`^[`) stays as it
     is; what it writes for UTF-8 is UTF-8 again. `token` is DSV's, of any characters. Of an attribute that comes twice
@@ -66,16 +66,17 @@ def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = 
     tables: list[pa.Table] = []
     if form is Form.DSV:
         lines = _DsvLines(token.encode(), rejected)
-        tables = [_dsv_table(batch, lines.token, names) for batch in lines.batches(raw) if batch]
+        tables = [_dsv_table(batch, lines.token, names) for batch in lines.batches(raw, start) if batch]
         found_any = lines.found_any
     else:
+        raw = raw[start:]
         records = list(_records(raw, form, token.encode(), rejected))
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
         tables = [_table(records, names)]
     if rejected and not found_any:
         return None
     nothing = pa.schema([(name, pa.string()) for name in ("id", *names)]).empty_table()
-    return Records(pa.concat_tables(tables or [nothing]), tuple(rejected))
+    return Records(pa.concat_tables(tables or [nothing]).combine_chunks(), tuple(rejected))
 
 
 def read_all(
@@ -128,9 +129,10 @@ class _DsvLines:
         self._rejected = rejected
         self._first_attribute = b""
 
-    def batches(self, raw: bytes) -> Iterator[list[bytes]]:
-        """Whole records, some megabytes of them at a time."""
+    def batches(self, raw: bytes, start: int = 0) -> Iterator[list[bytes]]:
+        """Whole records, about a megabyte of them at a time."""
         stream = BytesIO(raw)
+        stream.seek(start)
         current: list[bytes] = []
         undecided = bytearray()
         previous = b""
