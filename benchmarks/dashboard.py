@@ -1,6 +1,7 @@
 """The dashboard in a terminal: seconds to the first table, milliseconds a key while refreshes are taken in, memory.
 
     python -m benchmarks.dashboard [JOBS …]
+    python -m benchmarks.dashboard --history [JOBS …]   # memory, with so many in the history of a PBS
 
 The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a scheduler's. Beside each
 figure stands its ratio to `python -c 'import textual.app'` in the same run: machines are noisy.
@@ -18,10 +19,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.stand_in import make_stand_in
+from benchmarks.stand_in import make_pbs_stand_in, make_stand_in
 from benchmarks.terminal import Terminal
 
 DEFAULT_JOBS = (1_000, 10_000, 30_000, 100_000)
+DEFAULT_ENDED = (10, 11_100)
+PROMISED_HISTORY_BYTES = 150 << 20
 _RUNS = 5
 _KEYS_SECONDS = 12.0
 _ROWS_DOWN = 60
@@ -111,6 +114,36 @@ def measure(jobs: int, unit_seconds: float) -> str:
         return measure_dashboard(jobs, folder, settings, unit_seconds)
 
 
+def measure_history(ended: int) -> int:
+    """Prints a line of figures for everyone's history of so many jobs; the most memory, in bytes."""
+    with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
+        folder = Path(name)
+        commands = make_pbs_stand_in(folder, ended)
+        settings = {
+            "HOME": name,
+            "LANG": "C.UTF-8",
+            "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
+            "HPCDASH_CACHE": f"{name}/cache",
+        }
+        terminal = Terminal([sys.executable, "-m", "hpcdash", "--local", "--backend", "pbs"], settings)
+        try:
+            terminal.wait_for("4 history")
+            terminal.settle(1.0)
+            before, _ = terminal.memory_bytes()
+            terminal.press("4")
+            terminal.settle(1.0)
+            asked = time.perf_counter()
+            terminal.press("m")
+            terminal.wait_for(r"everyone's[\s\S]*▌")
+            shown = time.perf_counter() - asked
+            terminal.settle(2.0)
+            after, most = terminal.memory_bytes()
+        finally:
+            terminal.close()
+    print(f"{ended:>7}  {shown:8.2f} s  {before >> 20:7} {after >> 20:7} {most >> 20:7} MiB", flush=True)
+    return most
+
+
 def main(counts: list[int]) -> None:
     unit_seconds = import_seconds()
     print(f"python -c 'import textual.app': {unit_seconds:.2f} s, the unit of the ratios")
@@ -120,4 +153,8 @@ def main(counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--history"]:
+        print("  ended  everyone's on the screen   memory: at first, then, at most")
+        peaks = [measure_history(ended) for ended in [int(word) for word in sys.argv[2:]] or DEFAULT_ENDED]
+        sys.exit(1 if max(peaks) > PROMISED_HISTORY_BYTES else 0)
     main([int(word) for word in sys.argv[1:]] or list(DEFAULT_JOBS))

@@ -35,7 +35,9 @@ PROMISED_SECONDS = 0.3
 PBS_COUNTS = (5_000, 20_000)
 PROMISED_PBS_JOBS = 20_000
 PROMISED_PBS_SECONDS = 0.5
-_RECORDED_PBS = Path(__file__).parents[1] / "fixtures" / "pbs" / "23.06" / "scenes" / "everyday" / "jobs.dsv"
+_PBS_SCENES = Path(__file__).parents[1] / "fixtures" / "pbs" / "23.06" / "scenes"
+# Scene → its list.
+_PBS_LISTS = {"everyday": "jobs.dsv", "finished": "ended.dsv"}
 _RECORDED_DELIMITER = b"@@"
 _RECORDED_CLOCK = b"04:01:41 2026"
 _RECORDED_USERS = (b"alice", b"bob")
@@ -72,11 +74,13 @@ async def longest_gap(work: Callable[[], object]) -> float:
     return longest
 
 
-def pbs_text(count: int, token: str, *, seed: int = 0) -> bytes:
-    """`count` jobs as `qstat -f -F dsv` prints them: recorded ones over and over, under other ids, names, users and
+def pbs_text(count: int, token: str, scene: str = "everyday", *, seed: int = 0) -> bytes:
+    """`count` jobs as `qstat -f -F dsv` prints them: those of a scene over and over, under other ids, names, users and
     times, the same for the same seed."""
     choose = random.Random(seed)
-    recorded = [line.split(_RECORDED_DELIMITER) for line in _RECORDED_PBS.read_bytes().splitlines()]
+    recorded = [
+        line.split(_RECORDED_DELIMITER) for line in (_PBS_SCENES / scene / _PBS_LISTS[scene]).read_bytes().splitlines()
+    ]
     jobs = []
     for number in range(1000, 1000 + count):
         head, name, *fields = recorded[number % len(recorded)]

@@ -1,14 +1,18 @@
-"""Slurm's commands as small shell scripts that print generated rows: as many jobs as one likes, without a controller.
+"""Slurm's and PBS's commands as small shell scripts that print generated jobs: as many as one likes, without a server.
 
 Only the time of the scheduler itself is missing from what is measured on them.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.generate_jobs import jobs_text
+from benchmarks.parse import pbs_text
 from hpcdash.backends.tokens import RECORDED_TOKEN
 
 _RECORDED = RECORDED_TOKEN[1:]
@@ -26,6 +30,47 @@ case "$*" in
   *config*) echo "ClusterName = standin";;
 esac
 """
+# Of a history alone: nothing is in the queue.
+_QSTAT = """#!/bin/sh
+for word; do [ "$last" != -D ] || token=$word; last=$word; done
+case " $* " in
+*" --version "*) echo "pbs_version = 23.06.06";;
+*" -Bf "*) sed "s/@@/$token/g" {scene}/server.dsv;;
+*" -Qf "*) sed "s/@@/$token/g" {scene}/queues.dsv;;
+*" -E "*) printf '%s\\n' "$@" | awk -v token="$token" '
+    NR == FNR {{ wanted["Job Id: " $0]; next }}
+    {{ head = $0; sub(/@@.*/, "", head); if (head in wanted) {{ gsub("@@", token); print }} }}' - {ended};;
+esac
+"""
+_QSELECT = """#!/bin/sh
+case " $* " in *" -u "*) ;; *" -x "*) sed -n 's/^Job Id: \\([^@]*\\).*/\\1/p' {ended};; esac
+"""
+_PBS_PROGRAMS = ("pbsnodes", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove")
+_SCENE = Path(__file__).parents[1] / "fixtures" / "pbs" / "23.06" / "scenes" / "finished"
+
+
+def _install(folder: Path, programs: Mapping[str, str]) -> Path:
+    commands = folder / "bin"
+    commands.mkdir()
+    for name, script in programs.items():
+        program = commands / name
+        program.write_text(script)
+        program.chmod(0o755)
+    return commands
+
+
+def make_pbs_stand_in(folder: Path, jobs: int) -> Path:
+    """A folder for the PATH, of a PBS where so many jobs ended yesterday."""
+    now = time.time()
+    day = time.strftime("%b %d", time.gmtime(now - 86400)).encode()
+    raw = re.sub(
+        rb"@@history_timestamp=\d+", b"@@history_timestamp=%d" % (now - 3600), pbs_text(jobs, "@@", "finished")
+    )
+    ended = folder / "ended.dsv"
+    ended.write_bytes(re.sub(rb" Nov 21 (\d\d:\d\d:\d\d 2026)", rb" %b \1" % day, raw))
+    places = {"ended": shlex.quote(str(ended)), "scene": shlex.quote(str(_SCENE))}
+    programs = {"qstat": _QSTAT.format(**places), "qselect": _QSELECT.format(**places)}
+    return _install(folder, {**dict.fromkeys(_PBS_PROGRAMS, "#!/bin/sh\n"), **programs})
 
 
 def make_stand_in(folder: Path, jobs: int) -> Path:
@@ -33,19 +78,7 @@ def make_stand_in(folder: Path, jobs: int) -> Path:
     everyone, mine = folder / "everyone.out", folder / "mine.out"
     everyone.write_bytes(jobs_text(jobs))
     mine.write_bytes(jobs_text(min(jobs, MINE)))
-    commands = folder / "bin"
-    commands.mkdir()
     squeue = _SQUEUE.format(mine=shlex.quote(str(mine)), everyone=shlex.quote(str(everyone)), recorded=_RECORDED)
     squeue = squeue.replace("for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;')
-    for name, script in {
-        "squeue": squeue,
-        "scontrol": _SCONTROL,
-        "sinfo": "#!/bin/sh\n",
-        "sacct": "#!/bin/sh\n",
-        "sbatch": "#!/bin/sh\n",
-        "scancel": "#!/bin/sh\n",
-    }.items():
-        program = commands / name
-        program.write_text(script)
-        program.chmod(0o755)
-    return commands
+    silent = dict.fromkeys(("sinfo", "sacct", "sbatch", "scancel"), "#!/bin/sh\n")
+    return _install(folder, {**silent, "squeue": squeue, "scontrol": _SCONTROL})

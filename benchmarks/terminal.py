@@ -12,6 +12,7 @@ import struct
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import psutil
 import pyte
@@ -66,6 +67,12 @@ class Terminal:
             os.write(self._descriptor, b"\x1b[?" + mode + b";0$y")
         self._stream.feed(raw)
         return True
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(resident now, the most ever), as Linux counts them."""
+        status = Path(f"/proc/{self._pid}/status").read_text()
+        now, most = (int(re.search(rf"{key}:\s+(\d+)", status)[1]) << 10 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
+        return now, most
 
     def _sample_memory(self) -> None:
         now = time.perf_counter()
