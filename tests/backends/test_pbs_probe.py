@@ -14,7 +14,10 @@ from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs import BACKEND
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
 from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, parse_probe, probe_query
-from hpcdash.errors import CommandMissing
+from hpcdash.backends.queries import Query
+from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.errors import CommandMissing, CommandTimedOut
+from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.transport.base import Completed
 
 _SCENES = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"
@@ -92,8 +95,8 @@ def put(folder: Path, *programs: tuple[str, str]) -> None:
         (folder / name).chmod(0o755)
 
 
-def answered(folder: Path, shell: str = "sh") -> Completed:
-    argv = probe_query().argv
+def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Completed:
+    argv = argv or probe_query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
     done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, timeout=30, check=False)
@@ -239,3 +242,20 @@ def test_what_was_cut_or_garbled_is_a_probe_or_an_error(noise: bytes, cut: int, 
         except CommandMissing:
             continue
         assert Dialect(probe.dialect)
+
+
+async def test_a_slurm_whose_squeue_is_slow_is_not_taken_for_a_pbs(tmp_path: Path) -> None:
+    async def ask(query: Query[Probe]) -> Probe:
+        return query.parse(answered(tmp_path, argv=query.argv))
+
+    put(tmp_path, ("timeout", 'case "$*" in *squeue*) exit 124;; *) shift; exec "$@";; esac\n'))
+    put(tmp_path, ("squeue", "exit 0\n"), ("scontrol", "exit 0\n"), ("qstat", _WRAPPER))
+    with pytest.raises(CommandTimedOut, match="squeue --version gave no answer within 10 s"):
+        await find_scheduler((SLURM, BACKEND), ask, lambda folder: None)
+
+
+def test_a_slow_qstat_is_not_told_to_be_somebody_elses(tmp_path: Path) -> None:
+    put(tmp_path, ("timeout", "exit 124\n"), ("qstat", _OPENPBS))
+    answer = answered(tmp_path)
+    with pytest.raises(CommandTimedOut, match="qstat --version gave no answer within 10 s"):
+        probe_query().parse(answer)

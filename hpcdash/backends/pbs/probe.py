@@ -9,7 +9,7 @@ from hpcdash.backends.pbs.commands import pbs
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import epoch_seconds
-from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
+from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 WRAPPERS_VERSION = "Slurm's wrappers"
 # Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on stderr. A server that
@@ -44,7 +44,8 @@ if [ -z "$program" ] || is_slurms "$program"; then
 fi
 soon=
 if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
-version=$($soon qstat --version 2>&1 </dev/null | head -n 5 | tr '\\n\\r' '  ')
+version=$({ $soon qstat --version || [ $? -ne 124 ] || echo "hpcdash: no answer"; } 2>&1 </dev/null |
+  head -n 5 | tr '\\n\\r' '  ')
 echo "version=$version"
 case $version in
   *pbs_version*|*[Vv]ersion:?[0-9]*) ;;
@@ -114,6 +115,12 @@ def parse_probe(answer: Answer) -> Probe:
                 "Slurm's own commands do not need it: squeue is to be on the PATH, or set path for this cluster.",
             )
         known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
+    if known is None and "hpcdash: no answer" in said:
+        raise CommandTimedOut(
+            "qstat --version gave no answer within 10 s",
+            "The login node, or the disk that its commands are on, may be busy; try again later.",
+            argv=_COMMAND,
+        )
     if known is None:
         owner = next((name for marks, name in _OTHERS if any(mark in said for mark in marks)), "")
         whose = f"is {owner}" if owner else "does not tell that it is PBS's"

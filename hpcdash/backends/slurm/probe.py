@@ -7,7 +7,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure
 from hpcdash.domain.columns import epoch_seconds
-from hpcdash.errors import CommandElsewhere, CommandMissing, excerpt
+from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
 # Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of Slurm tries for a
@@ -31,7 +31,8 @@ if ! command -v squeue >/dev/null 2>&1; then
 fi
 soon=
 if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
-echo "version=$($soon squeue --version)"
+version=$($soon squeue --version) || [ $? -ne 124 ] || echo "slow=squeue --version"
+echo "version=$version"
 ping=$($soon scontrol ping 2>&1 | head -n 2 | tr '\\n' ' ')
 echo "ping=$ping"
 case $ping in
@@ -69,6 +70,14 @@ def parse_probe(answer: Answer) -> Probe:
             f"{_ELSEWHERE} --backend local does without a scheduler, on this machine alone.",
             argv=_COMMAND,
             status=127,
+        )
+    if found.get("slow"):
+        # It is there: no other scheduler's commands are to be taken for this cluster's.
+        raise CommandTimedOut(
+            "squeue --version gave no answer within 10 s",
+            "The login node, or the disk that Slurm's commands are on, may be busy; try again later.",
+            argv=_COMMAND,
+            words=excerpt(answer.stderr),
         )
     if not commands.get("squeue") or "slurm" not in version.lower():
         if commands.get("squeue") and answer.stderr.strip():
