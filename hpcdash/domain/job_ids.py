@@ -198,6 +198,12 @@ def holds_many(job_id: str) -> bool:
     return found is not None and not found[2].isdigit()
 
 
+def is_task(job_id: str) -> bool:
+    """Whether an id is that of one task of an array."""
+    found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
+    return found is not None and found[2].isdigit()
+
+
 def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
     """The id of some tasks of an array, in the manner of the array's id; raises BadJobId for what is no array's."""
     return str(replace(parse_job_id(array_id), tasks=replace(tasks, throttle=None)))

@@ -45,6 +45,13 @@ def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
     assert [job.state for job in queue.store.find(1)] == ["cancelled", "cancelled", "pending"]
 
 
+def test_a_throttle_is_no_task_s(queue: QueueLab) -> None:
+    array = queue.submit("true", "--array=1-3%1", "--hold")
+    with pytest.raises(UsageError, match="throttle: 1_2 is a task\nName its array: 1"):
+        act(queue, ActionRequest(Verb.ALTER, (f"{array}_2",), changes={"throttle": "3"}))
+    assert act(queue, ActionRequest(Verb.ALTER, (array,), changes={"throttle": "3"})) == (Outcome(array, True),)
+
+
 def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
     number = queue.submit("trap 'echo got it' USR1; echo ready; while :; do sleep 0.02; done", "--hold")
     changes = {"time": "+5"}

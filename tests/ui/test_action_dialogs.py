@@ -446,6 +446,20 @@ async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
     assert [word for word in sent if word.lower().startswith("nice")] == ["nice=50"]
 
 
+async def test_of_a_task_the_throttle_is_not_offered(tmp_path: Path) -> None:
+    transport = ActingTransport(*EVERYDAY)
+    transport.recent = list(EVERYDAY)
+    transport.native = {"200": "JobId=200 ArrayJobId=200 JobState=PENDING\n"}
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await app.main.push("job", job_id="200_4")
+        await settled(pilot)
+        await press(pilot, "A")
+        await until(pilot, lambda: bool(app.screen.query("#time")))
+        assert "throttle" not in [field.id for field in app.screen.query(Input)]
+
+
 async def test_of_running_jobs_only_the_time_limit_can_be_changed(tmp_path: Path) -> None:
     transport = ActingTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)

@@ -9,6 +9,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed
 from hpcdash.backends.queries import Answer
+from hpcdash.domain.job_ids import array_of, is_task
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.local.reading import read_change_of_time, read_throttle, signal_number
 
@@ -35,6 +36,9 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
             raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It knows: {', '.join(_HAS)}.")
         for name, value in request.changes.items():
             _require(read_change_of_time if name == "time" else read_throttle, value)
+        if "throttle" in request.changes and (tasks := [job_id for job_id in request.job_ids if is_task(job_id)]):
+            # The queue would change it for the whole array.
+            raise UsageError(f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}")
         words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:
         raise UsageError(f"{request.verb} is no action on a job of this queue")

@@ -169,7 +169,10 @@ def _alter(jobs: Sequence[Job], change: Alteration) -> Iterator[ActionCommand]:
         for target in _single_tasks(jobs):
             yield from _update([target], (field,))
     if change.array_fields:
-        # The throttle is the array's, whichever of its tasks one points at.
+        # Slurm would change it for the whole array.
+        for job_id, job in jobs:
+            if job.tasks is not None and job.tasks.count == 1:
+                raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {job.number}")
         yield from _update([Target(job_id, job.number) for job_id, job in jobs], change.array_fields)
 
 

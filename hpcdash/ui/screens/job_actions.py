@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from textual.screen import ModalScreen
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.stakes import Choice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.states import ACTIVE
@@ -203,7 +204,7 @@ class JobActions(Acting):
         """What may be changed of all of these jobs, and in words why not more."""
         rows, alterable = choice.rows, self.session.store.backend.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
-        is_arrays = all(row["array_id"] for row in rows)
+        is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
         wanted = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
         names = [name for name in wanted if name in alterable]
