@@ -244,7 +244,9 @@ def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
     place = str(cluster.ssh or "local")
     if cluster.ssh is None:
         here = found_here()
-        place = str(queue_folder()) if backends == [EMBEDDED] else " ".join(here.get(name, "") for name in backends)
+        place = " ".join(here.get(name, "") for name in backends)
+        if backends == [EMBEDDED]:
+            place = str(queue_folder().resolve())
     return " ".join(filter(None, (cluster.name, *backends, place, cluster.user)))
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from hpcdash.cli import found
-from hpcdash.cli.build import why_this
+from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import ClusterSettings, Settings
+from hpcdash.stores.cluster import ClusterStore
+from hpcdash.stores.snapshots import Kind
 from tests.e2e.program import Program, home_with, together
 from tests.e2e.screen import dashboard
 
@@ -113,3 +116,23 @@ def test_two_commands_that_find_no_queue_make_one(nobody: Program) -> None:
             replace(nobody, variables={**nobody.variables, "HPCDASH_QUEUE": queue}), *[("nodes",), ("jobs",)] * 2
         )
         assert [(run.status, run.stderr) for run in calls] == [(0, "")] * 4
+
+
+async def test_a_queue_shows_no_last_jobs_of_another_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cache", "state"):
+        monkeypatch.setenv(f"HPCDASH_{name.upper()}", str(tmp_path / name))
+    monkeypatch.setenv("HPCDASH_QUEUE", "queue")
+
+    def store_in(folder: str) -> ClusterStore:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        cluster = ClusterSettings("local", "local", backend="local")
+        store = build_session(cluster, connection_pool(TerminalPrompter())).store
+        store.load_cached()
+        return store
+
+    first = store_in("one")
+    await first.open()
+    await first.fetch(Kind.QUEUES)
+    assert Kind.QUEUES in store_in("one").snapshots
+    assert not store_in("other").snapshots
