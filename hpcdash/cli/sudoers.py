@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcdash.cli.build import EMBEDDED
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
+from hpcdash.cli.stdout import print_text
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Scheduler
 from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, program_text, sudoers_text
@@ -43,7 +44,7 @@ def run_sudoers(
         # A home is closed to those who are submitted for; run_as asks for a folder too.
         raise UsageError("where are launches kept there?", "Write --storage-root DIR, or storage_root in [launch].")
     if program:
-        sys.stdout.write(program_text(root))
+        print_text(program_text(root))
         return
     if site.cluster.backend == EMBEDDED and not scheduler:
         raise UsageError("the embedded queue submits for nobody else", "Write --for slurm or --for pbs.")
@@ -71,7 +72,7 @@ def run_sudoers(
     if site.cluster.ssh is None:
         _refuse_swappable(root)
         _warn_of_system_accounts(group)
-    sys.stdout.write(text)
+    print_text(text)
 
 
 def _login(site: ChosenSite) -> str:
