@@ -144,6 +144,19 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         assert not (run / "KILL").exists()
 
 
+async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        dialog.action_leave()
+        # Its parts go one by one.
+        while dialog.is_attached:
+            dialog.action_command()
+            await asyncio.sleep(0)
+        await settled(pilot)
+        assert app.screen is app.main
+
+
 async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransport, tmp_path: Path, run: Path) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:

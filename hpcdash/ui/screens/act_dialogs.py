@@ -72,6 +72,11 @@ class ScrollingDialog(ModalScreen[None]):
     # The frame's border, the title with a blank line, the line of keys with one.
     AROUND_LINES: ClassVar[int] = 6
 
+    @property
+    def is_live(self) -> bool:
+        """Whether its widgets are there: a dialog that is being taken away loses them innermost first."""
+        return self.is_attached and not (self._pruning or self._closing)
+
     def on_resize(self) -> None:
         frame = self.query_one(".frame")
         titles = [str(title.render()) for title in self.query(".title").results(Static)]

@@ -102,7 +102,7 @@ class SwitchDialog(SwitchDoing):
 
     def _show(self) -> None:
         """All that is known now, the buttons that make sense, and the keys."""
-        if not self.is_mounted:
+        if not (self.is_mounted and self.is_live):
             return
         self.query_one("#path").display = self._asks_path or (self.switch is not None and not self.switch.path)
         self.query_one(".buttons").display = not self._asks_path
@@ -188,9 +188,12 @@ class SwitchDialog(SwitchDoing):
         )
 
     def _ask_for_path(self) -> None:
-        self.query_one("#path").focus()
+        if self.is_live:
+            self.query_one("#path").focus()
 
     def _focus_answer(self) -> None:
+        if not self.is_live:
+            return
         is_safe = self.kind is SwitchKind.SAVE and self.can_drop and not self.against
         self.query_one("#yes" if is_safe else "#no", Button).focus()
 

@@ -98,7 +98,8 @@ class SwitchDoing(SwitchFollowing):
             said.append(outcome.words)
         self.act_said = visible("; ".join(filter(None, said)))
         self._show()
-        self.query_one("#no", Button).focus()
+        if self.is_live:
+            self.query_one("#no", Button).focus()
         self.session.poller.ask_now()
 
     async def _is_anyone_left(self) -> bool:
