@@ -174,12 +174,13 @@ if ! [ -S /dev/fd/1 ] || ! pipes=$(mktemp -d) || ! mkfifo "$pipes/out" "$pipes/e
   exec "$@"
 fi
 exec 3>&1 4>&2
-# Passes a stream on; once nobody takes it any more, into the log itself. TERM has it look.
+# Passes a stream on; once nobody takes it any more, into the log itself. TERM has it look for a second: PBS may end
+# what takes the output after the commands.
 relay() {
   trap : TERM
   trap '' HUP INT QUIT USR1 USR2
   until cat; do
-    read -r -t 0.1 <&3
+    read -r -t 1 <&3
     if [ "$?" -le 128 ]; then
       trap '' TERM
       cat >> "$1"

@@ -143,14 +143,14 @@ def test_attributes_place_and_files_are_as_asked_for_and_the_log_is_read_while_i
 
 
 def test_commands_on_all_hosts_save_once_when_their_job_is_cancelled(pbs: RealPbs) -> None:
-    saves = "trap 'echo asked; sleep 2; echo saved $NODE_RANK; exit' TERM; echo begun $NODE_RANK"
+    saves = "trap 'echo asked $NODE_RANK; sleep 2; echo saved $NODE_RANK; exit' TERM; echo begun $NODE_RANK"
     job, folder = pbs.submit(command=f"{saves}\nwhile :; do sleep 1 & wait $!; done", **ON_TWO)
     for rank in (0, 1):
         pbs.says(f"{folder}/job.out", f"begun {rank}")
     assert pbs.program("cancel", job, "--yes", seconds=SECONDS).status == 0
     pbs.ended(job)
     said = pbs.read(f"{folder}/job.out").splitlines()
-    assert sorted(line for line in said if "begun" not in line) == ["asked", "asked", "saved 0", "saved 1"]
+    assert sorted(line for line in said if "begun" not in line) == ["asked 0", "asked 1", "saved 0", "saved 1"]
 
 
 def test_one_host_that_fails_ends_the_job_with_its_status(pbs: RealPbs) -> None:
