@@ -117,7 +117,8 @@ def _parse(
         if answer.stdout.strip():
             raise unreadable(answer, what, command)
         return {}
-    return words(records[0][1])
+    # A value may have been cut off.
+    return {name: value for name, value in words(records[0][1]).items() if value}
 
 
 def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
