@@ -46,7 +46,7 @@ _START = (
 _WITHOUT_STDIN = (
     '"$@" 3<&- 4>&- & _b; '
     '( while read -r x; do :; done; trap "" PIPE; _m stdin >&4; _e ) <&3 >/dev/null 2>&1 & _w; '
-    "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill $i; _x $s"
+    "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill -KILL $i; _x $s"
 )
 # The command's stdin is closed only once the line `go` has come after its bytes: half a script is never taken for one.
 _WITH_STDIN = (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpcdash.errors import UsageError
 from hpcdash.transport.shell import STDIN_COMPLETE, MarkedOutput, remote_command
+from tests.support.sshd import commands_with
 
 word = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=20)
 
@@ -64,6 +65,14 @@ def test_whatever_bin_sh_is_it_runs_the_command(inner: str) -> None:
     assert command.stderr().feed(stderr) == b""
     command = remote_command(("sh", "-c", "kill -TERM $$"), limit_seconds=30)
     assert run_in("sh", command.text, inner=shell)[0] == 143
+
+
+def test_nobody_is_left_to_kill_a_command_that_ended() -> None:
+    """A second later its number may be another process's."""
+    command = remote_command(("sleep", "60"), limit_seconds=30)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    assert subprocess.run(["sh", "-c", command.text], **quiet, timeout=20, check=False).returncode == 143
+    assert commands_with(command.marker.decode()) == []
 
 
 def test_a_command_stays_readable_for_whoever_looks_at_the_login_node() -> None:
