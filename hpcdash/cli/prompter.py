@@ -55,8 +55,8 @@ class TerminalPrompter:
             _say(terminal, f"{visible(prompt.hop)} asks\n", *(f"{visible(line)}\n" for line in lines if line.strip()))
             answers = []
             for field in prompt.fields:
-                _say(terminal, f"{visible(field.label.strip())} ")
-                answer = await read_line(terminal, is_hidden=field.secret)
+                label = f"{visible(field.label.strip())} "
+                answer = await read_line(terminal, label, is_hidden=field.secret)
                 if answer is None:
                     return None
                 answers.append(answer)
@@ -75,7 +75,7 @@ class TerminalPrompter:
             return (await read_line(terminal) or "").strip().lower() in ("yes", "y")
 
 
-async def read_line(terminal: int, *, is_hidden: bool = False) -> str | None:
+async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
     """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the start of the line.
 
     The event loop goes on meanwhile, and with it the line to the cluster.
@@ -83,6 +83,8 @@ async def read_line(terminal: int, *, is_hidden: bool = False) -> str | None:
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     with _unseen(terminal) if is_hidden else contextlib.nullcontext():
+        # To hide what is typed discards what was: the label asks for it afterwards.
+        _say(terminal, label)
         loop.add_reader(terminal, typed.set)
         try:
             await typed.wait()

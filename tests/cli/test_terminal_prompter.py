@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.prompter import TerminalPrompter, read_line
 from hpcdash.errors import EXIT_UNREACHABLE
 from tests.support.pam_sshd import PamSshd, why_no_pam_sshd
 from tests.support.sshd import login_user
@@ -47,3 +51,32 @@ def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
     assert done.returncode == EXIT_UNREACHABLE
     assert "keyboard-interactive (not tried: nobody is here to answer)" in done.stderr
     assert server.pushes == 0
+
+
+async def test_what_is_typed_as_soon_as_it_is_asked_for_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.openpty()
+    set_attributes = termios.tcsetattr
+    shown = b""
+
+    def types() -> None:
+        nonlocal shown
+        shown += os.read(ours, 100)
+        if shown.endswith(b"Password: "):
+            os.write(ours, b"secret\n")
+
+    def hides_slowly(*words: Any) -> None:
+        if select.select([ours], [], [], 0.2)[0]:
+            types()
+            # A terminal takes a moment to pass on what was typed.
+            select.select([], [], [], 0.2)
+        set_attributes(*words)
+
+    monkeypatch.setattr(termios, "tcsetattr", hides_slowly)
+    asyncio.get_running_loop().add_reader(ours, types)
+    try:
+        async with asyncio.timeout(5):
+            assert await read_line(theirs, "Password: ", is_hidden=True) == "secret"
+    finally:
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(theirs)
+        os.close(ours)
