@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.config import ConfigProblems, Settings, default_config_text, settings_from_text
-from hpcdash.launch.request import Site, SlotType
+from hpcdash.domain.request import Site, SlotType
 from hpcdash.launch.request_defaults import with_queue_defaults
 from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS
 from hpcdash.launch.request_file import read_request

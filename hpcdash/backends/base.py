@@ -14,7 +14,7 @@ from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, StartEstimate, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.launch.offers import AccountOffer, QosOffer, QueueLimits
+from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 
 if TYPE_CHECKING:
     from hpcdash.backends.stacks import Stacks

@@ -28,8 +28,8 @@ from hpcdash.config import (
 )
 from hpcdash.config.read import path_variable
 from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.request import Site
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.launch.request import Site
 from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.machine import node_name
 from hpcdash.local.wake import wake

@@ -40,7 +40,7 @@ def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _wanted_images(runtime: str, folder: str, *, force: bool = False, nocreate: bool = False) -> Wanted:
     from hpcdash.cli.images import Wanted
-    from hpcdash.launch.request import Runtime
+    from hpcdash.domain.request import Runtime
 
     return Wanted(Runtime(runtime), folder, force=force, create=not nocreate)
 

@@ -12,11 +12,11 @@ from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.cli.site import chosen_site
+from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
 from hpcdash.launch.containers import login_file
 from hpcdash.launch.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
-from hpcdash.launch.request import Runtime
 from hpcdash.stores.launches import LAUNCHES_BELOW_HOME
 from hpcdash.transport.base import Prompt, PromptField, Transport
 from hpcdash.ui.session import ClusterSession

@@ -18,11 +18,11 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.stdout import print_json, print_text
 from hpcdash.config import load_settings
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.demand import Finding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
-from hpcdash.launch.findings import Finding
 from hpcdash.stores.job_rows import ids_in_full
 from hpcdash.stores.resubmission import Again, settle
 from hpcdash.stores.submission import plan_submission, refuse_large_array
@@ -146,7 +146,7 @@ class _ScriptSubmitting:
     def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
         """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
         that is no text of a shell's, and where the scheduler takes none."""
-        from hpcdash.launch.offers import Offers
+        from hpcdash.domain.offers import Offers
         from hpcdash.launch.script_lint import lint_script
 
         name = self._path or self._wanted.name
@@ -171,7 +171,7 @@ class _ScriptSubmitting:
 
 async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
     """What a script asks for that no queue can give, as far as the queues are known; the scheduler decides."""
-    from hpcdash.launch.demand import unmet
+    from hpcdash.domain.demand import unmet
     from hpcdash.launch.script_lint import script_demand
 
     directives = session.store.backend.directives

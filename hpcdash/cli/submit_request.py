@@ -14,9 +14,9 @@ from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
 from hpcdash.cli.submit import Kept, finding_words, read_script
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.request import Launcher, Request
 from hpcdash.errors import UsageError
 from hpcdash.launch.batch import Place, command_of
-from hpcdash.launch.request import Launcher, Request
 from hpcdash.launch.request_file import RequestProblems
 from hpcdash.launch.request_text import request_text
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch

@@ -21,7 +21,7 @@ from hpcdash.config.settings import (
     UiSettings,
 )
 from hpcdash.config.values import Reader, Unfit
-from hpcdash.launch.request import Site
+from hpcdash.domain.request import Site
 from hpcdash.watch.configured import WatchSettings
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

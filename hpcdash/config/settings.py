@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.config.destination import SshDestination
-from hpcdash.launch.request import Site
+from hpcdash.domain.request import Site
 from hpcdash.watch.configured import WatchSettings
 
 DEFAULT_THEME = "hpcdash-dark"

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hpcdash.domain.offers import CpuShare
+from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, slot_words, slots_of
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 from hpcdash.launch.call import call_command, call_package
@@ -19,11 +21,8 @@ from hpcdash.launch.early_signal import signal_name
 from hpcdash.launch.job_library import END_TIME_NAMES, library_line
 from hpcdash.launch.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
 from hpcdash.launch.names import job_name
-from hpcdash.launch.offers import CpuShare
 from hpcdash.launch.refusals import raise_for
-from hpcdash.launch.request import Launcher, Request, Runtime, SlotType
 from hpcdash.launch.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
-from hpcdash.launch.slots import slot_words, slots_of
 
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.request import Call, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
-from hpcdash.launch.request import Call, Launcher, Request, Runtime
 
 ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
 RESULT_NAME = "result.pkl"

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdash.config.problems import quoted, shown
 from hpcdash.config.values import Reader, Unfit, line_of_text
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks
-from hpcdash.launch.request import Call
+from hpcdash.domain.request import Call
 from hpcdash.launch.request_fields import folder_there, text_list
 
 

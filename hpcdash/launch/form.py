@@ -10,9 +10,9 @@ from typing import Any
 
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.config.read import parse_document
+from hpcdash.domain.request import Request, Site
 from hpcdash.domain.units import format_clock
 from hpcdash.launch.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
-from hpcdash.launch.request import Request, Site
 from hpcdash.launch.request_file import RequestProblems, read_request
 from hpcdash.launch.request_text import toml_value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpcdash.launch.request import Launcher, Runtime, SlotType
+from hpcdash.domain.request import Launcher, Runtime, SlotType
 
 
 class FieldKind(StrEnum):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hpcdash.domain.request import EarlySignal, Launcher
 from hpcdash.errors import UsageError
 from hpcdash.launch.early_signal import signal_name
-from hpcdash.launch.request import EarlySignal, Launcher
 
 # One rank's end ends the others: 60 s after the first that ended well, at once after one that did not.
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")

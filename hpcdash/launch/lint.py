@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.request import INTERACTIVE_KINDS, Request, SlotType, slot_type_of, slots_of
 from hpcdash.launch.batch import BatchScript, is_spread
-from hpcdash.launch.demand import Demand, unmet
-from hpcdash.launch.findings import Finding
-from hpcdash.launch.offers import Offers
-from hpcdash.launch.request import INTERACTIVE_KINDS, Request, SlotType
 from hpcdash.launch.script_lint import lint_script
-from hpcdash.launch.slots import slot_type_of, slots_of
 
 __all__ = ["Finding", "demand_of", "lint_request", "lint_script", "slot_type_in"]
 

@@ -6,7 +6,9 @@ import re
 import shlex
 
 from hpcdash.domain import qsub
+from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.qsub_arrays import range_of_tasks
+from hpcdash.domain.request import Request, slot_type_of, slots_of
 from hpcdash.launch.batch import (
     BatchScript,
     Place,
@@ -24,13 +26,10 @@ from hpcdash.launch.fanout import START, pbs_fanout
 from hpcdash.launch.job_library import pbs_end_time
 from hpcdash.launch.launchers import pbs_preamble
 from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
-from hpcdash.launch.offers import CpuShare
 from hpcdash.launch.pbs_reserved import pbs_attributes, pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
 from hpcdash.launch.probe import pbs_probe
-from hpcdash.launch.request import Request
 from hpcdash.launch.script_demand import pbs_demand
-from hpcdash.launch.slots import slot_type_of, slots_of
 
 _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hpcdash.domain import qsub
+from hpcdash.domain.offers import CpuShare
+from hpcdash.domain.request import Launcher, Request, Slots, SlotType, slot_words, slots_of
 from hpcdash.errors import UsageError
 from hpcdash.launch.directive_words import pbs_word, whole_options
 from hpcdash.launch.directives import Directives
-from hpcdash.launch.offers import CpuShare
-from hpcdash.launch.request import Launcher, Request, SlotType
-from hpcdash.launch.slots import Slots, slot_words, slots_of
 
 # Of a host: qsub takes them in a select alone, once there is one.
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from hpcdash.domain.request import SITE_SAID, Request, Site, SlotType
 from hpcdash.launch.pools import Pool, default_pools, overridden
-from hpcdash.launch.request import SITE_SAID, Request, Site, SlotType
 
 _SITE_FIELDS = frozenset(field.name for field in fields(Site)) - {"slot_type"}
 _DEFAULTS = Request()

@@ -12,10 +12,10 @@ from hpcdash.config.values import Reader, Unfit, flag, line_of_text, one_of
 from hpcdash.domain import nodelist, qsub, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.request import EarlySignal, Launcher, Runtime, SlotType
 from hpcdash.errors import ConfigError
 from hpcdash.launch.early_signal import SIGNALS
 from hpcdash.launch.names import SOURCES, accounted_to
-from hpcdash.launch.request import EarlySignal, Launcher, Runtime, SlotType
 
 _Parsed = TypeVar("_Parsed")
 MOST_SLOTS = 1_000_000

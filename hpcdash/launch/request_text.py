@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from hpcdash.config.problems import key_text, quoted
+from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Request, Runtime, Site
 from hpcdash.domain.units import KIB, format_clock
-from hpcdash.launch.request import SITE_SAID, Call, Container, EarlySignal, Request, Runtime, Site
 from hpcdash.launch.request_fields import FIELD_OF_KEY
 
 _ORDER = (

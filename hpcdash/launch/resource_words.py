@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from hpcdash.domain.offers import Offers, QueueOffer
+from hpcdash.domain.request import Request, Slots, SlotType, slots_of
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.launch.lint import slot_type_in
-from hpcdash.launch.offers import Offers, QueueOffer
-from hpcdash.launch.request import Request, SlotType
-from hpcdash.launch.slots import Slots, slots_of
 
 
 def resource_words(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcdash.domain import qsub
+from hpcdash.domain.demand import Demand
 from hpcdash.domain.sbatch import Option
 from hpcdash.domain.units import KIB, MINUTE, parse_duration, parse_memory
-from hpcdash.launch.demand import Demand
 
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and seconds or without.
 _SLURM_TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")

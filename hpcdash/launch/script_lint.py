@@ -10,10 +10,9 @@ from itertools import islice
 from typing import Literal
 
 from hpcdash.domain import qsub, sbatch
+from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.sbatch import Option
-from hpcdash.launch.demand import Demand, unmet
-from hpcdash.launch.findings import Finding
-from hpcdash.launch.offers import Offers
 from hpcdash.launch.script_demand import is_pbs_time, is_slurm_time, pbs_demand, slurm_demand
 
 Dialect = Literal["slurm", "pbs"]

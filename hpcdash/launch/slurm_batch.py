@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.domain import sbatch
+from hpcdash.domain.request import Request, slot_type_of, slots_of
 from hpcdash.domain.units import format_clock
 from hpcdash.launch.batch import (
     BatchScript,
@@ -22,8 +23,6 @@ from hpcdash.launch.job_library import slurm_end_time
 from hpcdash.launch.launchers import slurm_preamble
 from hpcdash.launch.names import accounted_to, slurm_project
 from hpcdash.launch.probe import slurm_probe
-from hpcdash.launch.request import Request
-from hpcdash.launch.slots import slot_type_of, slots_of
 from hpcdash.launch.slurm_reserved import slurm_extra_options
 from hpcdash.launch.slurm_resources import slurm_resources
 

@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Literal
 
 from hpcdash.domain import qsub, sbatch
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
-from hpcdash.launch.findings import Finding
-from hpcdash.launch.request import Request, Runtime
 
 # A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")

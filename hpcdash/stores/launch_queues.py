@@ -16,7 +16,7 @@ from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 
 if TYPE_CHECKING:
-    from hpcdash.launch.offers import CpuShare, Offers, QueueLimits
+    from hpcdash.domain.offers import CpuShare, Offers, QueueLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class LaunchQueues:
     def cpu_share(self, name: str, gpus: int) -> CpuShare | None:
         """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk, else as many as the
         GPU's node has for each of its own, within what the queue allows. None where that is not known."""
-        from hpcdash.launch.offers import CpuShare
+        from hpcdash.domain.offers import CpuShare
 
         queue = self._named(name)
         if queue is None or self._limits is None:

@@ -16,15 +16,15 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
-from hpcdash.launch.request import Request
 from hpcdash.stores.cluster import Changed, ClusterStore
 from hpcdash.stores.snapshots import Kind
 
 if TYPE_CHECKING:
+    from hpcdash.domain.demand import Finding
     from hpcdash.launch.batch import BatchScript, Place
-    from hpcdash.launch.findings import Finding
     from hpcdash.stores.launch_queues import LaunchQueues
     from hpcdash.stores.launch_records import LaunchRecords
     from hpcdash.stores.resubmission import Again
@@ -121,7 +121,7 @@ class Launches:
         return found.folder
 
     async def _ask_for_root(self, storage_root: str, switch: str) -> _Root:
-        from hpcdash.launch.findings import Finding
+        from hpcdash.domain.demand import Finding
         from hpcdash.launch.wanted_paths import dropped_finding
 
         try:
@@ -326,8 +326,8 @@ class Launches:
         return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
+        from hpcdash.domain.request import slots_of
         from hpcdash.launch.batch import Scheduler, batch_script
-        from hpcdash.launch.slots import slots_of
 
         backend = self.store.backend
         if not backend.directives:

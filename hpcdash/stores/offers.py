@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from hpcdash.backends.queries import ParsedOffers, Query
+from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import NodeState, QueueStanding
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.domain.words import queue_note
 from hpcdash.errors import HpcdashError
-from hpcdash.launch.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 

@@ -8,9 +8,9 @@ import re
 import tempfile
 from pathlib import Path
 
+from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
-from hpcdash.launch.demand import nearest
 from hpcdash.stores.recents import MOST_RECENT, Recent, Recents
 
 __all__ = ["MOST_RECENT", "Recent", "Recents", "Templates", "difference", "is_script"]

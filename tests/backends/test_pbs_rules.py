@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.rules import priority_query, queue_limits_query, queue_rules_query
 from hpcdash.backends.queries import Query
+from hpcdash.domain.offers import QueueLimits
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
-from hpcdash.launch.offers import QueueLimits
 from hpcdash.transport.base import Completed
 
 _DEBUG = {

@@ -12,8 +12,8 @@ from hpcdash.backends.slurm.associations import (
 )
 from hpcdash.backends.slurm.start_estimate import parse_start_estimate, start_estimate_query
 from hpcdash.backends.submissions import Submission
+from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, program_words
-from hpcdash.launch.offers import AccountOffer, QosOffer
 from tests.support.slurm_text import answered
 
 SACCTMGR = ("sacctmgr",)

@@ -12,8 +12,8 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut
-from hpcdash.launch.request import Request, Site, SlotType
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.stores.resubmission import settle
 from hpcdash.stores.scripts import fetch_script

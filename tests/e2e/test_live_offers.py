@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from hpcdash.domain.request import Container, Request
 from hpcdash.launch.lint import lint_script
-from hpcdash.launch.request import Container, Request
 from hpcdash.stores.checks import estimate_start, missing_paths
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.offers import fetch_offers

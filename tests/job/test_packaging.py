@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import hpcdash.job
+from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.job.packaging import (
     Packaged,
     RunnerCall,
@@ -26,7 +27,6 @@ from hpcdash.job.packaging import (
 )
 from hpcdash.job.pickles import packed
 from hpcdash.launch.containers import Word, container_command
-from hpcdash.launch.request import Container, Runtime, SlotType
 from tests.job.tiny_wheel import tiny_wheel
 
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.launch.batch import Place
-from hpcdash.launch.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 
 FOLDER = Path(__file__).parent / "golden"
 PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")

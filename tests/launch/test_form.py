@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
 from hpcdash.launch.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
 from hpcdash.launch.form_fields import FIELDS, GROUPS
-from hpcdash.launch.request import Container, Launcher, Runtime, SlotType
 
 ALL = {
     "name": "train",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
 from hpcdash.launch.images import Step, Store, import_steps, list_steps, pull_steps
-from hpcdash.launch.request import Runtime
 
 APPTAINER = Store(Runtime.APPTAINER, "singularity", "/images")
 PODMAN = Store(Runtime.PODMAN, "podman")

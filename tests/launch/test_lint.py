@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
+from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.launch.batch import BatchScript
-from hpcdash.launch.findings import Finding
 from hpcdash.launch.lint import lint_request
-from hpcdash.launch.offers import AccountOffer, Offers, QosOffer, QueueOffer
-from hpcdash.launch.request import Request, Site, SlotType
 from hpcdash.launch.resource_words import resource_words
 
 GB, HOUR = 1 << 30, 3600

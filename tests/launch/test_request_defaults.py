@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.launch.pools import Pool
-from hpcdash.launch.request import Launcher, Request, Site, SlotType
 from hpcdash.launch.request_defaults import with_queue_defaults
 from hpcdash.launch.request_file import read_request
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import ConfigError
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.launch.request_file import RequestProblems, read_request
 
 FULL = """\

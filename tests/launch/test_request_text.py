@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.launch.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.launch.request_file import read_request
 from hpcdash.launch.request_text import request_text
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.request import Container, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.checkpoint import MARKER, Checkpoints
 from hpcdash.launch.batch import Place, Scheduler, batch_script
-from hpcdash.launch.request import Container, Request, Runtime
 from hpcdash.launch.resume import fixed_part, resume_lines
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.launch.findings import Finding
-from hpcdash.launch.offers import Offers
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.offers import Offers
 from hpcdash.launch.script_lint import lint_script
 from hpcdash.launch.wanted_paths import PathKind, script_paths
 from tests.launch.test_lint import OFFERS

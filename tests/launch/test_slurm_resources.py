@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.request import Launcher, Request, Site, SlotType
 from hpcdash.launch.slurm_resources import slurm_resources
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU

@@ -12,8 +12,8 @@ from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
+from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut
-from hpcdash.launch.request import Container, Request
 from hpcdash.launch.wanted_paths import PathKind, WantedPath, script_paths
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.checks import MOST_PATHS, estimate_start, missing_paths

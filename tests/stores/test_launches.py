@@ -12,8 +12,8 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.pbs import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
-from hpcdash.launch.request import Container, Request, Site, SlotType
 from hpcdash.stores import launches as launches_module
 from hpcdash.stores.appended_lines import older_file
 from hpcdash.stores.launch_cleanup import has_completed, has_failed

@@ -16,8 +16,8 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.request import Container, Request, Site, SlotType
 from hpcdash.launch.sudoers import NOTHING_THERE
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.budget import CommandBudget

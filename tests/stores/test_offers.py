@@ -11,8 +11,8 @@ from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.pbs import BACKEND as PBS
 from hpcdash.backends.slurm import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
+from hpcdash.domain.offers import AccountOffer, QueueOffer
 from hpcdash.errors import AccountingUnavailable, ConnectionFailed, ControllerDown
-from hpcdash.launch.offers import AccountOffer, QueueOffer
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.clock import SystemClock
 from hpcdash.stores.cluster import ClusterStore

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from hpcdash.cli.build import build_queue_session
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.launch.request import Site
+from hpcdash.domain.request import Site
 from hpcdash.stores.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession

@@ -16,9 +16,9 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.config import settings_from_text
+from hpcdash.domain.offers import Offers
 from hpcdash.errors import CommandTimedOut
 from hpcdash.launch.form import Draft
-from hpcdash.launch.offers import Offers
 from hpcdash.stores.actions import Report
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.watch_board import WatchBoard
@@ -619,7 +619,7 @@ async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path)
 
 
 async def test_remote_text_is_made_visible_in_lists_and_complaints(tmp_path: Path) -> None:
-    from hpcdash.launch.offers import Offers, QueueOffer
+    from hpcdash.domain.offers import Offers, QueueOffer
 
     app = recorded_app(tmp_path)
     async with app.run_test(size=SMALL) as pilot:

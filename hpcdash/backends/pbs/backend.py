@@ -29,7 +29,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.launch.offers import QueueLimits
+from hpcdash.domain.offers import QueueLimits
 
 _TITLES = {
     Dialect.OPENPBS: "PBS",

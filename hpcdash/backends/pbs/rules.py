@@ -15,8 +15,8 @@ from hpcdash.backends.pbs.values import duration_seconds, hosts_of
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.offers import QueueLimits
 from hpcdash.domain.units import format_duration
-from hpcdash.launch.offers import QueueLimits
 
 _Words = Callable[[Mapping[str, str]], Mapping[str, str]]
 # accrue_type of pbs_ifl.h, while a job waits.

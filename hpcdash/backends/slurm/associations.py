@@ -12,7 +12,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import require_success, unreadable
 from hpcdash.backends.slurm.values import digits, duration_seconds
-from hpcdash.launch.offers import AccountOffer, QosOffer
+from hpcdash.domain.offers import AccountOffer, QosOffer
 
 _OF_A_USER = ("user", "defaultaccount", "account", "partition", "qos", "defaultqos")
 _OF_A_QOS = ("name", "maxwall", "maxjobspu", "maxtrespu", "maxtres", "maxsubmitpu", "grptres", "grpjobs", "preempt")

@@ -32,7 +32,7 @@ from hpcdash.backends.slurm import (
 )
 from hpcdash.backends.submissions import Handover, StartEstimate, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.launch.offers import AccountOffer, QosOffer
+from hpcdash.domain.offers import AccountOffer, QosOffer
 
 if TYPE_CHECKING:
     from hpcdash.backends.stacks import Stacks

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
 from hpcdash.launch.containers.apptainer import apptainer_command
 from hpcdash.launch.containers.enroot import enroot_command
 from hpcdash.launch.containers.login import login_file
 from hpcdash.launch.containers.podman import podman_command
 from hpcdash.launch.containers.words import ContainerCommand, Word, split_environment, words
-from hpcdash.launch.request import Container, Runtime, SlotType
 
 __all__ = ["ContainerCommand", "Word", "container_command", "login_file"]
 

@@ -9,10 +9,10 @@ from datetime import datetime, tzinfo
 from rich.text import Text
 
 from hpcdash.backends.submissions import StartEstimate
+from hpcdash.domain.demand import Finding
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
-from hpcdash.launch.findings import Finding
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.ui.views.submit_look import Look
 

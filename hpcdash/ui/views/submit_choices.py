@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.domain.words import state_word
 from hpcdash.launch.form_fields import FIELDS, FieldKind
-from hpcdash.launch.offers import Offers, QosOffer, QueueOffer
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.snapshots import Kind
 from hpcdash.ui.widgets.form_choice import Choice

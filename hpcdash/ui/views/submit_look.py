@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcdash.backends.submissions import Submission
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.request import Request
 from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.launch.findings import Finding
 from hpcdash.launch.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
 from hpcdash.launch.form_fields import FIELDS, HERE, THERE
-from hpcdash.launch.offers import Offers
-from hpcdash.launch.request import Request
 from hpcdash.launch.request_file import read_request
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launches import Launches

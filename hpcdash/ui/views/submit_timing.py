@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
+from hpcdash.domain.offers import Offers
 from hpcdash.errors import HpcdashError
-from hpcdash.launch.offers import Offers
 from hpcdash.stores.launches import Launches
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.submit_page import SubmitPage

@@ -1,14 +1,29 @@
-"""What is asked for in all, whoever wrote it, and what of it a cluster cannot give. Knows no scheduler's options."""
+"""What a submission asks for in all, and what of it a cluster cannot give."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.units import format_clock, format_memory
-from hpcdash.launch.findings import Finding
-from hpcdash.launch.offers import Offers, QosOffer, QueueOffer
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for the whole.
+
+    `words` and `next_step` may quote remote text: make them visible before they are shown.
+    """
+
+    severity: Severity
+    field: str
+    words: str
+    next_step: str = ""
 
 
 @dataclass(frozen=True, slots=True)

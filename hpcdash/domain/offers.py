@@ -1,4 +1,4 @@
-"""What a cluster offers to whoever submits there: queues, one's accounts, QoS. Knows no scheduler, asks nothing."""
+"""What a cluster offers to whoever submits there: queues, their own accounts, QoS."""
 
 from __future__ import annotations
 
