@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpcdash.backends.script.containers import login_file
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
@@ -15,7 +16,6 @@ from hpcdash.cli.site import chosen_site
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
-from hpcdash.launch.containers import login_file
 from hpcdash.launch.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
 from hpcdash.stores.launches import LAUNCHES_BELOW_HOME
 from hpcdash.transport.base import Prompt, PromptField, Transport

@@ -6,6 +6,9 @@ import hashlib
 import sys
 from dataclasses import replace
 
+from hpcdash.backends.script.body import Place, Scheduler, batch_script, folder_name, has_library, staged_name
+from hpcdash.backends.script.call import call_names
+from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
@@ -13,9 +16,6 @@ from hpcdash.cli.stdout import print_text
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import Place, Scheduler, batch_script, folder_name, has_library, staged_name
-from hpcdash.launch.call import call_names
-from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request_defaults import with_queue_defaults
 
 _UID_LETTERS = 8

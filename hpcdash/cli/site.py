@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.script.body import Scheduler
 from hpcdash.cli.build import BACKENDS, EMBEDDED, chosen_clusters
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, load_settings
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import Scheduler
 
 
 @dataclass(frozen=True, slots=True)

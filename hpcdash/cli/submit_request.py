@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.body import Place, command_of
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
@@ -16,7 +17,6 @@ from hpcdash.cli.submit import Kept, finding_words, read_script
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Launcher, Request
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import Place, command_of
 from hpcdash.launch.request_file import RequestProblems
 from hpcdash.launch.request_text import request_text
 from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch

@@ -12,12 +12,12 @@ import stat
 import sys
 from pathlib import Path
 
+from hpcdash.backends.script.body import Scheduler
 from hpcdash.cli.build import EMBEDDED
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.stdout import print_text
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import Scheduler
 from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, program_text, sudoers_text
 
 _COMMANDS = {Scheduler.SLURM: SLURM_COMMANDS, Scheduler.PBS: PBS_COMMANDS}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from hpcdash.backends.script.stub import stub_script
 from hpcdash.cli.formats import write_table
 from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
@@ -24,7 +25,6 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
-from hpcdash.launch.stub import stub_script
 from hpcdash.stores.trains import TrainReader
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.widgets.cells import short_instant, signs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.domain.root_cause import RootCause, Strength, root_cause
-from hpcdash.launch.batch import CONTAINER_UP
 
 # As many lines are read; of a command that was started as many are shown.
 MOST_LINES = 500

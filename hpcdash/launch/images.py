@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcdash.backends.script.containers.apptainer import SCHEMES
+from hpcdash.backends.script.containers.enroot import container_name, import_uri, login_lines
+from hpcdash.backends.script.containers.login import source_login
+from hpcdash.backends.script.containers.podman import registry_login
+from hpcdash.backends.script.containers.words import ContainerCommand, words
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers.apptainer import SCHEMES
-from hpcdash.launch.containers.enroot import container_name, import_uri, login_lines
-from hpcdash.launch.containers.login import source_login
-from hpcdash.launch.containers.podman import registry_login
-from hpcdash.launch.containers.words import ContainerCommand, words
 
 # Singularity reads the same words.
 PROGRAMS = {

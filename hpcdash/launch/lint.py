@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hpcdash.backends.script.body import BatchScript, is_spread
 from hpcdash.domain.demand import Demand, Finding, unmet
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import INTERACTIVE_KINDS, Request, SlotType, slot_type_of, slots_of
-from hpcdash.launch.batch import BatchScript, is_spread
 from hpcdash.launch.script_lint import lint_script
 
 __all__ = ["Finding", "demand_of", "lint_request", "lint_script", "slot_type_in"]

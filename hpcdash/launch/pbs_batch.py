@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from hpcdash.domain import qsub
-from hpcdash.domain.offers import CpuShare
-from hpcdash.domain.qsub_arrays import range_of_tasks
-from hpcdash.domain.request import Request, slot_type_of, slots_of
-from hpcdash.launch.batch import (
+from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     asked_words,
@@ -20,15 +16,19 @@ from hpcdash.launch.batch import (
     said_twice,
     script_text,
 )
+from hpcdash.backends.script.early_signal import pbs_signal_timer, signal_name
+from hpcdash.backends.script.fanout import START, pbs_fanout
+from hpcdash.backends.script.job_library import pbs_end_time
+from hpcdash.backends.script.launchers import pbs_preamble
+from hpcdash.backends.script.names import PBS_NAME_LETTERS, accounted_to, pbs_project
+from hpcdash.backends.script.probe import pbs_probe
+from hpcdash.domain import qsub
+from hpcdash.domain.offers import CpuShare
+from hpcdash.domain.qsub_arrays import range_of_tasks
+from hpcdash.domain.request import Request, slot_type_of, slots_of
 from hpcdash.launch.directive_words import pbs_word
-from hpcdash.launch.early_signal import pbs_signal_timer, signal_name
-from hpcdash.launch.fanout import START, pbs_fanout
-from hpcdash.launch.job_library import pbs_end_time
-from hpcdash.launch.launchers import pbs_preamble
-from hpcdash.launch.names import PBS_NAME_LETTERS, accounted_to, pbs_project
 from hpcdash.launch.pbs_reserved import pbs_attributes, pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
-from hpcdash.launch.probe import pbs_probe
 from hpcdash.launch.script_demand import pbs_demand
 
 _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hpcdash.backends.script.body import raise_for
 from hpcdash.domain import qsub
 from hpcdash.launch.directive_words import pbs_word, whole_options
-from hpcdash.launch.refusals import raise_for
 
 # What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
 RESERVED = frozenset("cCeGhIjJkoqrRSuvVXz")

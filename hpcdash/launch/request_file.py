@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hpcdash.backends.script.call import array_problem
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, did_you_mean, dotted, printable, quoted, shown
 from hpcdash.config.read import parse_document
 from hpcdash.config.values import Reader, Unfit
 from hpcdash.domain.request import SITE_SAID, Call, Container, Request, Runtime, Site
-from hpcdash.launch.call import array_problem
 from hpcdash.launch.call_fields import CALL_FIELDS, array_of_items, call_of, call_problems
 from hpcdash.launch.request_fields import (
     CONTAINER_FIELDS,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdash.domain import sbatch
-from hpcdash.domain.request import Request, slot_type_of, slots_of
-from hpcdash.domain.units import format_clock
-from hpcdash.launch.batch import (
+from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     asked_words,
@@ -16,13 +13,16 @@ from hpcdash.launch.batch import (
     said_twice,
     script_text,
 )
+from hpcdash.backends.script.early_signal import signal_name, slurm_signal_option, slurm_signal_trap
+from hpcdash.backends.script.fanout import START, exports, slurm_fanout, slurm_srun, status_kept
+from hpcdash.backends.script.job_library import slurm_end_time
+from hpcdash.backends.script.launchers import slurm_preamble
+from hpcdash.backends.script.names import accounted_to, slurm_project
+from hpcdash.backends.script.probe import slurm_probe
+from hpcdash.domain import sbatch
+from hpcdash.domain.request import Request, slot_type_of, slots_of
+from hpcdash.domain.units import format_clock
 from hpcdash.launch.directive_words import slurm_word
-from hpcdash.launch.early_signal import signal_name, slurm_signal_option, slurm_signal_trap
-from hpcdash.launch.fanout import START, exports, slurm_fanout, slurm_srun, status_kept
-from hpcdash.launch.job_library import slurm_end_time
-from hpcdash.launch.launchers import slurm_preamble
-from hpcdash.launch.names import accounted_to, slurm_project
-from hpcdash.launch.probe import slurm_probe
 from hpcdash.launch.slurm_reserved import slurm_extra_options
 from hpcdash.launch.slurm_resources import slurm_resources
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hpcdash.backends.script.body import raise_for
 from hpcdash.domain import sbatch
 from hpcdash.launch.directive_words import slurm_word, whole_options
-from hpcdash.launch.refusals import raise_for
 
 # What slots, queue, files and requeue of a request say; by their long names.
 RESERVED = (

@@ -10,10 +10,10 @@ from typing import Any
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain.states import JobState
 from hpcdash.errors import HpcdashError, UnreachableError
-from hpcdash.launch.batch import CONTAINER_UP
 from hpcdash.launch.excerpt import Excerpt, failure_excerpt, hosts_up
 from hpcdash.logs.lines import shown_line
 from hpcdash.stores.cluster import ClusterStore

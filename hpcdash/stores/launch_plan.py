@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from functools import cache
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
+from hpcdash.backends.script.call import call_files
+from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.request import Request
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
-from hpcdash.launch.batch import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
-from hpcdash.launch.call import call_files
-from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.stores.actions import Plan
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.launch_records import LaunchRecord

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.switches import absolute_path
-from hpcdash.launch.resume import folder_of
 from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
 
 Row = Mapping[str, Any]

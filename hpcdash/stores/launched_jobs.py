@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdash.backends.script.call import items_words, result_path
+from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.request import Request
 from hpcdash.domain.switches import SwitchKind, absolute_path
 from hpcdash.domain.text import clip
 from hpcdash.errors import UsageError
-from hpcdash.launch.call import items_words, result_path
-from hpcdash.launch.resume import folder_of
 from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.stores.switch_jobs import requested_switch
 from hpcdash.stores.switch_names import RECORDS_NAME

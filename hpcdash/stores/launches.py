@@ -23,8 +23,8 @@ from hpcdash.stores.cluster import Changed, ClusterStore
 from hpcdash.stores.snapshots import Kind
 
 if TYPE_CHECKING:
+    from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import Finding
-    from hpcdash.launch.batch import BatchScript, Place
     from hpcdash.stores.launch_queues import LaunchQueues
     from hpcdash.stores.launch_records import LaunchRecords
     from hpcdash.stores.resubmission import Again
@@ -198,7 +198,7 @@ class Launches:
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
-        from hpcdash.launch.call import result_words
+        from hpcdash.backends.script.call import result_words
         from hpcdash.launch.slurm_refusals import script_refusal_hint
         from hpcdash.stores.launch_cleanup import discarded
         from hpcdash.stores.launch_plan import record_of
@@ -294,7 +294,7 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.launch.batch import Place, folder_name, staged_name
+        from hpcdash.backends.script.body import Place, folder_name, staged_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
@@ -326,8 +326,8 @@ class Launches:
         return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
+        from hpcdash.backends.script.body import Scheduler, batch_script
         from hpcdash.domain.request import slots_of
-        from hpcdash.launch.batch import Scheduler, batch_script
 
         backend = self.store.backend
         if not backend.directives:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.body import STAGED_FOLDER, staged_name
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
-from hpcdash.launch.batch import STAGED_FOLDER, staged_name
 from hpcdash.launch.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,

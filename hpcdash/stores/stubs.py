@@ -8,8 +8,8 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.stub import stub_target
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UnreadableOutput, UsageError, excerpt
-from hpcdash.launch.stub import stub_target
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.scripts import fetch_script
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.stub import stub_script
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.stakes import choose
 from hpcdash.domain.train_words import class_counts, wait_words
 from hpcdash.domain.trains import Train, living_targets
-from hpcdash.launch.stub import stub_script
 from hpcdash.stores.chains import submit_chain
 from hpcdash.stores.resubmission import Again
 from hpcdash.stores.stubs import fetch_stubbed, replace_stubbed

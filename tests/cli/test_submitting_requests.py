@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.cli.submit_request import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
-from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.stores.journal import Journal
 from hpcdash.stores.launches import WantedLaunch
 from hpcdash.stores.recents import Recents

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import hpcdash.job
+from hpcdash.backends.script.containers import Word, container_command
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.job.packaging import (
     Packaged,
@@ -26,7 +27,6 @@ from hpcdash.job.packaging import (
     wheel_packaging,
 )
 from hpcdash.job.pickles import packed
-from hpcdash.launch.containers import Word, container_command
 from tests.job.tiny_wheel import tiny_wheel
 
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hpcdash.backends.script.body import Place
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
-from hpcdash.launch.batch import Place
 
 FOLDER = Path(__file__).parent / "golden"
 PLACE = Place("1a2b", "/home/ann/launches/hpcdash_exp-1a2b")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.call import call_files, result_words
+from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.pickles import read_packed, unpacked
 from hpcdash.job.zip import job_zip
-from hpcdash.launch.batch import Place, Scheduler, batch_script
-from hpcdash.launch.call import call_files, result_words
 from hpcdash.launch.form import draft_of, read_form
-from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.launch.request_file import RequestProblems, read_request
 from hpcdash.launch.request_text import request_text
 

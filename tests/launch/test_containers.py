@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.script.containers import ContainerCommand, Word, container_command, login_file
+from hpcdash.backends.script.containers.enroot import container_name, import_uri
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers import ContainerCommand, Word, container_command, login_file
-from hpcdash.launch.containers.enroot import container_name, import_uri
 
 HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
 STAND_IN = r"""#!/bin/bash

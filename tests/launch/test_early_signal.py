@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.script.early_signal import pbs_signal_timer, slurm_signal_option, slurm_signal_trap
+from hpcdash.backends.script.fanout import START, pbs_fanout, slurm_fanout
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
-from hpcdash.launch.early_signal import pbs_signal_timer, slurm_signal_option, slurm_signal_trap
-from hpcdash.launch.fanout import START, pbs_fanout, slurm_fanout
 
 USR1 = EarlySignal("USR1", 600)
 BATCH = EarlySignal("USR1", 600, batch_only=True)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.script.body import CONTAINER_UP
+from hpcdash.backends.script.containers.login import source_login
+from hpcdash.backends.script.launchers import pbs_preamble, slurm_preamble
 from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause
-from hpcdash.launch.batch import CONTAINER_UP
-from hpcdash.launch.containers.login import source_login
 from hpcdash.launch.excerpt import MOST_LINES, failure_excerpt, hosts_up
-from hpcdash.launch.launchers import pbs_preamble, slurm_preamble
 from hpcdash.logs.lines import shown_line
 
 FRAME = '  File "/home/alice/train.py", line 12, in main\n    main()'

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.script.containers import Word
+from hpcdash.backends.script.fanout import MARK, START, pbs_fanout, slurm_fanout, slurm_srun, status_kept
+from hpcdash.backends.script.job_library import library_line, pbs_end_time
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers import Word
-from hpcdash.launch.fanout import MARK, START, pbs_fanout, slurm_fanout, slurm_srun, status_kept
-from hpcdash.launch.job_library import library_line, pbs_end_time
 
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
 PRINT = (sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(os.environb[b'V'])")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.fanout import START, pbs_fanout, slurm_fanout
+from hpcdash.backends.script.launchers import SRUN_OPTIONS, pbs_preamble, slurm_preamble, start_of
 from hpcdash.domain.request import EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
-from hpcdash.launch.batch import Place, Scheduler, batch_script
-from hpcdash.launch.fanout import START, pbs_fanout, slurm_fanout
-from hpcdash.launch.launchers import SRUN_OPTIONS, pbs_preamble, slurm_preamble, start_of
 
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
 _SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from hpcdash.backends.script.body import BatchScript
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.request import Request, Site, SlotType
-from hpcdash.launch.batch import BatchScript
 from hpcdash.launch.lint import lint_request
 from hpcdash.launch.resource_words import resource_words
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.script.names import accounted_to, job_name, pbs_project, slurm_project
 from hpcdash.errors import ConfigError
-from hpcdash.launch.names import accounted_to, job_name, pbs_project, slurm_project
 
 
 def test_a_name_has_its_prefix_its_kind_and_its_own_part() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.script.body import Place, Scheduler, batch_script
 from hpcdash.domain.request import EarlySignal, Launcher, Request, Site
 from hpcdash.domain.root_cause import Strength, root_cause
-from hpcdash.launch.batch import Place, Scheduler, batch_script
 
 # Fails on n2 and n3 alone, in two ways; `HOST` is of the stand-ins.
 PROBE = 'echo "looks at $HOST"\nif [ "$HOST" = n2 ]; then echo \'RuntimeError: CUDA error: bad\' >&2; exit 3; fi\n'

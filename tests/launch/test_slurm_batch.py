@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.script.body import BatchScript, Place, Scheduler, batch_script
 from hpcdash.domain import sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.launch.batch import BatchScript, Place, Scheduler, batch_script
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
 
 USR1 = EarlySignal("USR1", 600)

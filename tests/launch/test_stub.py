@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.script.stub import stub_script, stub_target
 from hpcdash.errors import UsageError
-from hpcdash.launch.stub import stub_script, stub_target
 
 SCRIPT = """#!/bin/bash
 # a note

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.script.body import CONTAINER_UP, Place, Scheduler, batch_script
+from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
-from hpcdash.launch.batch import CONTAINER_UP, Place, Scheduler, batch_script
-from hpcdash.launch.job_library import LIBRARY_NAME
 from hpcdash.local.scancel import Asked, read
 from tests.local.queue_lab import QueueLab, until
 

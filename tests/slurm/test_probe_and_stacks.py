@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from hpcdash.backends.script.body import Place, Scheduler, batch_script
 from hpcdash.domain.request import EarlySignal, Launcher, Request, Site, SlotType
 from hpcdash.domain.root_cause import root_cause
-from hpcdash.launch.batch import Place, Scheduler, batch_script
 from tests.e2e.program import program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until

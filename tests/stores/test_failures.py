@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.slurm import BACKEND
 from hpcdash.errors import ConnectionFailed, program_words
-from hpcdash.launch.batch import CONTAINER_UP
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.failures import FAILED, fetch_failure

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hpcdash.launch.stub import stub_script
+from hpcdash.backends.script.stub import stub_script
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog
 from hpcdash.ui.views.train import WHOLE, TrainView
 from tests.ui.acting_stage import acting_app, mark, point_at

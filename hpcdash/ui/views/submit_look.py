@@ -113,7 +113,7 @@ class LastSubmitted:
 
 def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
     """The request that a draft makes, and its script."""
-    from hpcdash.launch.call import call_words
+    from hpcdash.backends.script.call import call_words
     from hpcdash.launch.lint import lint_request
     from hpcdash.launch.request_text import request_text
     from hpcdash.launch.resource_words import resource_words

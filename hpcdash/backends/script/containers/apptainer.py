@@ -6,9 +6,9 @@ import posixpath
 import shlex
 from collections.abc import Sequence
 
+from hpcdash.backends.script.containers.login import source_login
+from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
-from hpcdash.launch.containers.login import source_login
-from hpcdash.launch.containers.words import ContainerCommand, SplitEnvironment, Word, words
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-archive:", "oci-archive:")
 _GPU_OPTIONS = {SlotType.CUDA: ("--nv",), SlotType.ROCM: ("--rocm",), SlotType.CPU: ()}

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpcdash.backends.script.containers.apptainer import apptainer_command
+from hpcdash.backends.script.containers.enroot import enroot_command
+from hpcdash.backends.script.containers.login import login_file
+from hpcdash.backends.script.containers.podman import podman_command
+from hpcdash.backends.script.containers.words import ContainerCommand, Word, split_environment, words
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers.apptainer import apptainer_command
-from hpcdash.launch.containers.enroot import enroot_command
-from hpcdash.launch.containers.login import login_file
-from hpcdash.launch.containers.podman import podman_command
-from hpcdash.launch.containers.words import ContainerCommand, Word, split_environment, words
 
 __all__ = ["ContainerCommand", "Word", "container_command", "login_file"]
 

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from hpcdash.backends.script.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
+from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
-from hpcdash.launch.containers.words import ContainerCommand, SplitEnvironment, Word, words
 
 _DOCKER_HUB_MACHINES = ("auth.docker.io", "registry-1.docker.io")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from hpcdash.backends.script.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
+from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
-from hpcdash.launch.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
-from hpcdash.launch.containers.words import ContainerCommand, SplitEnvironment, Word, words
 
 _DEVICES = {
     # The Container Device Interface's name, as `nvidia-ctk cdi generate` writes it.

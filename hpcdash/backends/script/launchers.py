@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hpcdash.backends.script.early_signal import signal_name
 from hpcdash.domain.request import EarlySignal, Launcher
 from hpcdash.errors import UsageError
-from hpcdash.launch.early_signal import signal_name
 
 # One rank's end ends the others: 60 s after the first that ended well, at once after one that did not.
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")

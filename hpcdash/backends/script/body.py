@@ -1,7 +1,4 @@
-"""A request as a batch script that a person can read: what it is called, where its files are, what it runs.
-
-Knows no connection; the options of each scheduler are in slurm_batch and pbs_batch.
-"""
+"""What a generated batch script is called, where its files are, and what it runs on each node of its job."""
 
 from __future__ import annotations
 
@@ -11,18 +8,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hpcdash.backends.script.call import call_command, call_package
+from hpcdash.backends.script.containers import Word, container_command
+from hpcdash.backends.script.early_signal import signal_name
+from hpcdash.backends.script.job_library import END_TIME_NAMES, library_line
+from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
+from hpcdash.backends.script.names import job_name
+from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, slot_words, slots_of
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
-from hpcdash.launch.call import call_command, call_package
-from hpcdash.launch.containers import Word, container_command
-from hpcdash.launch.early_signal import signal_name
-from hpcdash.launch.job_library import END_TIME_NAMES, library_line
-from hpcdash.launch.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
-from hpcdash.launch.names import job_name
-from hpcdash.launch.refusals import raise_for
-from hpcdash.launch.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
+
+
+def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
+    """Raises UsageError for (words, next step) of one reason, or of all of them, each once; nothing where none is."""
+    found = tuple(dict.fromkeys(reasons))
+    if found:
+        steps = dict.fromkeys(step for _, step in found if step)
+        raise UsageError("; ".join(words for words, _ in found), " ".join(step.rstrip(".") + "." for step in steps))
+
 
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "

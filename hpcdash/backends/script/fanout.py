@@ -10,8 +10,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from hpcdash.backends.script.containers.words import Word
 from hpcdash.errors import UsageError
-from hpcdash.launch.containers.words import Word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MARK = "HPCDASH_COMMAND_OF"

@@ -1,0 +1,1 @@
+"""The bash that generated batch scripts of all schedulers share. Pure."""
