@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable
 from hpcdash.backends.slurm.jobs import parse_jobs

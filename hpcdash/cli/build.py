@@ -14,8 +14,8 @@ import platformdirs
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs import BACKEND as PBS
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.found import found_here, why_none_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import (

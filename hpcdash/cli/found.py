@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from hpcdash.backends.pbs import BACKEND as PBS
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 
 # Where Slurm's commands find their configuration, where SLURM_CONF does not say it.
 _SLURM_CONFIGURATIONS = (

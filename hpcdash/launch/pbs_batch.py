@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 
+from hpcdash.backends.options import said_twice
+from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends.pbs.options import pbs_attributes, pbs_extra_options, pbs_word, range_of_tasks
 from hpcdash.backends.script.body import (
     BatchScript,
     Place,
@@ -13,7 +16,6 @@ from hpcdash.backends.script.body import (
     name_of,
     names_said,
     resume_part,
-    said_twice,
     script_text,
 )
 from hpcdash.backends.script.early_signal import pbs_signal_timer, signal_name
@@ -22,12 +24,8 @@ from hpcdash.backends.script.job_library import pbs_end_time
 from hpcdash.backends.script.launchers import pbs_preamble
 from hpcdash.backends.script.names import PBS_NAME_LETTERS, accounted_to, pbs_project
 from hpcdash.backends.script.probe import pbs_probe
-from hpcdash.domain import qsub
 from hpcdash.domain.offers import CpuShare
-from hpcdash.domain.qsub_arrays import range_of_tasks
 from hpcdash.domain.request import Request, slot_type_of, slots_of
-from hpcdash.launch.directive_words import pbs_word
-from hpcdash.launch.pbs_reserved import pbs_attributes, pbs_extra_options
 from hpcdash.launch.pbs_resources import pbs_resources
 from hpcdash.launch.script_demand import pbs_demand
 

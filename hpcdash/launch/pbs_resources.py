@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hpcdash.domain import qsub
+from hpcdash.backends.options import Directives, whole_options
+from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends.pbs.options import pbs_word
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Slots, SlotType, slot_words, slots_of
 from hpcdash.errors import UsageError
-from hpcdash.launch.directive_words import pbs_word, whole_options
-from hpcdash.launch.directives import Directives
 
 # Of a host: qsub takes them in a select alone, once there is one.
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.script.early_signal import SIGNALS
 from hpcdash.backends.script.names import SOURCES, accounted_to
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
 from hpcdash.config.values import Reader, Unfit, flag, line_of_text, one_of
-from hpcdash.domain import nodelist, qsub, units
+from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.request import EarlySignal, Launcher, Runtime, SlotType

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpcdash.domain import qsub
+from hpcdash.backends.options import Option
+from hpcdash.backends.pbs import options as qsub
 from hpcdash.domain.demand import Demand
-from hpcdash.domain.sbatch import Option
 from hpcdash.domain.units import KIB, MINUTE, parse_duration, parse_memory
 
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and seconds or without.

@@ -9,10 +9,11 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import Literal
 
-from hpcdash.domain import qsub, sbatch
+from hpcdash.backends.options import Option
+from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.demand import Demand, Finding, unmet
 from hpcdash.domain.offers import Offers
-from hpcdash.domain.sbatch import Option
 from hpcdash.launch.script_demand import is_pbs_time, is_slurm_time, pbs_demand, slurm_demand
 
 Dialect = Literal["slurm", "pbs"]

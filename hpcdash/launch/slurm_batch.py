@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcdash.backends.options import said_twice
 from hpcdash.backends.script.body import (
     BatchScript,
     Place,
@@ -10,7 +11,6 @@ from hpcdash.backends.script.body import (
     is_spread,
     name_of,
     resume_part,
-    said_twice,
     script_text,
 )
 from hpcdash.backends.script.early_signal import signal_name, slurm_signal_option, slurm_signal_trap
@@ -19,11 +19,10 @@ from hpcdash.backends.script.job_library import slurm_end_time
 from hpcdash.backends.script.launchers import slurm_preamble
 from hpcdash.backends.script.names import accounted_to, slurm_project
 from hpcdash.backends.script.probe import slurm_probe
-from hpcdash.domain import sbatch
+from hpcdash.backends.slurm import options as sbatch
+from hpcdash.backends.slurm.options import slurm_extra_options, slurm_word
 from hpcdash.domain.request import Request, slot_type_of, slots_of
 from hpcdash.domain.units import format_clock
-from hpcdash.launch.directive_words import slurm_word
-from hpcdash.launch.slurm_reserved import slurm_extra_options
 from hpcdash.launch.slurm_resources import slurm_resources
 
 # Whose field an option is that a person may give in extra_args instead.

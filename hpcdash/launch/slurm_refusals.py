@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hpcdash.domain.sbatch import read_directives
+from hpcdash.backends.slurm.options import read_directives
 
 _NOT_AVAILABLE = "Requested node configuration is not available"
 _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")

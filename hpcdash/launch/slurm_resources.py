@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hpcdash.backends.options import Directives
 from hpcdash.domain.request import INTERACTIVE_KINDS, Launcher, Request, Slots, SlotType, slot_words, slots_of
 from hpcdash.errors import UsageError
-from hpcdash.launch.directives import Directives
 
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"

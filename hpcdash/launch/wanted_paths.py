@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from hpcdash.domain import qsub, sbatch
+from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.domain.qsub import attributes, chunks, read_directives, resources, split_list
-from hpcdash.domain.sbatch import CommandLine, Option
+from hpcdash.backends.options import CommandLine, Option
+from hpcdash.backends.pbs.options import attributes, chunks, read_directives, resources, split_list
 from hpcdash.domain.units import parse_memory
 
 _SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "d": "chdir", "w": "chdir"}

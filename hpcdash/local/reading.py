@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.domain import sbatch
+from hpcdash.backends.options import CommandLine, Option
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import parse_duration, parse_instant, parse_memory
 from hpcdash.errors import UsageError
@@ -33,7 +34,7 @@ class Reading:
     ignored: tuple[str, ...]
 
 
-def read_submission(script: str, options: Sequence[sbatch.Option], now_epoch: float) -> Reading:
+def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> Reading:
     """The script's #SBATCH (else #PBS) lines with a command line's options over them.
 
     Raises UsageError with the line of what cannot be read.
@@ -59,7 +60,7 @@ def read_submission(script: str, options: Sequence[sbatch.Option], now_epoch: fl
     return Reading(reader.request(is_pbs), tuple(dict.fromkeys(reader.ignored)))
 
 
-def refuse_problems(given: sbatch.CommandLine) -> None:
+def refuse_problems(given: CommandLine) -> None:
     """Raises UsageError with all that is no option, and where it stands."""
     if given.problems:
         raise UsageError("\n".join(_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems))
@@ -109,7 +110,7 @@ class _Reader:
             "requeue": lambda _: self._values.update(requeue=True),
         }
 
-    def take(self, option: sbatch.Option) -> None:
+    def take(self, option: Option) -> None:
         taker = self._takers.get(option.name)
         if taker is None:
             if option.name not in _SILENT:

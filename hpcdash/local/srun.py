@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hpcdash.domain import sbatch
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.local import processes
 
 # Options of srun that sbatch has not, by whether a value follows as a word of its own.

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpcdash.domain import sbatch
+from hpcdash.backends.options import last_value
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.local.asking import write
@@ -32,7 +33,7 @@ def _submit(folder: Path, words: list[str]) -> int:
     named, words = _taken(words, "--named")
     line = sbatch.read_command_line(words)
     refuse_problems(line)
-    wrapped = sbatch.last_value(line.options, "wrap")
+    wrapped = last_value(line.options, "wrap")
     file = line.script[0] if line.script and line.script[0] not in _STDIN else None
     if wrapped is not None:
         if line.script:

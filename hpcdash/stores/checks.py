@@ -11,10 +11,10 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.slurm.options import read_directives
 from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.request import Request
-from hpcdash.domain.sbatch import read_directives
 from hpcdash.errors import SchedulerRefused, excerpt
 from hpcdash.launch.slurm_refusals import refusal_hint
 from hpcdash.launch.wanted_paths import PathKind, WantedPath, dropped_finding, request_paths

@@ -10,9 +10,9 @@ import pytest
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.appending import appended
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Handover, Submission
 
 OPENPBS, TORQUE = PbsBackend(Dialect.OPENPBS), PbsBackend(Dialect.TORQUE)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema

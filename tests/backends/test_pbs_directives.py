@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.directives import explain
-from hpcdash.domain.qsub import OPTIONS
+from hpcdash.backends.pbs.options import OPTIONS
 from hpcdash.domain.scripts import NOT_READ, LineKind, script_lines
 
 

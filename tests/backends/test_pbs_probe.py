@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.base import Probe
-from hpcdash.backends.pbs import BACKEND
+from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
 from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, parse_probe, probe_query
 from hpcdash.backends.queries import Query

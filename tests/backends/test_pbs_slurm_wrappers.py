@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.submissions import Submission

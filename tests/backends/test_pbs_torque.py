@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.records import Form, read_records
 from hpcdash.backends.queries import JobScope, Query

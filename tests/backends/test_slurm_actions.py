@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import UsageError, program_words
 from hpcdash.transport.base import Completed
 from hpcdash.transport.shell import remote_command

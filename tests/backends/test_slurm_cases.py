@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.queries import JobScope
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.recorded import load_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.backends.slurm.directives import explain
-from hpcdash.domain.sbatch import OPTIONS
+from hpcdash.backends.slurm.options import OPTIONS
 
 EXPLAINED = [
     ("-t 2:00:00", "time limit 2 h"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.reasons import reason_hint
 
 CASES = sorted((Path(__file__).resolve().parents[2] / "fixtures" / "slurm").glob("*/*/expected.json"))

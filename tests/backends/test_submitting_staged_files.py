@@ -8,9 +8,9 @@ import pytest
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError, program_words
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from tests.behaviour.clusters import Cluster, Slurm, opened
 from tests.local.queue_lab import QueueLab

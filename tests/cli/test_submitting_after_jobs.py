@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.submit import _after_in_full
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.qsub import (
+from hpcdash.backends.pbs.options import (
     attributes,
     chunks,
     directive_lines,

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.sbatch import directive_lines, last_value, read_command_line, read_directives, split_words
+from hpcdash.backends.options import last_value
+from hpcdash.backends.slurm.options import directive_lines, read_command_line, read_directives, split_words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hpcdash.backends.base import Backend
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.clock import SystemClock

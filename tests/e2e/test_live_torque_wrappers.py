@@ -12,10 +12,10 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs import BACKEND as PBS
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import ControllerDown, UsageError
 from hpcdash.stores.actions import Actions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut

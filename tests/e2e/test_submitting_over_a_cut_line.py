@@ -12,7 +12,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.stores import lost_answers
 from hpcdash.stores.actions import Actions, Report

@@ -14,7 +14,7 @@ import pytest
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs import BACKEND as PBS
+from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import queue_program

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, Scheduler, batch_script, folder_name
-from hpcdash.domain import qsub
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.pbs.options import RESERVED as PBS_RESERVED
+from hpcdash.backends.pbs.options import pbs_extra_options
+from hpcdash.backends.slurm.options import slurm_extra_options
 from hpcdash.errors import UsageError
-from hpcdash.launch.pbs_reserved import RESERVED as PBS_RESERVED
-from hpcdash.launch.pbs_reserved import pbs_extra_options
-from hpcdash.launch.slurm_reserved import slurm_extra_options
 
 LONG = (
     *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),

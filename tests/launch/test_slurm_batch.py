@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.script.body import BatchScript, Place, Scheduler, batch_script
-from hpcdash.domain import sbatch
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError

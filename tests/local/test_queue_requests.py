@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from hpcdash.domain import sbatch
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.errors import UsageError
 from hpcdash.local.reading import Reading, read_dependencies, read_submission
 from hpcdash.local.request import Dependency, EarlySignal, Request

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
 from hpcdash.stores import lost_answers

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.units import format_clock
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.slurm import BACKEND, SlurmBackend
+from hpcdash.backends.slurm.backend import BACKEND, SlurmBackend
 from hpcdash.errors import (
     CommandMissing,
     CommandTimedOut,

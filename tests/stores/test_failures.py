@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.script.body import CONTAINER_UP
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ConnectionFailed, program_words
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cluster import ClusterStore

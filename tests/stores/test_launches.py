@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType

@@ -13,7 +13,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import (
     AuthenticationFailed,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs import BACKEND as PBS
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.offers import AccountOffer, QueueOffer
 from hpcdash.errors import AccountingUnavailable, ConnectionFailed, ControllerDown

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.pbs import BACKEND
+from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cluster import HISTORY_SECONDS, ClusterStore
 from hpcdash.stores.snapshots import Kind

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ControllerDown, UsageError
 from hpcdash.stores import lost_answers, resubmission
 from hpcdash.stores.actions import Report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ConnectionFailed, NoSuchJob, UsageError
 from hpcdash.stores import triage as triage_module
 from hpcdash.stores.budget import CommandBudget

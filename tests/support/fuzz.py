@@ -30,13 +30,15 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.job_detail import Script
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm import options as sbatch
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.domain import nodelist, qsub, sbatch, schema
+from hpcdash.domain import nodelist, schema
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import parse_job_id, split_ids

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
-from hpcdash.backends.slurm import SlurmBackend
+from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.domain.states import ENDED, WAITING
 
 NOTE = "the scheduler keeps it on cn01 until the job ends"

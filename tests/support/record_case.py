@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.queries import JobScope, Query
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import CASE_FILE, normalised_argv, token_of

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.cache import SnapshotCache
 from hpcdash.stores.cluster import Changed, ClusterStore

@@ -10,7 +10,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words

@@ -13,7 +13,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config import ClusterSettings

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from hpcdash.backends.base import Probe
-from hpcdash.backends.pbs import PbsBackend
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.cli.build import pace_of

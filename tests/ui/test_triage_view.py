@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hpcdash.backends.slurm import BACKEND
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import CommandTimedOut

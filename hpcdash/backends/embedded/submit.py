@@ -8,11 +8,12 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed_submit
 from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.slurm.options import read_command_line, read_directives
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
-from hpcdash.domain.sbatch import last_value, read_command_line, read_directives
 from hpcdash.errors import UsageError, excerpt
 
 

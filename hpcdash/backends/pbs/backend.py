@@ -189,3 +189,6 @@ class PbsBackend:
 
     def start_estimate_query(self, wanted: Submission) -> None:
         return None
+
+
+BACKEND = PbsBackend()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from hpcdash.backends.options import Option
+from hpcdash.backends.pbs.options import MAGIC, attributes, chunks, read_directive, resources, split_list
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.qsub import MAGIC, attributes, chunks, read_directive, resources, split_list
-from hpcdash.domain.sbatch import Option
 from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_duration
 
 Words = Callable[[str], str]

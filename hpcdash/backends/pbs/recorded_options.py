@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
+from hpcdash.backends.pbs.options import chunks, split_list
 from hpcdash.domain.columns import digits
-from hpcdash.domain.qsub import chunks, split_list
 from hpcdash.domain.units import parse_duration
 from hpcdash.errors import UsageError
 

@@ -13,18 +13,25 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.options import CommandLine, last_value
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
+from hpcdash.backends.pbs.options import (
+    MAGIC,
+    attributes,
+    is_closed,
+    range_of_tasks,
+    read_command_line,
+    read_directives,
+    settings,
+)
 from hpcdash.backends.pbs.recorded_options import Recorded, as_words, read_record, unlike_directives
 from hpcdash.backends.pbs.submit_answers import read_answer
 from hpcdash.backends.pbs.wrapped_words import shell_safe
+from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.submissions import Handover, Submission
-from hpcdash.domain import sbatch
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
-from hpcdash.domain.qsub import MAGIC, attributes, is_closed, read_command_line, read_directives, settings
-from hpcdash.domain.qsub_arrays import range_of_tasks
-from hpcdash.domain.sbatch import CommandLine
 from hpcdash.errors import UsageError
 
 # Runs qsub in the folder the job was first submitted from.
@@ -292,7 +299,7 @@ def _wrapped(wanted: Submission) -> Handover:
     name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "-N"), None)
     if name is None and not any(word.startswith("-N") for word in words):
         text = wanted.script.decode("utf-8", "surrogateescape")
-        own = sbatch.last_value(sbatch.read_directives(text).options, "job-name")
+        own = last_value(sbatch.read_directives(text).options, "job-name")
         own = own or settings(read_directives(text).options, in_script=True).get("N")
         name = _job_name(Dialect.SLURM_WRAPPERS, own or wanted.name)
         words += ["-N", name]

@@ -20,15 +20,6 @@ from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, slot_wo
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
-
-def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
-    """Raises UsageError for (words, next step) of one reason, or of all of them, each once; nothing where none is."""
-    found = tuple(dict.fromkeys(reasons))
-    if found:
-        steps = dict.fromkeys(step for _, step in found if step)
-        raise UsageError("; ".join(words for words, _ in found), " ".join(step.rstrip(".") + "." for step in steps))
-
-
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
@@ -324,12 +315,3 @@ def is_spread(request: Request, slot_type: SlotType) -> bool:
     slots, site = slots_of(request), request.site
     counts_gpus = slot_type is not SlotType.CPU and site.tres_supported and site.gres_supported
     return counts_gpus and slots.slots > 0 and not slots.is_per_node_asked
-
-
-def said_twice(generated: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raises UsageError for options that both a field and extra_args give: both map a name to who said it."""
-    raise_for(
-        (f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")
-        for name, written in given.items()
-        if name in generated
-    )

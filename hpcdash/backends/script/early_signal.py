@@ -5,9 +5,9 @@ The bash here goes between the text of a fan-out, whose `signal_nodes` and `inte
 
 from __future__ import annotations
 
+from hpcdash.backends.options import Directives
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
-from hpcdash.launch.directives import Directives
 
 # Signals that a program can act on; TERM is the end itself on PBS.
 SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT")

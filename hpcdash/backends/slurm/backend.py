@@ -150,3 +150,6 @@ class SlurmBackend:
 
     def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate]:
         return start_estimate.start_estimate_query(wanted)
+
+
+BACKEND = SlurmBackend()

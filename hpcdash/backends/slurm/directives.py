@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hpcdash.backends.options import Option
 from hpcdash.backends.slurm.directive_values import (
     count_of,
     cpu_frequency,
@@ -18,7 +19,7 @@ from hpcdash.backends.slurm.directive_values import (
     switches,
     tasks,
 )
-from hpcdash.domain.sbatch import MAGIC, Option, read_command_line, split_words
+from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_words
 
 # What to say of an option's value; of one that may come without its value, None.
 Words = Callable[[str | None], str]

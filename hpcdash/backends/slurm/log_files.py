@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.options import Option, last_value
+from hpcdash.backends.slurm.options import read_directives
 from hpcdash.backends.slurm.submit_line import read_submit_line
 from hpcdash.domain import nodelist
-from hpcdash.domain.sbatch import Option, last_value, read_directives
 from hpcdash.logs.paths import (
     PathFacts,
     default_pattern,

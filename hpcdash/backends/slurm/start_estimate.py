@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.slurm.options import read_command_line, read_directives
 from hpcdash.backends.slurm.submit import submission
 from hpcdash.backends.submissions import StartEstimate, Submission
-from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import CommandMissing, ControllerDown, NoConfiguration, excerpt
 
 _TO_START = re.compile(

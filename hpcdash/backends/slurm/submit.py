@@ -12,16 +12,17 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.failures import failure, require_success
 from hpcdash.backends.slurm.log_files import last_told
+from hpcdash.backends.slurm.options import read_command_line, read_directives
 from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.job_ids import with_tasks
-from hpcdash.domain.sbatch import Option, last_value, read_command_line, read_directives
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 from hpcdash.logs.paths import JOB_DEFAULT, TASK_DEFAULT
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.backends.job_detail import Script
-from hpcdash.domain.sbatch import CommandLine, Option, last_value, read_command_line
+from hpcdash.backends.options import CommandLine, Option, last_value
+from hpcdash.backends.slurm.options import read_command_line
 
 _WRAPPED = "# This script was created by sbatch --wrap.\n"
 _NULL = "(null)"

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hpcdash.backends.pbs import BACKEND
+from hpcdash.backends.pbs.backend import BACKEND
 from tests.support.pbs.asker import Asker
 from tests.support.pbs.torque import printed
 from tests.support.pbs.torque_site import PRINTED, USER, TorqueSite

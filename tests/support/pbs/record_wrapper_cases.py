@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdash.backends.pbs import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.transport.base import Completed

@@ -1,4 +1,4 @@
-"""The grammar of qsub's command line and of #PBS lines: options, their values, where they stand. Knows no cluster.
+"""qsub's options: their grammar on a command line and in #PBS lines, and which a request leaves to a person.
 
 Sources: qsub.c, qsub_sup.c and Libcmds of OpenPBS 23.06, whose options are getopt's: one letter each, a value attached
 or apart; qsub(1B) of Torque 6 for what Torque has besides. No letter takes a value in one and none in the other.
@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdash.domain.sbatch import WITHOUT_VALUE, CommandLine, Option
+from hpcdash.backends.options import WITHOUT_VALUE, CommandLine, Option, quoted_word, raise_for, whole_options
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.job_ids import joined_tasks
+from hpcdash.errors import UsageError
 
 MAGIC = "#PBS"
 _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
@@ -256,3 +259,130 @@ def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
         else:
             found[option.name] = value
     return found
+
+
+def pbs_word(field: str, value: str) -> str:
+    """A value as qsub reads it back from a line; in its quotes nothing is escaped. Raises UsageError as above."""
+    quote = "'" if '"' in value else '"'
+    return quoted_word(field, value, f"{quote}{value}{quote}", split_words)
+
+
+def range_of_tasks(tasks: ArrayTasks) -> str:
+    """X-Y[:Z][%N]: a range of two numbers and a step is all that PBS knows.
+
+    Raises UsageError for tasks that are no one range, naming the ranges they are.
+    """
+    whole = _one_range(tasks)
+    if whole is None:
+        parts = [str(ArrayTasks((part,))) for part in (joined_tasks(tasks) or tasks).ranges]
+        shown = f"{', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}"
+        raise UsageError(
+            f"PBS submits a range of tasks at a time, which {ArrayTasks(tasks.ranges)} is not",
+            f"Submit these one after the other: {shown}.",
+        )
+    # A range goes up. One of a single task has its end where the step does not reach it.
+    first, last = whole[0], whole[-1]
+    step = whole.step if last > first else 2
+    spoken = f"{first}-{max(last, first + 1)}" + (f":{step}" if step > 1 else "")
+    return spoken + (f"%{tasks.throttle}" if tasks.throttle else "")
+
+
+def _one_range(tasks: ArrayTasks) -> range | None:
+    """The range with a step that holds just these tasks: 3-7:4 for 3,7."""
+    if len(tasks.ranges) == 1:
+        return tasks.ranges[0]
+    ordered = sorted(set(tasks))
+    step = ordered[1] - ordered[0]
+    whole = range(ordered[0], ordered[-1] + 1, step)
+    return whole if len(whole) == len(ordered) and list(whole) == ordered else None
+
+
+# What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
+RESERVED = frozenset("cCeGhIjJkoqrRSuvVXz")
+_PLACES = {
+    "J": "array",
+    "h": "hold",
+    "q": "queue",
+    "r": "requeue",
+    "v": "environment",
+    "V": "environment",
+    "k": "keep_files",
+    "e": "work_dir: the log is in the launch's own folder",
+    "o": "work_dir: the log is in the launch's own folder",
+}
+
+# Attributes of -W that the request says itself, most of which qsub sets anew after them, by the field in their place.
+_OWN_ATTRIBUTES = {
+    "account_name": "account",
+    "array_indices_submitted": "array",
+    "depend": "after",
+    "error_path": _PLACES["e"],
+    "hold_types": "hold",
+    "job_name": "name",
+    "keep_files": "keep_files",
+    "max_run_subjobs": "array, as in 1-10%2",
+    "output_path": _PLACES["o"],
+    "project": "project",
+    "rerunable": "requeue",
+    "variable_list": "environment",
+    **dict.fromkeys(
+        ("block", "checkpoint", "interactive", "join_path", "remove_files", "shell_path_list", "user_list"), ""
+    ),
+}
+
+
+def pbs_attributes(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
+    """The -W options of a request's attributes and of those among its extra_args, one each; the last of a name counts.
+
+    The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to say.
+    """
+    refused: list[tuple[str, str]] = []
+    texts = [("attributes", text) for text in asked]
+    for text in whole_options(extra_args, read_directive, pbs_word):
+        texts += [("extra_args", one.value or "") for one in read_directive(text).given if one.name == "W"]
+    found: dict[str, tuple[str, str]] = {"umask": ("", "0022")}
+    for field, text in texts:
+        named = attributes(text)
+        if not named:
+            refused.append((f"{field}: -W {text} is no NAME=VALUE", "As in umask=027."))
+        for name, value in named:
+            if name.lower() in _OWN_ATTRIBUTES:
+                place = _OWN_ATTRIBUTES[name.lower()]
+                step = f"Its field is {place}." if place else "A job from here cannot have it."
+                refused.append((f"{field}: -W {name}= is the request's to say", step))
+            elif found.get(name, ("",))[0] not in ("", field):
+                refused.append((f"-W {name}= is not for extra_args: attributes says it", "Leave one of the two out."))
+            found[name] = (field, value)
+    raise_for(refused)
+    return tuple(f"-W {pbs_word(field, f'{name}={value}')}" for name, (field, value) in found.items())
+
+
+def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
+    """A person's own options as they were written, each once, in order; without -l, which the select takes up, and -W.
+
+    Raises UsageError naming all options that are the request's to say, wherever they stand: `-A acct   -I`.
+    """
+    kept: dict[str, None] = {}
+    refused: list[tuple[str, str]] = []
+    for text in whole_options(extra_args, read_directive, pbs_word):
+        if not text.isprintable():
+            refused.append((f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item."))
+            continue
+        for word in text.split():
+            if word in ("--", "--version"):
+                refused.append((f"{word} is not for extra_args: it would end qsub's options", "Leave it out."))
+        read = read_directive(text)
+        for option in read.given:
+            letter = option.name or option.written.lstrip("-")[:1]
+            if letter in RESERVED:
+                place = _PLACES.get(letter)
+                step = f"Its field is {place}." if place else "A job from here cannot have it."
+                refused.append((f"-{letter} is not for extra_args: the request says it itself", step))
+            elif option.problem:
+                refused.append((f"{option.written} is {option.problem} to qsub", "Its options: man qsub."))
+            elif option.name not in ("l", "W"):
+                kept[" ".join(pbs_word("extra_args", word) for word in option.words)] = None
+        if read.script:
+            refused.append((f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item."))
+    raise_for(refused)
+    return tuple(kept)

@@ -1,4 +1,4 @@
-"""The grammar of sbatch's command line and of #SBATCH lines: options, their values, where they stand. Knows no cluster.
+"""sbatch's options: their grammar on a command line and in #SBATCH lines, and which a request leaves to a person.
 
 Source: `sbatch --help` of 22.05, and what releases up to 25.05 added. Options are read by getopt_long: a long one may
 be cut short to any beginning that only it has. How directives are split was tried on 22.05.8.
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hpcdash.backends.options import WITHOUT_VALUE, CommandLine, Option, quoted_word, raise_for, whole_options
+
 Takes = Literal["nothing", "value", "maybe"]
-# The problem of an option that takes a value and stands last.
-WITHOUT_VALUE = "without its value"
 # One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind '=' only.
 _OPTIONS = """
 account/A= acctg-freq= array/a= batch= bb= bbf= begin/b= chdir/D= cluster= clusters/M= cluster-constraint= comment=
@@ -43,40 +43,6 @@ class OptionKind:
     name: str
     letter: str
     takes: Takes
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option as it was given: `name` is its long name in full, `value` None where it has none.
-
-    `words` are the words it took, `written` how it was called; `line` is the 1-based line of the script, 0 on a command
-    line. What sbatch would not take has a `problem`, and no name.
-    """
-
-    name: str
-    value: str | None
-    written: str
-    words: tuple[str, ...]
-    line: int = 0
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """What sbatch was given after its name: options in order, then the script and its arguments."""
-
-    given: tuple[Option, ...]
-    script: tuple[str, ...] = ()
-
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """Those that sbatch takes."""
-        return tuple(option for option in self.given if not option.problem)
-
-    @property
-    def problems(self) -> tuple[Option, ...]:
-        """Those it does not."""
-        return tuple(option for option in self.given if option.problem)
 
 
 def _kinds() -> Iterator[OptionKind]:
@@ -202,10 +168,103 @@ def split_words(text: str) -> list[str]:
     return [*words, "".join(word)] if word else words
 
 
-def last_value(options: Iterable[Option], name: str) -> str | None:
-    """The value that counts: the last one given."""
-    found = None
-    for option in options:
-        if option.name == name:
-            found = option.value
-    return found
+def slurm_word(field: str, value: str) -> str:
+    """A value as sbatch reads it back from a line. Raises UsageError, naming the field, for one it cannot."""
+    return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_words)
+
+
+# What slots, queue, files and requeue of a request say; by their long names.
+RESERVED = (
+    "ntasks-per-node",
+    "gpus",
+    "nodes",
+    "ntasks",
+    "chdir",
+    "error",
+    "output",
+    "partition",
+    "requeue",
+    "no-requeue",
+)
+# Those of no job: with them sbatch submits none, waits for its end, or takes another script.
+_OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
+
+
+def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
+    """A person's own options as they were written, each once, in order, and the nodes to leave out.
+
+    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`, `--node=4`, `-N 4`.
+    """
+    kept: dict[str, None] = {}
+    refused: list[tuple[str, str]] = []
+    for text in whole_options(extra_args, _read, slurm_word):
+        option = text.strip()
+        if not option:
+            continue
+        if not option.isprintable():
+            refused.append(
+                (f"{option!r} in extra_args holds what cannot stand in one line", "Write one option an item.")
+            )
+            continue
+        told: set[str] = set()
+        for name, written in _named(option):
+            if written in told:
+                continue
+            if name in RESERVED:
+                refused.append((f"{written} is not for extra_args: the request says it itself", _in_its_place(name)))
+            elif name in _OF_NO_JOB:
+                refused.append(
+                    (f"{written} is not for extra_args: it asks for no job that runs by itself", "Leave it out.")
+                )
+            else:
+                continue
+            # What may be short for several is told once.
+            told.add(written)
+        if rest := _read(option).script:
+            # sbatch leaves out what follows the first word that is no option.
+            refused.append(
+                (f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes.")
+            )
+        if any(_is_gpu(entry) for entry in _gres(option)):
+            words = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
+            refused.append((words, "Its fields are slots, slots_per_node, gpu_type."))
+        kept[option] = None
+    raise_for(refused)
+    nodes = ",".join(dict.fromkeys(exclude_nodes))
+    return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
+
+
+def _read(text: str) -> CommandLine:
+    return read_command_line(split_words(text))
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it may mean."""
+    for option in _read(text).given:
+        if not option.problem:
+            yield option.name, option.written
+        elif option.written.startswith("--"):
+            yield from ((name, option.written) for name in RESERVED if name.startswith(option.written[2:]))
+
+
+def _gres(text: str) -> Iterator[str]:
+    for option in _read(text).options:
+        if option.name == "gres":
+            yield from (option.value or "").split(",")
+
+
+def _is_gpu(entry: str) -> bool:
+    """`gpu`, `gpu:4`, `gpu:a100:4`, `gres/gpu=4`."""
+    return entry.strip().removeprefix("gres/").partition(":")[0].partition("=")[0] == "gpu"
+
+
+def _in_its_place(name: str) -> str:
+    field = {
+        "partition": "queue",
+        "chdir": "work_dir",
+        "requeue": "requeue",
+        "no-requeue": "requeue",
+        "output": "work_dir: the log is in the launch's own folder",
+        "error": "work_dir: the log is in the launch's own folder",
+    }.get(name, "slots and slots_per_node")
+    return f"Its field is {field}."
