@@ -17,7 +17,12 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 
 if TYPE_CHECKING:
+    from hpcdash.backends.script.body import BatchScript, Place
+    from hpcdash.backends.script.environment import JobEnvironment
     from hpcdash.backends.stacks import Stacks
+    from hpcdash.domain.demand import Demand, Finding
+    from hpcdash.domain.offers import CpuShare, Offers
+    from hpcdash.domain.request import Request
 
 
 class Capability(StrEnum):
@@ -64,6 +69,49 @@ class Probe:
     dialect: str = ""
 
 
+class ScriptWriter(Protocol):
+    """How batch scripts are written for a scheduler: a module."""
+
+    @property
+    def ENVIRONMENT(self) -> JobEnvironment: ...
+
+    def batch_script(
+        self,
+        request: Request,
+        place: Place,
+        *,
+        queue_has_gpus: bool = True,
+        has_live_logs: bool = True,
+        cpu_share: CpuShare | None = None,
+    ) -> BatchScript:
+        """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler.
+
+        `has_live_logs`: the scheduler can write logs where they belong while the job runs. `cpu_share` is what is asked
+        for beside GPUs where the request does not say, and the site's scheduler does not either.
+        """
+        ...
+
+
+class ScriptReader(Protocol):
+    """What a batch script asks of a scheduler, and what is wrong with it: a module."""
+
+    def lint_script(self, script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+        """What is wrong with a script, with options `over` its own; see hpcdash.backends.script.lint.lint."""
+        ...
+
+    def script_demand(self, script: bytes, over: Sequence[str] = ()) -> Demand:
+        """What a script asks for, with options `over` its own."""
+        ...
+
+    def queue_and_time_options(self, queue: str, limit_seconds: int | None) -> tuple[str, ...]:
+        """Options for a queue ('' for none) and a time limit, over a script's own."""
+        ...
+
+    def refusal_hint(self, words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+        """What to do about a refusal of a script whose own `words` mislead; '' where they do not."""
+        ...
+
+
 class Backend(Protocol):
     """A scheduler. All methods build or read; nothing runs here."""
 
@@ -74,8 +122,23 @@ class Backend(Protocol):
     @property
     def capabilities(self) -> frozenset[Capability]: ...
     @property
-    def directives(self) -> str:
-        """Whose directives generated scripts have: "slurm" (#SBATCH), "pbs" (#PBS, select), '' where none can be."""
+    def script_writer(self) -> ScriptWriter | None:
+        """None where no scripts can be made."""
+        ...
+
+    @property
+    def script_reader(self) -> ScriptReader:
+        """Of the directives that its scripts have."""
+        ...
+
+    @property
+    def delegated_commands(self) -> tuple[str, ...]:
+        """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
+        ...
+
+    @property
+    def usual_folder(self) -> str:
+        """Where its commands are on most clusters."""
         ...
 
     @property

@@ -6,9 +6,14 @@ import hashlib
 import sys
 from dataclasses import replace
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script, folder_name, has_library, staged_name
+from hpcdash.backends.script.body import (
+    LIBRARY_NAME,
+    Place,
+    folder_name,
+    has_library,
+    staged_name,
+)
 from hpcdash.backends.script.call import call_names
-from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
@@ -24,7 +29,9 @@ _UID_LETTERS = 8
 def run_render(common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None) -> None:
     """Print the script alone to stdout, what is to be said of it to stderr. The same request gives the same script."""
     site = chosen_site(common)
-    made_for = scheduler_for(scheduler, site.cluster)
+    backend = scheduler_for(scheduler, site.cluster)
+    if (writer := backend.script_writer) is None:
+        raise UsageError(f"no scripts are made for {backend.title}")
     source = read_source(request, site=site.launch.site, user=site.cluster.user)
     wanted = with_queue_defaults(source.request, site.launch.queues, ())
     root = storage_root if storage_root is not None else wanted.site.storage_root
@@ -42,7 +49,7 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
             asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")
         if wanted.call is not None and (names := call_names(wanted.call)):
             asides.append(f"its arguments are in {' and '.join(names)} of that folder, which hpcdash submit puts there")
-    elif made_for is Scheduler.SLURM:
+    else:
         asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
     if source.script is not None:
         name = staged_name(source.script.name, wanted.site.run_as)
@@ -50,7 +57,7 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}: that has to be there on the cluster")
     try:
-        script = batch_script(made_for, wanted, place)
+        script = writer.batch_script(wanted, place)
     except UsageError as error:
         raise source.placed(error) from None
     for words in (*script.warnings, *asides):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.script.body import Scheduler
 from hpcdash.cli.build import BACKENDS, EMBEDDED, chosen_clusters
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, load_settings
@@ -29,15 +29,12 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
     return ChosenSite(cluster, cluster.launch, common.read_only or settings.read_only)
 
 
-def scheduler_for(said: str | None, cluster: ClusterSettings) -> Scheduler:
+def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
     """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
-    if said:
-        return Scheduler(said)
-    if cluster.backend == EMBEDDED:
-        # A class attribute: the queue itself need not be there.
-        return Scheduler(EmbeddedBackend.directives)
-    if cluster.backend:
-        return Scheduler(BACKENDS[cluster.backend].directives)
+    # A class attribute: the queue itself need not be there.
+    name = said or (EmbeddedBackend.scripts_of if cluster.backend == EMBEDDED else cluster.backend)
+    if name:
+        return BACKENDS[name]
     raise UsageError(
         f"which scheduler is it for? The configuration does not say what {cluster.name} has",
         'Write --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.',

@@ -147,15 +147,14 @@ class _ScriptSubmitting:
         """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
         that is no text of a shell's, and where the scheduler takes none."""
         from hpcdash.domain.offers import Offers
-        from hpcdash.launch.script_lint import lint_script
 
         name = self._path or self._wanted.name
-        if session.store.backend.directives == "slurm":
-            raise _no_interpreter(name)
-        found = [one for one in lint_script(self._wanted.script, "pbs", Offers()) if one.field in ("", "line 1")]
+        reader = session.store.backend.script_reader
+        found = [one for one in reader.lint_script(self._wanted.script, Offers()) if one.field in ("", "line 1")]
         for one in found:
             if one.severity == "error":
-                raise UsageError(f"{name}: {one.words}", one.next_step)
+                is_plain = one.words.startswith("its first line")
+                raise _no_interpreter(name) if is_plain else UsageError(f"{name}: {one.words}", one.next_step)
         return tuple(one.words for one in found)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
@@ -172,13 +171,11 @@ class _ScriptSubmitting:
 async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
     """What a script asks for that no queue can give, as far as the queues are known; the scheduler decides."""
     from hpcdash.domain.demand import unmet
-    from hpcdash.launch.script_lint import script_demand
 
-    directives = session.store.backend.directives
-    if session.launches is None or directives not in ("slurm", "pbs"):
+    if session.launches is None or session.store.backend.script_writer is None:
         return []
     await session.launches.queues.learn()
-    demand = script_demand(wanted.script, "pbs" if directives == "pbs" else "slurm", wanted.options)
+    demand = session.store.backend.script_reader.script_demand(wanted.script, wanted.options)
     return [finding_words(one) for one in unmet(demand, await session.launches.queues.offers())]
 
 

@@ -12,16 +12,13 @@ import stat
 import sys
 from pathlib import Path
 
-from hpcdash.backends.script.body import Scheduler
 from hpcdash.cli.build import EMBEDDED
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.stdout import print_text
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, program_text, sudoers_text
+from hpcdash.launch.sudoers import program_text, sudoers_text
 
-_COMMANDS = {Scheduler.SLURM: SLURM_COMMANDS, Scheduler.PBS: PBS_COMMANDS}
-_USUAL_BIN = {Scheduler.SLURM: "/usr/bin", Scheduler.PBS: "/opt/pbs/bin"}
 # login.defs(5), UID_MIN: below are system accounts.
 _LEAST_UID = 1000
 
@@ -58,13 +55,13 @@ def run_sudoers(
     if not account:
         print(f"hpcdash: for the account {login} (--account names another)", file=sys.stderr)
     if not folder:
-        folder = _USUAL_BIN[made_for]
-        print(f"hpcdash: {made_for}'s commands are taken to be in {folder} (--bin names another)", file=sys.stderr)
+        folder = made_for.usual_folder
+        print(f"hpcdash: {made_for.name}'s commands are taken to be in {folder} (--bin names another)", file=sys.stderr)
     text = sudoers_text(
         login,
         group,
         bin_folder=folder.rstrip("/"),
-        commands=_COMMANDS[made_for],
+        commands=made_for.delegated_commands,
         storage_root=root,
         launch_program=site.launch.launch_program,
         env_file=env_file or "",

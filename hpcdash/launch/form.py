@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdash.backends.base import ScriptReader
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.config.read import parse_document
 from hpcdash.domain.request import Request, Site
-from hpcdash.domain.units import format_clock
 from hpcdash.launch.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
 from hpcdash.launch.request_file import RequestProblems, read_request
 from hpcdash.launch.request_text import toml_value
@@ -77,8 +77,8 @@ def read_form(draft: Draft, site: Site | None = None) -> FormReading:
     return FormReading(text, None if problems else request, problems, links)
 
 
-def read_script_form(draft: Draft, directives: str, *, has_own_disk: bool = False) -> ScriptReading:
-    """A batch script with its overrides in the words of a scheduler ("slurm" or "pbs").
+def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool = False) -> ScriptReading:
+    """A batch script with its overrides in the words of its scheduler.
 
     `has_own_disk`: the cluster is this machine, where a path here and one there are the same.
     """
@@ -100,7 +100,7 @@ def read_script_form(draft: Draft, directives: str, *, has_own_disk: bool = Fals
             words[name] = tuple(shlex.split(texts.get(name, "")))
         except ValueError:
             problems[name] = "a quote is not closed"
-    options = [*_over(request, directives), *words.get("extra_args", ())]
+    options = [*reader.queue_and_time_options(request.queue, request.limit_seconds), *words.get("extra_args", ())]
     return ScriptReading(
         file,
         has_own_disk or texts.get("file_where", "") in ("", HERE),
@@ -202,22 +202,6 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
     if int(text) > 1 and texts.get("array", "").strip():
         problems["chain"] = "an array of %1 is a chain already: give one of array and chain"
     return int(text)
-
-
-def _over(request: Request, directives: str) -> list[str]:
-    """What a request's queue and time are on a command line."""
-    options: list[str] = []
-    is_slurm = directives != "pbs"
-    if request.queue:
-        options += [f"--partition={request.queue}"] if is_slurm else ["-q", request.queue]
-    if request.limit_seconds:
-        clock = format_clock(request.limit_seconds)
-        options += [f"--time={clock}"] if is_slurm else ["-l", f"walltime={_pbs_clock(request.limit_seconds)}"]
-    return options
-
-
-def _pbs_clock(seconds: int) -> str:
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _note(error: RequestProblems, problems: dict[str, str]) -> None:

@@ -6,9 +6,6 @@ from hpcdash.backends.script.body import BatchScript, is_spread
 from hpcdash.domain.demand import Demand, Finding, unmet
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import INTERACTIVE_KINDS, Request, SlotType, slot_type_of, slots_of
-from hpcdash.launch.script_lint import lint_script
-
-__all__ = ["Finding", "demand_of", "lint_request", "lint_script", "slot_type_in"]
 
 _WHERE = {
     "queues": "queue",
@@ -23,12 +20,14 @@ _WHERE = {
 }
 
 
-def lint_request(request: Request, offers: Offers, script: BatchScript | None = None) -> tuple[Finding, ...]:
+def lint_request(
+    request: Request, offers: Offers, script: BatchScript | None = None, *, packs_nodes: bool = False
+) -> tuple[Finding, ...]:
     """What does not fit the offers, errors first; each warning of a rendered `script` is one.
 
     Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
     """
-    found = list(unmet(demand_of(request, offers, is_pbs=script is not None and "\n#PBS " in script.text), offers))
+    found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
         found.append(Finding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
     if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
@@ -46,12 +45,12 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
     return said or slot_type_of(request, queue_has_gpus=queue is None or queue.gpus > 0)
 
 
-def demand_of(request: Request, offers: Offers, *, is_pbs: bool = False) -> Demand:
-    """What a request asks for in all. Slurm finds the nodes itself for GPUs that are not counted a node, PBS for all
-    slots that are not."""
+def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
+    """What a request asks for in all. The scheduler finds the nodes itself for GPUs that are not counted a node; with
+    `packs_nodes` for all slots that are not."""
     slots, slot_type = slots_of(request), slot_type_in(request, offers)
     is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
-    finds_nodes = slots.is_packed if is_pbs else is_spread_out
+    finds_nodes = slots.is_packed if packs_nodes else is_spread_out
     on_node = None if finds_nodes else slots.per_node
     total = slots.slots if finds_nodes else slots.nodes * slots.per_node
     counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0

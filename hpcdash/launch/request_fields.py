@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.script.early_signal import SIGNALS
-from hpcdash.backends.script.names import SOURCES, accounted_to
+from hpcdash.backends.script.body import SOURCES, accounted_to
+from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
 from hpcdash.config.values import Reader, Unfit, flag, line_of_text, one_of
 from hpcdash.domain import nodelist, units

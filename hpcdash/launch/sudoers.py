@@ -6,8 +6,6 @@ import re
 
 from hpcdash.errors import UsageError
 
-SLURM_COMMANDS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
-PBS_COMMANDS = ("qsub", "qstat", "qdel", "pbsnodes")
 # Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell acts on.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

@@ -7,10 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
-from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
@@ -101,32 +98,6 @@ def _of_call(request: Request) -> Iterator[WantedPath]:
         yield WantedPath("call.wheel", _within(request.work_dir, call.wheel), PathKind.FILE)
     if call.source:
         yield WantedPath("call.source", _within(request.work_dir, call.source), PathKind.FOLDER)
-
-
-def script_paths(script: bytes, directives: Literal["slurm", "pbs"]) -> tuple[WantedPath, ...]:
-    """The folders that a script's directives name: where it runs, and where its output goes."""
-    text = script.decode("utf-8", "surrogateescape")
-    given = (sbatch if directives == "slurm" else qsub).read_directives(text).options
-    last = {option.name: option for option in given}
-    here = last.get("chdir") if directives == "slurm" else None
-    folder = (here.value or "") if here else ""
-    found = []
-    if here and folder and not _FILLED_IN.search(folder):
-        found.append(WantedPath(f"line {here.line}", folder, PathKind.FOLDER))
-    for name in ("output", "error") if directives == "slurm" else ("o", "e"):
-        option = last.get(name)
-        if option is None or not option.value:
-            continue
-        # qsub's may begin with a host.
-        path = option.value if directives == "slurm" else option.value.rpartition(":")[2]
-        parent = path if path.endswith("/") else _parent(_within(folder, path))
-        if parent and not _FILLED_IN.search(parent):
-            what = "the folder of its output "
-            found.append(WantedPath(f"line {option.line}", parent, PathKind.WRITTEN, what=what, next_step=_NO_OUTPUT))
-    return tuple(found)
-
-
-_NO_OUTPUT = "Make it first: a job that cannot write its output fails, and says nothing."
 
 
 def _within(folder: str, path: str) -> str:

@@ -11,12 +11,10 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.slurm.options import read_directives
 from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.request import Request
 from hpcdash.errors import SchedulerRefused, excerpt
-from hpcdash.launch.slurm_refusals import refusal_hint
 from hpcdash.launch.wanted_paths import PathKind, WantedPath, dropped_finding, request_paths
 from hpcdash.stores.cluster import ClusterStore
 
@@ -65,9 +63,8 @@ async def missing_paths(
     """What a request (or plain paths) names on the login node and is not as it has to be: not there, or a kill switch
     that is. In one command of at most 10 s.
 
-    `staged` are names of files that come along: the request's script may be one. Paths of a script are those of
-    hpcdash.launch.wanted_paths.script_paths. `field` is the request's key, a path's own field, or the path itself.
-    Raises what keeps the cluster from answering.
+    `staged` are names of files that come along: the request's script may be one. `field` is the request's key, a path's
+    own field, or the path itself. Raises what keeps the cluster from answering.
     """
     if isinstance(wanted, Request):
         paths = request_paths(wanted, staged)
@@ -96,8 +93,8 @@ async def estimate_start(
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds))
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
-        words = [word for option in read_directives(script.decode("utf-8", "replace")).options for word in option.words]
-        if hint := refusal_hint(estimate.refusal, store.probe.version, (*words, *options)):
+        text, reader = script.decode("utf-8", "replace"), store.backend.script_reader
+        if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options):
             estimate = replace(estimate, hint=hint)
     return estimate
 

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from functools import cache
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
+from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
 from hpcdash.backends.script.call import call_files
-from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.request import Request
 from hpcdash.errors import UsageError

@@ -190,8 +190,14 @@ class Launches:
         from hpcdash.launch.wanted_paths import kill_switch_of
 
         switch = self._switches.get(kill_switch_of(planned.request))
-        found = lint_request(planned.request, await self.queues.offers(), planned.script)
+        found = lint_request(planned.request, await self.queues.offers(), planned.script, packs_nodes=self.packs_nodes)
         return (*found, *(() if switch is None else (switch,)))
+
+    @property
+    def packs_nodes(self) -> bool:
+        """Whether slots that are not counted a node may lie together, on any nodes."""
+        writer = self.store.backend.script_writer
+        return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
     async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
         """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
@@ -199,13 +205,12 @@ class Launches:
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
         from hpcdash.backends.script.call import result_words
-        from hpcdash.launch.slurm_refusals import script_refusal_hint
         from hpcdash.stores.launch_cleanup import discarded
         from hpcdash.stores.launch_plan import record_of
 
         if outcome.done is False:
             version = self.store.probe.version if self.store.probe else ""
-            hint = script_refusal_hint(outcome.words, version, planned.script.text)
+            hint = self.store.backend.script_reader.refusal_hint(outcome.words, version, planned.script.text)
             left = await discarded(self.store, planned.staged)
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
@@ -326,18 +331,16 @@ class Launches:
         return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
-        from hpcdash.backends.script.body import Scheduler, batch_script
         from hpcdash.domain.request import slots_of
 
         backend = self.store.backend
-        if not backend.directives:
+        if (writer := backend.script_writer) is None:
             raise UsageError(
                 f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
         slots = slots_of(request)
-        made = batch_script(
-            Scheduler(backend.directives),
+        made = writer.batch_script(
             request,
             place,
             queue_has_gpus=has_gpus,

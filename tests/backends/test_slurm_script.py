@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.script import history_script_query, parse_history_script, parse_script, script_query
+from hpcdash.backends.slurm.detail import history_script_query, parse_history_script, parse_script, script_query
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
 from tests.support.slurm_text import answered
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.script.job_library import LIBRARY_NAME
+from hpcdash.backends.script.body import LIBRARY_NAME
 from hpcdash.cli.submit_request import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request

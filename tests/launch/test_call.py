@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.body import LIBRARY_NAME, Place
 from hpcdash.backends.script.call import call_files, result_words
-from hpcdash.backends.script.job_library import LIBRARY_NAME
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
@@ -21,6 +20,7 @@ from hpcdash.job.zip import job_zip
 from hpcdash.launch.form import draft_of, read_form
 from hpcdash.launch.request_file import RequestProblems, read_request
 from hpcdash.launch.request_text import request_text
+from tests.support.scripts import Scheduler, batch_script
 
 PLACE = Place("1a2b", "/jobs/x-1a2b")
 FULL = """\

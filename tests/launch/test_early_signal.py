@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.script.early_signal import pbs_signal_timer, slurm_signal_option, slurm_signal_trap
-from hpcdash.backends.script.fanout import START, pbs_fanout, slurm_fanout
+from hpcdash.backends.pbs.script import pbs_fanout, pbs_signal_timer
+from hpcdash.backends.script.body import START
+from hpcdash.backends.slurm.script import slurm_fanout, slurm_signal_option, slurm_signal_trap
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.pbs.script import pbs_preamble
 from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.script.containers.login import source_login
-from hpcdash.backends.script.launchers import pbs_preamble, slurm_preamble
+from hpcdash.backends.slurm.script import slurm_preamble
 from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.launch.excerpt import MOST_LINES, failure_excerpt, hosts_up

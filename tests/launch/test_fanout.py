@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.pbs.script import MARK, pbs_end_time, pbs_fanout
+from hpcdash.backends.script.body import START, library_line
 from hpcdash.backends.script.containers import Word
-from hpcdash.backends.script.fanout import MARK, START, pbs_fanout, slurm_fanout, slurm_srun, status_kept
-from hpcdash.backends.script.job_library import library_line, pbs_end_time
+from hpcdash.backends.slurm.script import slurm_fanout, slurm_srun, status_kept
 from hpcdash.errors import UsageError
 
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.backends.pbs import lint as pbs_lint
+from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
 from hpcdash.launch.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
 from hpcdash.launch.form_fields import FIELDS, GROUPS
@@ -43,6 +45,8 @@ ALL = {
     "attributes": "group_list=lab umask=027",
     "keep_files": "oe",
 }
+
+READERS = {"slurm": slurm_lint, "pbs": pbs_lint}
 
 
 def test_every_field_of_the_form_reaches_the_request() -> None:
@@ -138,7 +142,7 @@ def test_quotes_line_ends_and_odd_letters_of_a_command_stay_what_they_are() -> N
 )
 def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(directives: str, options: tuple[str, ...]) -> None:
     typed = {"file": "a.sh", "queue": "gpu", "time": "90m", "extra_args": "--nice=3", "array": "1-3", "after": "7"}
-    reading = read_script_form(Draft({**typed, "hold": "yes", "arguments": "--epochs '1 2'"}), directives)
+    reading = read_script_form(Draft({**typed, "hold": "yes", "arguments": "--epochs '1 2'"}), READERS[directives])
     assert reading.problems == {}
     assert reading.options == options
     assert (reading.array, reading.after, reading.held) == ("1-3", ("7",), True)
@@ -146,7 +150,7 @@ def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(directives:
 
 
 def test_a_script_without_a_path_is_missing_one() -> None:
-    assert read_script_form(Draft(), "slurm").problems["file"].startswith("missing")
+    assert read_script_form(Draft(), READERS["slurm"]).problems["file"].startswith("missing")
 
 
 @pytest.mark.parametrize(

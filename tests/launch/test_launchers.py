@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script
-from hpcdash.backends.script.fanout import START, pbs_fanout, slurm_fanout
-from hpcdash.backends.script.launchers import SRUN_OPTIONS, pbs_preamble, slurm_preamble, start_of
+from hpcdash.backends.pbs.script import ENVIRONMENT as PBS
+from hpcdash.backends.pbs.script import pbs_fanout, pbs_preamble
+from hpcdash.backends.script.body import START, Place
+from hpcdash.backends.script.launchers import start_of
+from hpcdash.backends.slurm.script import ENVIRONMENT as SLURM
+from hpcdash.backends.slurm.script import SRUN_OPTIONS, slurm_fanout, slurm_preamble
 from hpcdash.domain.request import EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
+from tests.support.scripts import Scheduler, batch_script
 
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
 _SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'
@@ -49,15 +53,18 @@ def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) ->
 
 
 def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None) -> str:
-    start = start_of(launcher, command, 4, signal=signal)
+    start = start_of(launcher, command, 4, signal=signal, environment=SLURM)
     fanout = slurm_fanout(
-        ("bash", "-c", start.line), {}, tasks_per_node=start.tasks_per_node, srun_options=start.srun_options
+        ("bash", "-c", start.line),
+        {},
+        tasks_per_node=start.tasks_per_node,
+        srun_options=() if launcher is Launcher.PLAIN else SRUN_OPTIONS,
     )
     return slurm_preamble(launcher, nodes) + fanout + START
 
 
 def pbs(launcher: Launcher, command: str, slots_a_chunk: int = 4, lines_a_chunk: int = 1) -> str:
-    words = ("bash", "-c", start_of(launcher, command, slots_a_chunk, is_pbs=True).line)
+    words = ("bash", "-c", start_of(launcher, command, slots_a_chunk, environment=PBS).line)
     fanout = pbs_fanout(words, {}, slots_a_chunk=slots_a_chunk, lines_a_chunk=lines_a_chunk)
     return fanout + pbs_preamble(launcher) + START
 
@@ -125,10 +132,10 @@ def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("launcher", [Launcher.TORCHRUN, Launcher.ACCELERATE])
 def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> None:
-    start = start_of(launcher, "python3 -u train.py --lr 1", 4)
+    start = start_of(launcher, "python3 -u train.py --lr 1", 4, environment=SLURM)
     assert start.line.endswith("\n  train.py --lr 1")
     assert "python3 -u is left out" in " ".join(start.notes)
-    assert start_of(launcher, "train.py", 4).notes == ()
+    assert start_of(launcher, "train.py", 4, environment=SLURM).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> No
     ],
 )
 def test_a_launcher_stands_where_the_command_starts_python(command: str, line: str) -> None:
-    start = start_of(Launcher.TORCHRUN, command, 4)
+    start = start_of(Launcher.TORCHRUN, command, 4, environment=SLURM)
     before = command[: command.find("python" if "python" in command else "torchrun")]
     assert start.line.startswith(f"{before}torchrun \\\n")
     assert start.line.endswith(f"\n{line}")
@@ -151,10 +158,10 @@ def test_a_launcher_stands_where_the_command_starts_python(command: str, line: s
 
 
 def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> None:
-    (no_python,) = start_of(Launcher.TORCHRUN, "bash run.sh", 4).notes
+    (no_python,) = start_of(Launcher.TORCHRUN, "bash run.sh", 4, environment=SLURM).notes
     assert "torchrun takes bash for a program of Python's" in no_python
     with pytest.raises(UsageError, match="starts one program"):
-        start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4)
+        start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM)
 
 
 @pytest.mark.parametrize(
@@ -175,15 +182,15 @@ def test_a_launcher_alone_on_each_node_is_told_of(command: str, told: bool) -> N
 
 
 def test_what_cannot_work_with_a_launcher_is_told() -> None:
-    (ends,) = start_of(Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60)).notes
+    (ends,) = start_of(Launcher.TORCHRUN, "train.py", 4, signal=EarlySignal("TERM", 60), environment=SLURM).notes
     assert "TERM ends torchrun" in ends
-    (uneven,) = start_of(Launcher.ACCELERATE, "train.py", None, ranks=8).notes
+    (uneven,) = start_of(Launcher.ACCELERATE, "train.py", None, ranks=8, environment=SLURM).notes
     assert "slots_per_node" in uneven
 
 
 @pytest.mark.parametrize("command", ["sleep 0.5; echo went on", 'sh -c "sleep 0.5; echo went on"; true'])
 def test_a_signal_for_the_programs_does_not_end_the_shell_that_runs_them(command: str, tmp_path: Path) -> None:
-    line = start_of(Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60)).line
+    line = start_of(Launcher.PLAIN, command, 1, signal=EarlySignal("USR1", 60), environment=SLURM).line
     kill = "sleep 0.1; kill -s USR1 $pid; wait $pid; status=$?; while kill -0 $pid; do wait $pid; done; exit 0"
     ended = run(tmp_path, f"bash -c {shlex.quote(line)} & pid=$!; {kill}")
     assert "went on" in ended.stdout
@@ -202,4 +209,4 @@ def test_srun_is_no_launcher_of_pbs() -> None:
 
 def test_an_empty_command_is_refused() -> None:
     with pytest.raises(UsageError, match="command"):
-        start_of(Launcher.PLAIN, "  ", 1)
+        start_of(Launcher.PLAIN, "  ", 1, environment=SLURM)

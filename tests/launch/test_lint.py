@@ -181,10 +181,9 @@ def test_more_nodes_than_have_gpus_are_told_of() -> None:
 
 
 def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
-    script = BatchScript("#!/bin/bash\n#PBS -l select=8:ngpus=1\n", "x")
     for request_ in (ask(slots=8, queue="gpu"), ask(slots=8, queue="main", slot_type=SlotType.CPU)):
-        assert lint_request(request_, OFFERS, script) == ()
-    (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, script)
+        assert lint_request(request_, OFFERS, packs_nodes=True) == ()
+    (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, packs_nodes=True)
     assert "8 nodes are more" in many.words
     cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
     assert resource_words(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, Scheduler, batch_script, folder_name
+from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, folder_name
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
+from tests.support.scripts import Scheduler, batch_script
 
 # Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning (W:).
 SHOWN: dict[str, tuple[Any, str]] = {

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.pbs.script import pbs_resources
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.pbs_resources import pbs_resources
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 GRES, NONE = Site(), Site(gres_supported=False)

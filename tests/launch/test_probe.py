@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.body import Place
 from hpcdash.domain.request import EarlySignal, Launcher, Request, Site
 from hpcdash.domain.root_cause import Strength, root_cause
+from tests.support.scripts import Scheduler, batch_script
 
 # Fails on n2 and n3 alone, in two ways; `HOST` is of the stand-ins.
 PROBE = 'echo "looks at $HOST"\nif [ "$HOST" = n2 ]; then echo \'RuntimeError: CUDA error: bad\' >&2; exit 3; fi\n'

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.body import Place
 from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.checkpoint import MARKER, Checkpoints
+from tests.support.scripts import Scheduler, batch_script
 
 
 def started(checkpoints: str, folder: Path, *, task: str = "") -> tuple[str, str, int]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.offers import Offers
-from hpcdash.launch.script_lint import lint_script
-from hpcdash.launch.wanted_paths import PathKind, script_paths
 from tests.launch.test_lint import OFFERS
+from tests.support.scripts import lint_script
 
 HEAD = b"#!/bin/bash\n"
 
@@ -170,31 +165,6 @@ def test_what_a_script_for_pbs_asks_for_is_held_against_the_offers(line: str, wo
     (one,) = pbs(f"#PBS {line}")
     assert (one.severity, one.field) == ("error", "line 2")
     assert words in one.words
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [b"#SBATCH ", b"#PBS ", b"-l select=", b"--gres=gpu:", b"-t ", b"\n", b"\r\n", b"'", b'"', b"-p "]
-        )
-        | st.binary(max_size=12),
-        max_size=30,
-    ).map(b"".join),
-    st.sampled_from(["slurm", "pbs"]),
-)
-def test_no_bytes_are_too_odd_to_be_looked_at(script: bytes, directives: Literal["slurm", "pbs"]) -> None:
-    assert all(one.words for one in lint_script(script, directives, OFFERS))
-    script_paths(script, directives)
-
-
-def test_the_folders_of_a_script_s_output_are_wanted_where_they_are_known() -> None:
-    script = b"#!/bin/sh\n#SBATCH -D /work/ada -o logs/%j.out\n#SBATCH -e /runs/%j/err\nx\n"
-    assert [(one.field, one.path, one.kind) for one in script_paths(script, "slurm")] == [
-        ("line 2", "/work/ada", PathKind.FOLDER),
-        ("line 2", "/work/ada/logs", PathKind.WRITTEN),
-    ]
-    of_pbs = script_paths(b"#!/bin/sh\n#PBS -o login1:/work/ada/logs/ -e err\nx\n", "pbs")
-    assert [(one.field, one.path) for one in of_pbs] == [("line 2", "/work/ada/logs/")]
 
 
 def test_a_time_that_is_said_over_the_script_is_the_one_that_counts() -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import Place, Scheduler, batch_script
+from hpcdash.backends.script.body import Place
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
+from tests.support.scripts import Scheduler, batch_script
 
 SIGNALS = {None: "", EarlySignal("USR1", 600): "signal", EarlySignal("USR1", 600, batch_only=True): "batch-signal"}
 SHAPES = {(1, None): "one", (8, 4): "nodes", (8, None): "spread"}

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.script.body import BatchScript, Place, Scheduler, batch_script
+from hpcdash.backends.script.body import BatchScript, Place
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from tests.launch.golden_text import PLACE, REQUESTS, assert_golden
+from tests.support.scripts import Scheduler, batch_script
 
 USR1 = EarlySignal("USR1", 600)
 # Field → what of it a script shows: `--option=value` of a directive, a line of bash, or words of a warning (W:).

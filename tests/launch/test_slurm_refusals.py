@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.launch.slurm_refusals import refusal_hint, script_refusal_hint
+from hpcdash.backends.slurm.lint import refusal_hint
 
 WORDS = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
 OPTIONS = ("--gpus=8", "--nodes=1-8", "--tasks-per-node=1")
@@ -12,7 +12,7 @@ OPTIONS = ("--gpus=8", "--nodes=1-8", "--tasks-per-node=1")
 
 @pytest.mark.parametrize("version", ["slurm-wlm 22.05.5", "slurm 22.05.8"])
 def test_the_versions_that_refuse_what_they_could_give_are_known(version: str) -> None:
-    hint = refusal_hint(WORDS, version, OPTIONS)
+    hint = refusal_hint(WORDS, version, "", OPTIONS)
     assert "15857" in hint
     assert "slots_per_node" in hint
 
@@ -29,12 +29,12 @@ def test_the_versions_that_refuse_what_they_could_give_are_known(version: str) -
     ],
 )
 def test_other_refusals_are_left_to_their_own_words(words: str, version: str, options: tuple[str, ...]) -> None:
-    assert refusal_hint(words, version, options) == ""
+    assert refusal_hint(words, version, "", options) == ""
 
 
 def test_the_options_of_the_script_count_as_those_beside_it_do() -> None:
     script = "#!/bin/bash\n#SBATCH --gpus=8\n#SBATCH --tasks-per-node=1\nsrun train\n"
-    assert script_refusal_hint(WORDS, "slurm 22.05.8", script) == ""
-    assert "15857" in script_refusal_hint(WORDS, "slurm 22.05.8", script, ["--nodes=1-8"])
+    assert refusal_hint(WORDS, "slurm 22.05.8", script) == ""
+    assert "15857" in refusal_hint(WORDS, "slurm 22.05.8", script, ["--nodes=1-8"])
     whole = script.replace("--gpus=8", "--gpus=8\n#SBATCH --nodes=1-8")
-    assert "15857" in script_refusal_hint(WORDS, "slurm 22.05.8", whole)
+    assert "15857" in refusal_hint(WORDS, "slurm 22.05.8", whole)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.backends.slurm.script import slurm_resources
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.slurm_resources import slurm_resources
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)

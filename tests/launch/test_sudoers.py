@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import PBS_COMMANDS, SLURM_COMMANDS, sudoers_text
+from hpcdash.launch.sudoers import sudoers_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 PROGRAM = "/usr/local/libexec/hpcdash-launch"
@@ -28,7 +30,7 @@ def rules(
         account,
         group,
         bin_folder=folder,
-        commands=SLURM_COMMANDS,
+        commands=SlurmBackend.delegated_commands,
         storage_root=root,
         launch_program=program,
         env_file=env_file,
@@ -41,13 +43,13 @@ def rule_of(text: str) -> str:
 
 
 def test_the_scheduler_s_commands_and_root_s_program_are_run_as_members_of_the_group() -> None:
-    paths = ", ".join((*(f"/usr/bin/{name}" for name in SLURM_COMMANDS), PROGRAM))
+    paths = ", ".join((*(f"/usr/bin/{name}" for name in SlurmBackend.delegated_commands), PROGRAM))
     assert rule_of(rules()) == f"Defaults:launcher use_pty launcher ALL = (%hpcusers, !root, !#0) NOPASSWD: {paths}"
     pbs = sudoers_text(
         "launcher",
         "hpcusers",
         bin_folder="/opt/pbs/bin",
-        commands=PBS_COMMANDS,
+        commands=PbsBackend.delegated_commands,
         storage_root="/jobs",
         launch_program=PROGRAM,
     )

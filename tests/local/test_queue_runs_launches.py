@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, Place, Scheduler, batch_script
-from hpcdash.backends.script.job_library import LIBRARY_NAME
+from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, Place
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
 from hpcdash.local.scancel import Asked, read
 from tests.local.queue_lab import QueueLab, until
+from tests.support.scripts import Scheduler, batch_script
 
 _TORCHRUN = f"""#!{sys.executable}
 import os, subprocess, sys

@@ -11,10 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, Place, Scheduler, batch_script
+from hpcdash.backends.script.body import CONTAINER_UP, Place
+from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
-from hpcdash.launch.slurm_refusals import refusal_hint
+from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import LabError, SlurmLab
 from tests.support.slurm.daemons import wait_until
 

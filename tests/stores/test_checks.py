@@ -14,7 +14,7 @@ from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut
-from hpcdash.launch.wanted_paths import PathKind, WantedPath, script_paths
+from hpcdash.launch.wanted_paths import PathKind, WantedPath
 from hpcdash.stores.budget import CommandBudget
 from hpcdash.stores.checks import MOST_PATHS, estimate_start, missing_paths
 from hpcdash.stores.clock import SystemClock
@@ -97,14 +97,6 @@ async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_
     assert one.words == f"{tmp_path}/file is no folder"
     (other,) = await missing_paths(store, (WantedPath("script", str(tmp_path), PathKind.FILE),))
     assert other.words == f"{tmp_path} is no file"
-
-
-async def test_the_folders_of_a_script_s_output_are_looked_for(store: ClusterStore, tmp_path: Path) -> None:
-    script = f"#!/bin/sh\n#SBATCH -D {tmp_path}\n#SBATCH -o logs/%j.out\nx\n".encode()
-    (one,) = await missing_paths(store, script_paths(script, "slurm"))
-    assert (one.field, one.words) == ("line 3", f"the folder of its output {tmp_path}/logs is not there")
-    (tmp_path / "logs").mkdir()
-    assert await missing_paths(store, script_paths(script, "slurm")) == ()
 
 
 async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: Path) -> None:

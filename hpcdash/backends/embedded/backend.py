@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Verb
-from hpcdash.backends.base import Capability, Probe
+from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
@@ -49,12 +49,27 @@ class EmbeddedBackend:
     whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
     keeps_ended = False
-    directives = "slurm"
+    # It reads Slurm's directives.
+    scripts_of = "slurm"
+    delegated_commands = ()
+    usual_folder = ""
     is_settled = True
 
     def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:
         self._program = tuple(program)
         self._ended = (f"--ended={ended_seconds}",) if ended_seconds else ()
+
+    @property
+    def script_writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
+
+        return script
+
+    @property
+    def script_reader(self) -> ScriptReader:
+        from hpcdash.backends.slurm import lint
+
+        return lint
 
     def settled(self, probe: Probe) -> EmbeddedBackend:
         return self

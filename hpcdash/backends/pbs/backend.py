@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.base import Capability, Probe
+from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.pbs import (
     actions,
@@ -59,6 +59,8 @@ class PbsBackend:
     """
 
     name = "pbs"
+    delegated_commands = ("qsub", "qstat", "qdel", "pbsnodes")
+    usual_folder = "/opt/pbs/bin"
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self.is_settled = dialect is not None
@@ -86,11 +88,21 @@ class PbsBackend:
         return actions.whole_array_verbs(self._dialect)
 
     @property
-    def directives(self) -> str:
+    def script_writer(self) -> ScriptWriter | None:
+        from hpcdash.backends.pbs import script
+        from hpcdash.backends.slurm import script as slurm_script
+
         if self._dialect is Dialect.SLURM_WRAPPERS:
-            return "slurm"
+            return slurm_script
         # Torque has no select.
-        return "" if self._dialect is Dialect.TORQUE else "pbs"
+        return None if self._dialect is Dialect.TORQUE else script
+
+    @property
+    def script_reader(self) -> ScriptReader:
+        from hpcdash.backends.pbs import lint
+        from hpcdash.backends.slurm import lint as slurm_lint
+
+        return slurm_lint if self._dialect is Dialect.SLURM_WRAPPERS else lint
 
     def settled(self, probe: Probe) -> PbsBackend:
         return PbsBackend(Dialect(probe.dialect))

@@ -1,24 +1,126 @@
-"""What a generated batch script is called, where its files are, and what it runs on each node of its job."""
+"""What a generated batch script is called, where its files are, and what it runs on each node of its job.
+
+Its bash defines `start_nodes`, `signal_nodes NAME` and `wait_nodes`, and calls them in this order, the second from a
+trap; a trap for a signal that must not end the waiting sets `interrupted=1`.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from hpcdash.backends.script.call import call_command, call_package
 from hpcdash.backends.script.containers import Word, container_command
-from hpcdash.backends.script.early_signal import signal_name
-from hpcdash.backends.script.job_library import END_TIME_NAMES, library_line
-from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, start_of
-from hpcdash.backends.script.names import job_name
+from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
 from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
-from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, slot_words, slots_of
-from hpcdash.errors import UsageError
+from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+# Inside the quotes of a directive they would end the value, or the line.
+NOT_IN_DIRECTIVES = re.compile(r"[\"\\\x00-\x1f\x7f]")
+SOURCES = ("project", "workspace", "label", "label:PREFIX")
+
+
+def job_name(prefix: str, kind: str, uid: str, most_letters: int | None = None) -> str:
+    """`hpcdash_exp-2-trial-2-1a2b`; what no scheduler takes is left out, and where it is too long the prefix is cut."""
+    name = _NOT_IN_NAMES.sub("", f"{prefix}_{kind}-{uid}")
+    return name if most_letters is None or len(name) <= most_letters else name[-most_letters:].lstrip("_-")
+
+
+def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[str]) -> list[str]:
+    """The words a job is accounted by, in order; none where nothing is said. Raises ConfigError for another source."""
+    if source == "project":
+        return [project] if project else []
+    if source == "workspace":
+        return [workspace] if workspace else []
+    if source == "label" or source.startswith("label:"):
+        prefix = source.partition(":")[2]
+        return sorted({label.removeprefix(prefix) for label in labels if label.startswith(prefix)} - {""})
+    raise ConfigError(
+        f"{source!r} is no source of a job's project", f"Write {', '.join(SOURCES)}.", key="job_project_source"
+    )
+
+
+LIBRARY_NAME = "hpcdash-job.zip"
+END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
+# What a node's environment holds for a container that inherits nothing.
+END_TIME_NAMES = (END_TIME, END_TIME_OF)
+
+_SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
+
+
+def library_line(folder: str, before: str = "") -> str:
+    """The shell's line that puts the zip in `folder` first on PYTHONPATH, with a comment before it.
+
+    After it comes what PYTHONPATH is then, or `before` where that is given: nothing else of it goes along.
+    """
+    path = shlex.quote(f"{folder}/{LIBRARY_NAME}")
+    rest = f":{shlex.quote(before)}" if before else '"${PYTHONPATH:+:$PYTHONPATH}"'
+    return f"{_SAID}\nexport PYTHONPATH={path}{rest}\n"
+
+
+def from_now(limit_seconds: int | None) -> str:
+    return "" if limit_seconds is None else f"$(($(date +%s) + {int(limit_seconds)}))"
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+START = 'interrupted=\nstart_nodes\nwait_nodes\nexit "$status"\n'
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """Bash that sets the variables for all that it starts; '' for none. Raises UsageError for what bash cannot hold."""
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(environment)]
+    return "# For the command, on every node:\n" + "".join(lines) if lines else ""
+
+
+def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    for name, value in environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(f"environment: {name!r} is no name of a variable", "Letters, digits and _.")
+        if "\0" in value:
+            raise UsageError(f"environment.{name}: a variable holds no NUL byte", "Leave it out.")
+    return list(environment.items())
+
+
+def quoted_words(words: Sequence[str | Word]) -> str:
+    if not words:
+        raise UsageError("command: there is nothing to start", "Write command or script.")
+    made = [word if isinstance(word, Word) else Word(word) for word in words]
+    if any("\0" in word.text for word in made):
+        raise UsageError("command: a word holds no NUL byte", "Leave it out.")
+    return " ".join(word.quoted() for word in made)
+
+
+# A broken GPU's driver hangs more often than it fails.
+PROBE_LIMIT_SECONDS = 300
+
+_ON_EACH = """\
+# $1 is the node, $2 the text; what it prints is shown with the node's name before it.
+IFS= read -r -d '' on_probed << 'END_OF_ON_PROBED'
+{kept}timeout -k 10 {limit} bash -c "$2" 2>&1 < /dev/null | timeout {longest} sed -u "s/^/$1: /" >&2
+status=${{PIPESTATUS[0]}}
+step="{step}"
+[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2
+exit "$status"
+END_OF_ON_PROBED
+"""
+
+
+def probe_texts(probe: str, step: str, signal: str) -> str:
+    probe = probe.strip("\n")
+    end = "END_OF_PROBE"
+    while end in probe.split("\n"):
+        end += "_"
+    kept = f"trap '' {signal}\n" if signal else ""
+    each = _ON_EACH.format(kept=kept, limit=PROBE_LIMIT_SECONDS, longest=PROBE_LIMIT_SECONDS + 20, step=step)
+    said = "# On each node before the command starts anywhere; where it fails on any the job ends with 1."
+    return f"{said}\nIFS= read -r -d '' probe << '{end}'\n{probe}\n{end}\n{each}"
+
 
 # What a command in a container writes to stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
@@ -35,13 +137,6 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
-
-
-class Scheduler(StrEnum):
-    """Whose directives a script has."""
-
-    SLURM = "slurm"
-    PBS = "pbs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +187,6 @@ class Body:
     package: str = ""
 
 
-def batch_script(
-    scheduler: Scheduler,
-    request: Request,
-    place: Place,
-    *,
-    queue_has_gpus: bool = True,
-    has_live_logs: bool = True,
-    cpu_share: CpuShare | None = None,
-) -> BatchScript:
-    """The script of a request. Raises UsageError, naming the field, for what cannot be asked of this scheduler.
-
-    `has_live_logs`: the scheduler can write logs where they belong while the job runs. `cpu_share` is what PBS is asked
-    for beside GPUs where the request does not say; Slurm's sites set DefCpuPerGPU.
-    """
-    from hpcdash.launch.pbs_batch import pbs_batch
-    from hpcdash.launch.slurm_batch import slurm_batch
-
-    if scheduler is Scheduler.SLURM:
-        return slurm_batch(request, place, queue_has_gpus=queue_has_gpus)
-    return pbs_batch(request, place, queue_has_gpus=queue_has_gpus, has_live_logs=has_live_logs, cpu_share=cpu_share)
-
-
 def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:
     """The job's name, and what is to be said of it: the request's own, else one made of prefix, kind and uid."""
     if not request.name:
@@ -156,44 +229,42 @@ def staged_name(name: str, run_as: str) -> str:
     return name if run_as else f"{STAGED_FOLDER}/{name}"
 
 
-def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_variables: tuple[str, ...]) -> Body:
+def body_of(request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment) -> Body:
     """What is started on each node: the launcher's words, in the container where there is one."""
     slots = slots_of(request)
-    is_slurm = scheduler_variables[0] == "SLURM_*"
     command = command_of(request, place)
     if call := request.call:
-        command = call_command(request, call, place.folder, place.uid, is_slurm=is_slurm, node_count=slots.nodes)
+        command = call_command(request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes)
     start = start_of(
         request.launcher,
         command,
-        None if is_slurm and is_spread(request, slot_type) else slots.per_node,
+        None if environment.finds_nodes and is_spread(request, slot_type) else slots.per_node,
         ranks=max(1, slots.slots),
         signal=request.signal,
-        is_pbs=not is_slurm,
+        environment=environment,
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
         start = replace(start, notes=(*start.notes, warning))
-    if not is_slurm and slots.nodes > 1 and (program := lone_mpi_launcher(command)):
+    if not environment.is_inherited and slots.nodes > 1 and (program := lone_mpi_launcher(command)):
         warning = f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
         start = replace(start, notes=(*start.notes, warning))
     if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))
     if secrets := _secrets(request.environment):
-        seen = "the script" if is_slurm else "the script, and in the job's node's list of processes"
+        seen = "the script" if environment.is_inherited else "the script, and in the job's node's list of processes"
         warning = f"environment: {secrets} would be in {seen}: have the command read a file of mode 0600 instead"
         start = replace(start, notes=(*start.notes, warning))
-    environment = {**request.environment, **_switches(request)}
+    variables = {**request.environment, **_switches(request)}
     said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
     command = _text("command", f"{_UNTIL_ITS_END}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
-        given = {name: value for name, value in environment.items() if value}
+        given = {name: value for name, value in variables.items() if value}
         plain = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
         if has_library(request, place):
-            # The batch script's own environment, which Slurm passes on, goes nowhere with PBS.
-            library = library_line(place.folder, "" if is_slurm else given.pop("PYTHONPATH", ""))
+            library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
         return Body(command, plain, start, given, start.notes, library, call_package(request, place.folder))
     inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
@@ -201,9 +272,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, scheduler_varia
         container,
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
         slot_type=slot_type,
-        environment={**environment, **{name: "" for name in inherited if name not in environment}},
+        environment={**variables, **{name: "" for name in inherited if name not in variables}},
         binds=_folders(request, place),
-        scheduler_variables=scheduler_variables,
+        scheduler_variables=environment.own,
         image_root=request.site.image_root,
         login=place.login,
     )
@@ -243,14 +314,14 @@ def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
-def asked_words(request: Request, slot_type: SlotType, *, is_slurm: bool) -> str:
+def asked_words(request: Request, slot_type: SlotType, environment: JobEnvironment) -> str:
     """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
     slots = slots_of(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"
-    elif slots.is_packed and (not is_slurm or is_spread(request, slot_type)):
-        unit, scheduler = "CPUs" if slot_type is SlotType.CPU else "GPUs", "Slurm" if is_slurm else "PBS"
-        where = f"{slots.slots} {unit}, on as few or many nodes as {scheduler} finds them"
+    elif slots.is_packed and (not environment.finds_nodes or is_spread(request, slot_type)):
+        unit = "CPUs" if slot_type is SlotType.CPU else "GPUs"
+        where = f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
     else:
         where = slot_words(slots, slot_type)
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}

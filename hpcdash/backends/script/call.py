@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.request import Call, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
@@ -21,8 +22,7 @@ _PACKAGE = """\
 unset PY_EXEC
 {lines}
 """
-_TASK = {True: "SLURM_ARRAY_TASK_ID", False: "PBS_ARRAY_INDEX"}
-# PBS tells a process no rank, and each host would write the same file.
+# Where a process is told no rank, each host would write the same file.
 _HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
 
 
@@ -40,7 +40,9 @@ def call_names(call: Call) -> tuple[str, ...]:
     return tuple(name for name, value in there.items() if value)
 
 
-def call_command(request: Request, call: Call, folder: str, uid: str, *, is_slurm: bool, node_count: int) -> str:
+def call_command(
+    request: Request, call: Call, folder: str, uid: str, *, environment: JobEnvironment, node_count: int
+) -> str:
     """Bash that calls it on a node, in a container too. Raises UsageError for what does not go together, by its field.
 
     `folder` is the launch's, with the files of `call_files()` in it; `uid` tells the launch from others.
@@ -57,18 +59,16 @@ def call_command(request: Request, call: Call, folder: str, uid: str, *, is_slur
         array_items_file=f"{folder}/{ITEMS_NAME}" if call.items else None,
         pre_submission_id=uid,
         output_file=f"{folder}/{RESULT_NAME}",
-        task=_TASK[is_slurm] if request.array is not None else "",
+        task=environment.array_task if request.array is not None else "",
         callbacks=call.callbacks,
         sys_path=(*call.sys_path, *_work_dir_in_container(request)),
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
     python = '"$PY_EXEC"' if call.package else shlex.quote(call.python)
-    is_shared = not is_slurm and node_count > 1
+    is_shared = not environment.is_inherited and node_count > 1
     if is_shared:
         options = [option + _OF_HOST if option.startswith("--output-file=") else option for option in options]
-    command = " \\\n  ".join(
-        [" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, is_slurm=is_slurm)]
-    )
+    command = " \\\n  ".join([" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)])
     return _SAID.format(function=call.name) + (_HOST if is_shared else "") + command
 
 
@@ -156,10 +156,7 @@ def _work_dir_in_container(request: Request) -> tuple[str, ...]:
     return (request.work_dir,) if request.container is not None and request.work_dir.startswith("/") else ()
 
 
-def _logs(request: Request, folder: str, *, is_slurm: bool) -> list[str]:
+def _logs(request: Request, folder: str, environment: JobEnvironment) -> list[str]:
     """The options that name the job's logs, as its script's directives do."""
-    if is_slurm:
-        name = f"${{SLURM_ARRAY_JOB_ID}}_${_TASK[True]}" if request.array else "$SLURM_JOB_ID"
-    else:
-        name = f"job.${_TASK[False]}" if request.array else "job"
+    name = environment.array_log_name if request.array else environment.log_name
     return [f'--{stream}-path="{folder}/{name}.{end}"' for stream, end in (("stdout", "out"), ("stderr", "err"))]

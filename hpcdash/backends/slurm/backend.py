@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Verb
-from hpcdash.backends.base import Capability, Probe
+from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.slurm import (
@@ -25,7 +25,6 @@ from hpcdash.backends.slurm import (
     queues,
     reasons,
     rules,
-    script,
     start_estimate,
     submit,
     usage,
@@ -48,8 +47,21 @@ class SlurmBackend:
     whole_array_verbs: frozenset[Verb] = frozenset()
     has_whole_ids = True
     keeps_ended = False
-    directives = "slurm"
     is_settled = True
+    delegated_commands = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+    usual_folder = "/usr/bin"
+
+    @property
+    def script_writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
+
+        return script
+
+    @property
+    def script_reader(self) -> ScriptReader:
+        from hpcdash.backends.slurm import lint
+
+        return lint
 
     def settled(self, probe: Probe) -> SlurmBackend:
         return self
@@ -94,10 +106,10 @@ class SlurmBackend:
         return log_files.needs_script(detail)
 
     def script_query(self, job_id: str) -> Query[Script]:
-        return script.script_query(job_id)
+        return detail.script_query(job_id)
 
     def history_script_query(self, job_id: str) -> Query[Script]:
-        return script.history_script_query(job_id)
+        return detail.history_script_query(job_id)
 
     def submitted_file(self, detail: JobDetail) -> str | None:
         return log_files.submitted_file(detail)

@@ -1,80 +1,519 @@
-"""The batch script as Slurm has it: from slurmctld while it holds the job, and from accounting where that keeps it."""
+"""A request as sbatch's script: its options, and the bash that starts the command on each node with srun."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
-from hpcdash.backends.job_detail import Script
-from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.detail import scontrol_id
-from hpcdash.backends.slurm.failures import failure, require_success
-from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
+from hpcdash.backends.options import Directives, said_twice
+from hpcdash.backends.script.body import (
+    NOT_IN_DIRECTIVES,
+    START,
+    BatchScript,
+    Place,
+    accounted_to,
+    asked_words,
+    body_of,
+    exports,
+    from_now,
+    is_spread,
+    name_of,
+    probe_texts,
+    quoted_words,
+    resume_part,
+    script_text,
+)
+from hpcdash.backends.script.containers.words import Word
+from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
+from hpcdash.backends.slurm import options as sbatch
+from hpcdash.backends.slurm.options import slurm_extra_options, slurm_word
+from hpcdash.domain.offers import CpuShare
+from hpcdash.domain.request import (
+    INTERACTIVE_KINDS,
+    EarlySignal,
+    Launcher,
+    Request,
+    Slots,
+    SlotType,
+    slot_type_of,
+    slot_words,
+    slots_of,
+)
+from hpcdash.domain.units import format_clock
+from hpcdash.errors import UsageError
 
-_ANOTHERS_WORDS = ("Invalid user id", "Access/permission denied")
-_NO_SCRIPT_WORDS = ("Job script not specified",)
-_HEADING = re.compile(rb"^Batch Script for (\d+)[^\n]*\n-{80}\n", re.MULTILINE)
-_HISTORY_LIMIT_SECONDS = 60.0
+# Whose field an option is that a person may give in extra_args instead.
+_FIELDS = {
+    "job-name": "name",
+    "account": "account",
+    "qos": "qos",
+    "time": "time",
+    "mem": "memory",
+    "array": "array",
+    "dependency": "after",
+    "hold": "hold",
+    "signal": "signal",
+    "exclude": "exclude_nodes",
+    "wckey": "project",
+    "cpus-per-task": "slots_per_node",
+    "gpus-per-task": "slots_per_node",
+}
+_BETTER_AS_FIELDS = {
+    "signal": "the script passes no signal on that it does not know of; write signal",
+    "array": "all tasks write to one log; write array",
+}
+_LONGEST_NAME = 200
+ENVIRONMENT = JobEnvironment(
+    "Slurm",
+    own=("SLURM_*",),
+    array_task="SLURM_ARRAY_TASK_ID",
+    log_name="$SLURM_JOB_ID",
+    array_log_name="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
+    node_count="SLURM_JOB_NUM_NODES",
+    node_rank="SLURM_PROCID",
+    is_inherited=True,
+    finds_nodes=True,
+)
 
 
-def script_query(job_id: str) -> Query[Script]:
-    """scontrol write batch_script, to stdout; of a task it is its array's."""
-    return Query(slurm("scontrol", "write", "batch_script", scontrol_id(job_id), "-"), parse_script)
+def batch_script(
+    request: Request,
+    place: Place,
+    *,
+    queue_has_gpus: bool = True,
+    has_live_logs: bool = True,
+    cpu_share: CpuShare | None = None,
+) -> BatchScript:
+    """The script, with the scheduler's options as `#SBATCH` lines.
 
-
-def parse_script(answer: Answer) -> Script:
-    """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on stderr."""
-    if answer.status == 0 and answer.stdout:
-        return Script(_text(answer.stdout), "Slurm's own copy")
-    words = excerpt(answer.stderr)
-    for phrases, message, next_step in (
-        (_ANOTHERS_WORDS, "this job is another's", "Slurm shows a script to its owner and to operators alone."),
-        (_NO_SCRIPT_WORDS, "this job has no batch script", "It is one of srun or salloc."),
-    ):
-        if any(phrase in words for phrase in phrases):
-            raise SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=words)
-    require_success(answer)
-    if words:
-        raise failure(answer)
-    raise NoSuchJob("Slurm has no script of this job", argv=answer.argv, status=answer.status)
-
-
-def history_script_query(job_id: str) -> Query[Script]:
-    """sacct's copy, by the array's number: sacct finds none by a task's."""
-    argv = slurm("sacct", "-B", "-j", sacct_id(job_id).partition("_")[0])
-    return Query(argv, parse_history_script, limit_seconds=_HISTORY_LIMIT_SECONDS)
-
-
-def parse_history_script(answer: Answer) -> Script:
-    """What follows sacct's heading, without the newline it adds; an array's script comes once for each of its rows.
-
-    sacct prints nothing of another's job, and NONE where the script was not kept or there was none.
+    Slurm always writes logs where they belong, and its sites set what CPUs a GPU has (DefCpuPerGPU).
     """
-    require_success(answer)
-    pieces = _HEADING.split(answer.stdout)
-    # What stands before the first heading, then a number and a script in turn.
-    texts = pieces[2::2]
-    whole = _without_repetition(texts)
-    if whole is None and texts:
-        # Lines like a heading that are a script's own.
-        first = _HEADING.search(answer.stdout)
-        assert first is not None
-        whole = answer.stdout[first.end() :]
-    if whole is None or whole.strip() in (b"", b"NONE"):
-        raise AccountingUnavailable(
-            "the accounting shows no script of this job",
-            "It shows one to its owner alone, and where AccountingStoreFlags of slurm.conf has job_script.",
-            argv=answer.argv,
-            status=answer.status,
+    slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
+    name, warnings = name_of(request, place.uid, _LONGEST_NAME)
+    resources = slurm_resources(request, slot_type)
+    early = slurm_signal_option(request.signal) if request.signal else None
+    generated = [
+        f"--job-name={name}",
+        *_files(request, place),
+        *([f"--partition={slurm_word('queue', request.queue)}"] if request.queue else []),
+        *resources.options,
+        *_amounts(request),
+        *([f"--account={slurm_word('account', request.account)}"] if request.account else []),
+        *([f"--qos={slurm_word('qos', request.qos)}"] if request.qos else []),
+        *slurm_project(_accounted(request)),
+        *([f"--chdir={slurm_word('work_dir', request.work_dir)}"] if request.work_dir else []),
+        *([f"--array={request.array}"] if request.array else []),
+        *([f"--dependency=afterany:{':'.join(request.after)}"] if request.after else []),
+        *(["--hold"] if request.hold else []),
+        *(early.options if early else ()),
+        "--requeue" if request.requeue else "--no-requeue",
+    ]
+    extra = slurm_extra_options(request.extra_args)
+    if request.requeue and "open-mode" not in _given(extra):
+        # Slurm empties a requeued job's logs, and a training's curve would begin anew.
+        generated.append("--open-mode=append")
+    generated, extra = _one_gres(generated, extra)
+    warnings += _refuse_said_twice(generated, extra, request)
+    excluded = slurm_extra_options((), request.exclude_nodes)
+    body = body_of(request, place, slot_type, ENVIRONMENT)
+    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is but one that fits.
+    is_range = any(option.startswith("--nodes=1-") for option in resources.options)
+    nodes = slots_of(request).nodes if is_range and not is_spread(request, slot_type) else None
+    tasks = body.start.tasks_per_node
+    options = () if request.launcher is Launcher.PLAIN else SRUN_OPTIONS
+    parts = [
+        exports(body.environment),
+        body.definitions,
+        body.library,
+        slurm_end_time(request.limit_seconds) if request.job_library else "",
+        resume_part(request, "SLURM_ARRAY_TASK_ID"),
+        slurm_preamble(request.launcher, nodes),
+        body.package,
+    ]
+    early_name = signal_name(request.signal) if request.signal else ""
+    if probe := slurm_probe(request.site.node_probe, early_name):
+        parts.append(probe)
+    words = body.words
+    if slots_of(request).nodes > 1 or tasks != 1:
+        around, words = status_kept(words, early_name)
+        parts.append(around)
+    if request.signal and request.signal.batch_only:
+        parts += [
+            slurm_fanout(words, {}, step=1 if probe else 0, tasks_per_node=tasks, srun_options=options),
+            slurm_signal_trap(request.signal),
+            START,
+        ]
+    else:
+        parts.append(slurm_srun(words, tasks_per_node=tasks, srun_options=options))
+    others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
+    said = (
+        *warnings,
+        *(f"{name}: Slurm has none, it is not asked for" for name in others),
+        *resources.warnings,
+        *(early.warnings if early else ()),
+        *body.notes,
+    )
+    asked = asked_words(request, slot_type, ENVIRONMENT)
+    return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
+
+
+def _files(request: Request, place: Place) -> list[str]:
+    number = "%A_%a" if request.array else "%j"
+    folder = f"{place.folder}/" if place.folder else ""
+    return [f"--output={folder}{number}.out", f"--error={folder}{number}.err"]
+
+
+def _amounts(request: Request) -> list[str]:
+    """Time to the second, memory of a node in GiB or MiB, rounded up."""
+    words = []
+    if request.limit_seconds is not None:
+        words.append(f"--time={format_clock(request.limit_seconds)}")
+    if request.memory_bytes is not None:
+        words.append(f"--mem={_memory(request.memory_bytes)}")
+    return words
+
+
+def _memory(amount_bytes: int) -> str:
+    return f"{amount_bytes >> 30}G" if amount_bytes % 2**30 == 0 else f"{-(-amount_bytes // 2**20)}M"
+
+
+def _accounted(request: Request) -> list[str]:
+    return accounted_to(
+        request.site.job_project_source,
+        project=request.project,
+        workspace=request.workspace,
+        labels=request.labels,
+    )
+
+
+def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last alone.
+
+    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's name.
+    """
+    ours = next((option for option in generated if option.startswith("--gres=")), None)
+    if ours is None:
+        return generated, extra
+    joined, kept = [ours], []
+    for text in extra:
+        read = sbatch.read_command_line(sbatch.split_words(text)).given
+        if [option.name for option in read] == ["gres"]:
+            joined += [value] if (value := read[0].value or "") and value.lower() != "none" else []
+        else:
+            kept.append(text)
+    return [",".join(joined) if option == ours else option for option in generated], tuple(kept)
+
+
+def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> tuple[str, ...]:
+    """Raises UsageError for an option of both; warnings for those that a script is to know of."""
+
+    ours = _given([*generated, *slurm_extra_options((), request.exclude_nodes)])
+    fields = {name: _FIELDS.get(name, "the request") for name in ours}
+    if request.cpus_per_gpu:
+        fields |= dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "cpus_per_gpu")
+    # sbatch takes one of the three alone.
+    fields |= dict.fromkeys(("mem-per-cpu", "mem-per-gpu") if "mem" in ours else (), "memory")
+    given = _given(extra)
+    said_twice(fields, given)
+    return tuple(f"{given[name]} in extra_args: {words}" for name, words in _BETTER_AS_FIELDS.items() if name in given)
+
+
+def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
+    """Options by their long names, as they are written."""
+    words = [word for text in options for word in sbatch.split_words(text)]
+    return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}
+
+
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
+
+
+def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
+    """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as GRES, or not at all."""
+    slots = slots_of(request)
+    asked = _slots(request, slots, slot_type)
+    if slot_type is SlotType.CPU or not slots.slots or not request.cpus_per_gpu:
+        return asked
+    return asked + Directives((_cpus_beside_gpus(request, slots, asked),))
+
+
+def _cpus_beside_gpus(request: Request, slots: Slots, asked: Directives) -> str:
+    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a node's."""
+    if any(option.startswith("--gpus=") for option in asked.options) and request.launcher is not Launcher.SRUN:
+        return f"--cpus-per-gpu={request.cpus_per_gpu}"
+    gpus = 1 if request.launcher is Launcher.SRUN else slots.per_node
+    return f"--cpus-per-task={gpus * (request.cpus_per_gpu or 1)}"
+
+
+def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
+    if slots.slots == 0:
+        return Directives(("--nodes=1", "--ntasks=1"))
+    if request.launcher is Launcher.SRUN:
+        return _task_a_rank(request, slots, slot_type)
+    if slot_type is SlotType.CPU:
+        each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node_asked else ()
+        return Directives((*_tasks(slots), *each), _spare(slots, slot_type))
+    site = request.site
+    if not site.gres_supported:
+        return Directives(_tasks(slots), (_UNCOUNTED,))
+    if site.tres_supported and slots.slots % (slots.per_node if slots.is_per_node_asked else 1) == 0:
+        return Directives(_by_tres(request, slots))
+    warnings = _spare(slots, slot_type)
+    if site.tres_supported:
+        refused = f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes are asked for"
+        warnings = (refused, *warnings)
+    return Directives((*_tasks(slots), f"--gres=gpu:{_typed(request)}{slots.per_node}"), warnings)
+
+
+def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
+    """Slurm finds the nodes for so many GPUs; with `slots_per_node` each task has that many."""
+    kind = _typed(request)
+    each = (f"--gpus-per-task={kind}{slots.per_node}",) if slots.is_per_node_asked else ()
+    return (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", "--tasks-per-node=1", *each)
+
+
+def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
+    """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
+    site, kind = request.site, _typed(request)
+    if slot_type is not SlotType.CPU and not slots.is_per_node_asked and site.tres_supported and site.gres_supported:
+        # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the next.
+        asked = (f"--gpus={kind}{slots.slots}", f"--nodes={_any_nodes(request)}", f"--ntasks={slots.slots}")
+        return Directives((*asked, f"--gpus-per-task={kind}1"))
+    nodes, each = slots.nodes, slots.per_node
+    tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
+    if slot_type is SlotType.CPU:
+        return Directives(tasks, _spare(slots, slot_type))
+    if not site.gres_supported:
+        return Directives(tasks, (_UNCOUNTED,))
+    return Directives((*tasks, f"--gres=gpu:{kind}{each}"), _spare(slots, slot_type))
+
+
+def _any_nodes(request: Request) -> str:
+    return "1" if request.kind in INTERACTIVE_KINDS else f"1-{request.slots}"
+
+
+def _tasks(slots: Slots) -> tuple[str, ...]:
+    return (f"--nodes={slots.nodes}", f"--ntasks={slots.nodes}")
+
+
+def _typed(request: Request) -> str:
+    if request.gpu_type and not _GPU_TYPE.fullmatch(request.gpu_type):
+        raise UsageError(
+            f"gpu_type: {request.gpu_type!r} is no type of Slurm's", "Letters, digits and ._+- alone: a100"
         )
-    return Script(_text(whole.removesuffix(b"\n")), "the accounting's copy")
+    return f"{request.gpu_type}:" if request.gpu_type else ""
 
 
-def _without_repetition(texts: list[bytes]) -> bytes | None:
-    """The one text that all are; None where they differ, or are none."""
-    return texts[0] if texts and all(text == texts[0] for text in texts) else None
+def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
+    if slots.spare <= 0:
+        return ()
+    return (f"{slot_words(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",)
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
+_SRUN_SETTINGS = """\
+# What fails on one node ends all.
+export SLURM_KILL_BAD_EXIT=1
+export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
+# srun takes no CPUs a task from the job by itself, since 22.05.
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+"""
+
+
+# Each task would see the one GPU that its place was found by, and srun's tasks of a node find theirs by SLURM_LOCALID.
+_ALL_GPUS = """\
+# Each task sees all of its node's GPUs, of which SLURM_LOCALID is its own.
+unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
+"""
+
+
+# srun answers 143 where it had to end any, and else the highest status: one that it ended is to have the lowest.
+_ON_NODE = """\
+# srun's status is to be that of what failed, not 143 of those that it ends for it.
+IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
+trap : SIGNALS
+"$@"
+status=$?
+[ "$status" -ne 143 ] || status=1
+exit "$status"
+END_OF_ON_NODE
+"""
+
+
+_FANOUT = """\
+# In the background, so that this shell can act on signals meanwhile.
+start_nodes() {{
+  {srun} &
+  srun_pid=$!
+}}
+
+# All processes of the step, on every node; by srun itself where the controller does not answer.
+signal_nodes() {{
+  scancel --signal="$1" "$SLURM_JOB_ID.{step}" || kill -s "$1" "$srun_pid"
+}}
+
+# A signal cuts wait short while the command still runs.
+wait_nodes() {{
+  while :; do
+    interrupted=
+    status=0
+    wait "$srun_pid" || status=$?
+    [ -n "$interrupted" ] || break
+  done
+}}
+"""
+
+
+def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Word, ...]]:
+    """Bash and words for several tasks of an srun, so that its status is that of the task that failed.
+
+    `signal` is for the words' own processes: what is around them goes on.
+    """
+    around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
+    return _ON_NODE.replace("SIGNALS", f"TERM {signal}".strip()), (*around, *words)
+
+
+def slurm_srun(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, srun_options: Sequence[str] = ()) -> str:
+    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status is the script's.
+
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
+    what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
+    its variables among `words`. Raises UsageError for what bash cannot hold.
+    """
+    return f"{_settings(tasks_per_node)}\n{_srun(words, tasks_per_node, srun_options, '')}\n"
+
+
+def slurm_fanout(
+    words: Sequence[str | Word],
+    environment: Mapping[str, str],
+    *,
+    step: int = 0,
+    tasks_per_node: int | None = 1,
+    srun_options: Sequence[str] = (),
+) -> str:
+    """As slurm_srun(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
+    srun = _srun(words, tasks_per_node, srun_options, "  ")
+    return f"{exports(environment)}{_settings(tasks_per_node)}\n{_FANOUT.format(srun=srun, step=int(step))}"
+
+
+def _settings(tasks_per_node: int | None) -> str:
+    return _SRUN_SETTINGS + (_ALL_GPUS if tasks_per_node is None else "")
+
+
+def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequence[str], indent: str) -> str:
+    if tasks_per_node is None:
+        tasks = '--ntasks="$SLURM_NTASKS"'
+    elif tasks_per_node == 1:
+        tasks = '--ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
+    else:
+        count = f"$((SLURM_JOB_NUM_NODES * {int(tasks_per_node)}))"
+        tasks = f'--ntasks="{count}" --ntasks-per-node={int(tasks_per_node)}'
+    lines = [f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}', " ".join(map(shlex.quote, options)), quoted_words(words)]
+    return f" \\\n{indent}  ".join(line for line in lines if line)
+
+
+# sbatch: an integer between 0 and 65535.
+_MOST_SIGNAL_SECONDS = 65535
+
+
+def slurm_signal_option(signal: EarlySignal) -> Directives:
+    """`--signal=USR1@600`, to all processes of the steps; `--signal=B:USR1@600`, to the batch shell alone.
+
+    Raises UsageError for a signal that is none, or a time that sbatch refuses.
+    """
+    name = signal_name(signal)
+    if signal.seconds_before > _MOST_SIGNAL_SECONDS:
+        raise UsageError(
+            f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
+            f"At most {_MOST_SIGNAL_SECONDS}.",
+        )
+    return Directives((f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",))
+
+
+def slurm_signal_trap(signal: EarlySignal) -> str:
+    """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps itself."""
+    name = signal_name(signal)
+    if not signal.batch_only:
+        return ""
+    return PASS_ON_TRAP.format(
+        name=name, seconds=signal.seconds_before, to=" (Slurm: up to 60 s earlier), to this shell alone"
+    )
+
+
+# One rank's end ends the others: 60 s after the first that ended well, at once after one that did not.
+SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
+
+
+_ADDRESS = """\
+# Where the ranks meet: the first node, on a port of this job's own.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+export MASTER_ADDR MASTER_PORT
+"""
+
+
+_COUNT = """\
+if [ "$SLURM_JOB_NUM_NODES" -ne {nodes} ]; then
+  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: {nodes}. Not started." >&2
+  exit 1
+fi
+"""
+
+
+def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:
+    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do)."""
+    count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
+    address = "" if launcher is Launcher.PLAIN else _ADDRESS
+    return "\n".join(part for part in (count, address) if part)
+
+
+_AFTER_PROBE = 'submit with exclude_nodes = [\\"$1\\"], or --exclude=$1'
+
+
+_PROBE = """\
+# A step of its own, with all of the job's GPUs. On all nodes, whichever fails first.
+env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
+  --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \\
+  --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \\
+  bash -c 'exec bash -c "$0" on_probed "${SLURMD_NODENAME:-$HOSTNAME}" "$1"' "$on_probed" "$probe" || exit 1
+"""
+
+
+def slurm_probe(probe: str, signal: str = "") -> str:
+    """Bash for before the fan-out of sbatch's script, which is then its second step; '' without a probe.
+
+    `signal` is the early signal, which neither ends a probe nor is taken for its failure.
+    """
+    if not probe.strip():
+        return ""
+    text = probe_texts(probe, _AFTER_PROBE, signal)
+    if not signal:
+        return text + _PROBE
+    kept = f"# {signal} is for the command, which has not started.\ntrap '' {signal}\n"
+    return f"{text}{kept}{_PROBE}trap - {signal}\n"
+
+
+_END_TIME = """\
+# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
+HPCDASH_END_TIME=${{SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format=%e \\
+  --jobs="${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}" 2> /dev/null)}}
+case $HPCDASH_END_TIME in
+  '' | *[!0-9]*) HPCDASH_END_TIME={else_at} ;;
+esac
+export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+"""
+
+
+def slurm_end_time(limit_seconds: int | None) -> str:
+    """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job starts.
+
+    Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not known.
+    """
+    return _END_TIME.format(else_at=from_now(limit_seconds) or "")
+
+
+def slurm_project(words: Iterable[str]) -> tuple[str, ...]:
+    """`--wckey="a,b"`, or nothing."""
+    joined = NOT_IN_DIRECTIVES.sub("_", ",".join(words))
+    return (f'--wckey="{joined}"',) if joined else ()

@@ -118,7 +118,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     from hpcdash.launch.request_text import request_text
     from hpcdash.launch.resource_words import resource_words
 
-    site, packs_nodes = launches.settings.site, launches.store.backend.directives == "pbs"
+    site, packs_nodes = launches.settings.site, launches.packs_nodes
     reading = read_form(draft, site)
     problems = dict(reading.problems)
     request = reading.request
@@ -141,7 +141,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
             called=called,
         )
     asked = in_its_queue(request, launches)
-    findings = lint_request(asked, offers, script)
+    findings = lint_request(asked, offers, script, packs_nodes=packs_nodes)
     problems, warnings, asides = sorted_findings(findings, problems)
     before = last.of(request.name)
     difference: Sequence[ScriptLine] = ()
@@ -193,11 +193,9 @@ def look_at_script(
     draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
 ) -> Look:
     """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
-    from hpcdash.launch.script_lint import Dialect, lint_script, script_demand
-
     backend = launches.store.backend
-    directives = "pbs" if backend.directives == "pbs" else "slurm"
-    reading = read_script_form(draft, directives)
+    reader = backend.script_reader
+    reading = read_script_form(draft, reader)
     problems = dict(reading.problems)
     if isinstance(content, str):
         problems.setdefault("file", content)
@@ -209,9 +207,8 @@ def look_at_script(
     except UsageError as error:
         _complain(problems, error, "extra_args")
         said = ()
-    kind: Dialect = "pbs" if directives == "pbs" else "slurm"
-    findings = lint_script(content, kind, offers, reading.options)
-    queues = script_demand(content, kind, reading.options).queues
+    findings = reader.lint_script(content, offers, reading.options)
+    queues = reader.script_demand(content, reading.options).queues
     if reading.options:
         # What is said over a line of the script may mend it: the scheduler tells.
         findings = tuple(replace(one, severity="warning") if _may_be_mended(one) else one for one in findings)
@@ -293,7 +290,7 @@ def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Laun
     request = read_form(Draft(texts), launches.settings.site).request
     if request is None:
         return
-    for finding in lint_request(in_its_queue(request, launches), offers):
+    for finding in lint_request(in_its_queue(request, launches), offers, packs_nodes=launches.packs_nodes):
         if finding.severity == "error" and texts.get(finding.field, "").strip():
             words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
             problems.setdefault(finding.field, words)

@@ -1,0 +1,153 @@
+"""What is wrong with a batch script that is for qsub, and what its options ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hpcdash.backends.options import Option
+from hpcdash.backends.pbs.options import MAGIC, chunks, read_command_line, read_directives, resources, settings
+from hpcdash.backends.script.lint import (
+    ScriptRules,
+    directive_part,
+    first_line_with,
+    lines_of,
+    lint,
+    memory_bytes,
+    number,
+    over_the_script,
+    refused,
+)
+from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.units import parse_duration
+
+_PBS_TIME = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9}){0,2}(?:\.[0-9]{1,3})?")
+
+
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """What is wrong with a script for qsub, as hpcdash.backends.script.lint has it."""
+    return lint(script, _RULES, offers, over)
+
+
+def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
+    """What a script asks for with its own directives, and what is said over them.
+
+    Of a script's resources the first counts, of all else the last.
+    """
+    given = [option for option in read_directives(directive_part(script)).given if not option.problem]
+    said = [option for option in read_command_line(over).given if not option.problem]
+    demanded = [option for option in said if option.name == "l"]
+    demand = pbs_demand((*demanded, *given, *(option for option in said if option.name != "l")))
+    return over_the_script(demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"})
+
+
+def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
+    """Options for a queue ('' for none) and a time limit, over a script's own."""
+    options = ("-q", queue) if queue else ()
+    if not limit_seconds:
+        return options
+    clock = f"{limit_seconds // 3600}:{limit_seconds // 60 % 60:02}:{limit_seconds % 60:02}"
+    return (*options, "-l", f"walltime={clock}")
+
+
+def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+    """Nothing: what PBS refuses it says."""
+    return ""
+
+
+def is_pbs_time(text: str) -> bool:
+    """Whether qsub takes it for a walltime: seconds, or hours:minutes:seconds."""
+    return _PBS_TIME.fullmatch(text) is not None
+
+
+def pbs_demand(options: Sequence[Option]) -> Demand:
+    """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime, ncpus, mem."""
+    last = {option.name: option for option in options}
+    said = settings(options, in_script=True)
+    lines = {f"l.{name}": one for one in options if one.name == "l" for name, _ in resources(one.value or "")}
+    select = chunks(said.get("l.select") or said.get("l.nodes") or "") if {"l.select", "l.nodes"} & said.keys() else []
+    counted = [(number(count or "1") or 1, dict(parts)) for count, parts in select]
+
+    def most(*names: str) -> int | None:
+        found = [
+            amount for _, parts in counted for name in names if (amount := number(parts.get(name, ""))) is not None
+        ]
+        return max(found, default=None)
+
+    def in_all(*names: str) -> int | None:
+        found = [
+            count * amount
+            for count, parts in counted
+            for name in names
+            if (amount := number(parts.get(name, ""))) is not None
+        ]
+        return sum(found) if found else None
+
+    walltime = said.get("l.walltime", "")
+    memories = [memory_bytes(parts.get("mem", ""), 1) for _, parts in counted]
+    chunk_place = ("l.select", "l.nodes")
+    sources = {
+        "queues": ("q",),
+        "account": ("A",),
+        "limit_seconds": ("l.walltime",),
+        "nodes": chunk_place,
+        "cpus": (*chunk_place, "l.ncpus"),
+        "cpus_per_node": (*chunk_place, "l.ncpus"),
+        "gpus": (*chunk_place, "l.ngpus"),
+        "gpus_per_node": (*chunk_place, "l.ngpus"),
+        "memory_per_node_bytes": (*chunk_place, "l.mem"),
+    }
+    # A select's chunks may share a node; nodes= are so many.
+    nodes = sum(count for count, _ in counted) if "l.nodes" in said else None
+    queue = said.get("q", "").partition("@")[0]
+    return Demand(
+        queues=(queue,) if queue else (),
+        account=said.get("A", ""),
+        limit_seconds=parse_duration(walltime) if is_pbs_time(walltime) else None,
+        nodes=nodes,
+        cpus=in_all("ncpus", "ppn") or number(said.get("l.ncpus", "")),
+        cpus_per_node=most("ncpus", "ppn") or number(said.get("l.ncpus", "")),
+        gpus=in_all("ngpus", "gpus") or number(said.get("l.ngpus", "")),
+        gpus_per_node=most("ngpus", "gpus") or number(said.get("l.ngpus", "")),
+        memory_per_node_bytes=max((amount for amount in memories if amount), default=None),
+        where=lines_of(sources, {**last, **lines}),
+    )
+
+
+def _unknown(option: Option, place: str) -> Finding:
+    return refused(option, place, "qsub")
+
+
+def _value(option: Option, place: str) -> Iterator[Finding]:
+    if option.name != "l":
+        return
+    for name, amount in resources(option.value or ""):
+        if name == "walltime" and not is_pbs_time(amount):
+            yield Finding("error", place, f"walltime={amount} is no time", "Write hours:minutes:seconds.")
+
+
+def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[Finding]:
+    first = first_line_with(lines, "#SBATCH")
+    if not first:
+        return
+    words = "#SBATCH lines are for Slurm: qsub takes them for comments"
+    if has_own:
+        yield Finding("warning", f"line {first}", words, "")
+    else:
+        yield Finding("error", f"line {first}", f"{words}, and there is no #PBS line", "Write #PBS lines instead.")
+
+
+_RULES = ScriptRules(
+    "qsub",
+    MAGIC,
+    read_directives,
+    script_demand,
+    option_findings=_value,
+    unknown=_unknown,
+    foreign=_foreign,
+    not_taken=("warning", "your login shell runs it"),
+    crlf="the shell there takes the CR for a part of each word",
+    comments=("#", ":"),
+    begins_line=False,
+)

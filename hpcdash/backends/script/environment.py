@@ -1,0 +1,28 @@
+"""What a job's environment holds on one scheduler, as the bash of generated scripts reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """Names of variables, without `$`; '' where the scheduler has none.
+
+    `own` are patterns of the scheduler's variables. `log_name` and `array_log_name` are bash for the names of a job's
+    and a task's logs, without their endings. `slots_of_node` and `slots_in_all` are counted by the script where the
+    scheduler packs slots that are not counted a node. `is_inherited`: what the script exports reaches the command on
+    each node. `finds_nodes`: the scheduler finds nodes for a number of GPUs, whatever each of them has.
+    """
+
+    scheduler: str
+    own: tuple[str, ...]
+    array_task: str
+    log_name: str
+    array_log_name: str
+    node_count: str
+    node_rank: str
+    slots_of_node: str = ""
+    slots_in_all: str = ""
+    is_inherited: bool = False
+    finds_nodes: bool = False

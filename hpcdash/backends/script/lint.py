@@ -1,0 +1,208 @@
+"""What is wrong with a batch script as bytes, whichever scheduler it is for: its form, and directives not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from typing import Literal
+
+from hpcdash.backends.options import CommandLine, Option
+from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.units import parse_memory
+
+_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+# Of a long script, so many lines are named.
+_MOST_LINES_NAMED = 5
+# Directives are looked for only this far, as where they are explained.
+_MOST_LINES_READ = 2000
+_MOST_FINDINGS = 50
+# A word that begins with a dash of another kind, or stands in quotes of print.
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_QUOTES = "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"
+_BLANKS = "\u00a0\u2007\u202f\u200b\ufeff"
+_ODD = re.compile(f"[{_DASHES}{_QUOTES}{_BLANKS}]")
+_ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRules:
+    """How one scheduler takes a script.
+
+    `option_findings` are for a directive's option that it takes, `unknown` for one that it does not know, `foreign` for
+    the lines of a script, with whether it has directives of its own. `not_taken` says what becomes of a script without
+    #!, `crlf` of one with line ends of Windows, `empty` of one that holds nothing. Directives may follow lines that
+    begin with `comments`; with `begins_line` a directive has to begin its own.
+    """
+
+    program: str
+    magic: str
+    read_directives: Callable[[str], CommandLine]
+    demand: Callable[[bytes, Sequence[str]], Demand]
+    option_findings: Callable[[Option, str], Iterator[Finding]]
+    unknown: Callable[[Option, str], Finding]
+    foreign: Callable[[Sequence[str], bool], Iterator[Finding]]
+    not_taken: tuple[Literal["error", "warning"], str]
+    crlf: str
+    empty: str = ""
+    comments: tuple[str, ...] = ("#",)
+    begins_line: bool = True
+
+
+def lint(script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """What is wrong with a batch script: what stops it and what may, errors first. Raises nothing.
+
+    `over` are options on the command line, which take the place of the script's own. `field` is `line 7` where a line
+    has it, and for what is said over it `queue`, `time` or `extra_args`. Of many findings the first 50 are given.
+    """
+    lines = directive_part(script).split("\n")
+    found = list(_form(script, rules))
+    if not script.strip():
+        return tuple(found)
+    found += _typographic(lines, rules.magic)
+    # A character of print in an option is told once.
+    told = {one.field for one in found}
+    given = rules.read_directives("\n".join(lines)).given
+    odd = (one for option in given for one in _option(option, rules) if one.field not in told)
+    found += islice(odd, _MOST_FINDINGS)
+    found += _not_read(lines, rules)
+    found += rules.foreign(lines, bool(given))
+    found += unmet(rules.demand(script, over), offers)
+    return tuple(sorted(found, key=lambda one: one.severity != "error")[:_MOST_FINDINGS])
+
+
+def directive_part(script: bytes) -> str:
+    """The lines of a script in which directives are looked for."""
+    return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
+
+
+def _form(script: bytes, rules: ScriptRules) -> Iterator[Finding]:
+    if not script.strip():
+        yield Finding("error", "", "the script is empty", rules.empty)
+        return
+    bom = next((bom for bom in _BOMS if script.startswith(bom)), b"")
+    if bom:
+        kind = "UTF-8" if len(bom) == 3 else "UTF-16"
+        words = f"it begins with a byte-order mark ({kind})"
+        yield Finding("error", "line 1", words, "Save it as UTF-8 without one.")
+    elif b"\x00" in script:
+        yield Finding("error", "", "it holds NUL bytes: it is no text", f"{rules.program} takes scripts, not programs.")
+    elif not script.startswith(b"#!"):
+        severity, words = rules.not_taken
+        first = re.search(rb"(?m)^[ \t]*#!", script)
+        where = "The #! has to be its very first bytes." if first else "Begin it with #!/bin/bash"
+        yield Finding(severity, "line 1", f"its first line is no #!: {words}", where)
+    if crlf := script.count(b"\r\n"):
+        all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
+        yield Finding("error", "", f"{all_of} in CRLF, as on Windows: {rules.crlf}", "sed -i 's/\\r$//' FILE mends it.")
+
+
+def _typographic(lines: Sequence[str], magic: str) -> Iterator[Finding]:
+    """Dashes, quotes and blanks of print, which documents and chats put in place of those of a keyboard."""
+    named = 0
+    for number, line in enumerate(lines, start=1):
+        is_directive = line.lstrip().startswith(magic)
+        if line.lstrip().startswith("#") and not is_directive:
+            continue
+        odd = _ODD.search(line) if is_directive else _ODD_OPTION.search(line)
+        if odd is None:
+            continue
+        named += 1
+        if named > _MOST_LINES_NAMED:
+            return
+        letter = odd[odd.lastindex or 0][0]
+        kind, meant = _kind(letter)
+        words = f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) where {meant} is meant"
+        yield Finding("error" if is_directive else "warning", f"line {number}", words, "Type it anew.")
+
+
+def _kind(letter: str) -> tuple[str, str]:
+    if letter in _DASHES:
+        return "a dash", "-"
+    return ("a quote", "\" or '") if letter in _QUOTES else ("a blank", "a plain one")
+
+
+def _option(option: Option, rules: ScriptRules) -> Iterator[Finding]:
+    place = f"line {option.line}"
+    if option.problem == "unknown":
+        yield rules.unknown(option, place)
+    elif option.problem:
+        yield refused(option, place, rules.program)
+    else:
+        yield from rules.option_findings(option, place)
+
+
+def refused(option: Option, place: str, program: str) -> Finding:
+    """A directive's option that makes the scheduler refuse the script."""
+    return Finding("error", place, f"{option.written}: {option.problem}", f"{program} refuses the script.")
+
+
+def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[Finding]:
+    """Directives behind the first command, and those that are written so that they do not count."""
+    magic, first = rules.magic, _first_command(lines, rules)
+    named = 0
+    for number, line in enumerate(lines, start=1):
+        text = line.lstrip()
+        place = f"line {number}"
+        if named >= _MOST_LINES_NAMED:
+            return
+        if text.startswith(magic) and first and number > first:
+            named += 1
+            words = f"not read: line {first} before it is a command"
+            yield Finding("warning", place, words, "Move it to the top.")
+        elif text.startswith(magic) and text != line and rules.begins_line:
+            named += 1
+            yield Finding("warning", place, f"not read: {magic} has to begin the line", "Remove the blanks before it.")
+        elif text[: len(magic)].upper() == magic and not text.startswith(magic) and text[len(magic) :].startswith(" -"):
+            named += 1
+            yield Finding("warning", place, f"not read: {text[: len(magic)]} is not {magic}", "Write it in capitals.")
+
+
+def _first_command(lines: Sequence[str], rules: ScriptRules) -> int:
+    """The number of the line that ends the directives, 0 for none."""
+    labels = tuple(letter for letter in rules.comments if letter != "#")
+    for number, line in enumerate(lines, start=1):
+        is_label = bool(labels) and line.startswith(labels)
+        if line.strip() and not line.lstrip().startswith("#") and not is_label:
+            return number
+    return 0
+
+
+def first_line_with(lines: Sequence[str], magic: str) -> int:
+    """The number of the first line that another scheduler would read, 0 for none."""
+    return next((number for number, line in enumerate(lines, start=1) if line.startswith(f"{magic} ")), 0)
+
+
+# -- amounts in options
+
+
+def lines_of(sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]) -> dict[str, str]:
+    found = {}
+    for part, names in sources.items():
+        line = next((given[name].line for name in names if name in given), 0)
+        if line:
+            found[part] = f"line {line}"
+    return found
+
+
+def number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def memory_bytes(text: str, bare_unit_bytes: int) -> int | None:
+    try:
+        return parse_memory(text, bare_unit_bytes=bare_unit_bytes) or None
+    except ValueError:
+        return None
+
+
+def over_the_script(demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]) -> Demand:
+    """A demand with the places of what options `names` say over a script: those for its queues, and for its time."""
+    if not names:
+        return demand
+    places = {"queues": "queue"} if names & queues else {}
+    places |= {"limit_seconds": "time"} if names & limit_seconds else {}
+    others = dict.fromkeys(field.name for field in fields(Demand) if field.name not in demand.where)
+    return replace(demand, where={**dict.fromkeys(others, "extra_args"), **demand.where, **places})

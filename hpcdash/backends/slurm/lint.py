@@ -1,0 +1,200 @@
+"""What is wrong with a batch script that is for sbatch, and what its options ask for."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from hpcdash.backends.options import Option
+from hpcdash.backends.script.lint import (
+    ScriptRules,
+    directive_part,
+    first_line_with,
+    lines_of,
+    lint,
+    memory_bytes,
+    number,
+    over_the_script,
+)
+from hpcdash.backends.slurm.options import MAGIC, OPTIONS, read_command_line, read_directives
+from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.units import KIB, MINUTE, format_clock, parse_duration
+
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|^~")
+# sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and seconds or without.
+_SLURM_TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
+_SLURM_UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
+
+
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """What is wrong with a script for sbatch, as hpcdash.backends.script.lint has it."""
+    return lint(script, _RULES, offers, over)
+
+
+def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
+    """What a script asks for with its own directives, and what is said over them."""
+    given = [option for option in read_directives(directive_part(script)).given if not option.problem]
+    said = [option for option in read_command_line(over).given if not option.problem]
+    demand, names = slurm_demand((*given, *said)), {option.name for option in said}
+    return over_the_script(demand, names, queues={"partition"}, limit_seconds={"time"})
+
+
+def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
+    """Options for a queue ('' for none) and a time limit, over a script's own."""
+    options = (f"--partition={queue}",) if queue else ()
+    return (*options, f"--time={format_clock(limit_seconds)}") if limit_seconds else options
+
+
+def is_slurm_time(text: str) -> bool:
+    """Whether sbatch takes it for a time."""
+    return text.lower() in _SLURM_UNLIMITED or _SLURM_TIME.fullmatch(text) is not None
+
+
+def slurm_demand(options: Sequence[Option]) -> Demand:
+    """Of options as sbatch reads them; what cannot be read asks for nothing."""
+    last = {option.name: option for option in options}
+
+    def value(name: str) -> str:
+        return (last[name].value or "") if name in last else ""
+
+    nodes, tasks = number(value("nodes").partition("-")[0]), number(value("ntasks"))
+    per_node = number(value("ntasks-per-node"))
+    if tasks is None and nodes is not None and per_node is not None:
+        tasks = nodes * per_node
+    each = number(value("cpus-per-task"))
+    at_once = tasks or nodes
+    gpus, of_job = _gpus(value("gpus"))
+    on_node, of_node = _gpus(value("gpus-per-node"), *_gpu_gres(value("gres")))
+    if gpus is None and on_node is not None and nodes is not None:
+        gpus = nodes * on_node
+    sources = {
+        "queues": ("partition",),
+        "account": ("account",),
+        "qos": ("qos",),
+        "limit_seconds": ("time",),
+        "nodes": ("nodes",),
+        "cpus": ("ntasks", "cpus-per-task", "ntasks-per-node"),
+        "cpus_per_node": ("cpus-per-task", "ntasks-per-node"),
+        "gpus": ("gpus", "gres", "gpus-per-node"),
+        "gpus_per_node": ("gpus-per-node", "gres"),
+        "gpu_type": ("gpus", "gpus-per-node", "gres"),
+        "memory_per_node_bytes": ("mem",),
+    }
+    return Demand(
+        queues=tuple(name for name in value("partition").split(",") if name),
+        account=value("account"),
+        qos=value("qos"),
+        limit_seconds=_slurm_seconds(value("time")),
+        nodes=nodes,
+        cpus=at_once * (each or 1) if at_once is not None else each,
+        cpus_per_node=(per_node or 1) * each if each is not None else per_node,
+        gpus=gpus,
+        gpus_per_node=on_node,
+        gpu_type=of_job or of_node,
+        memory_per_node_bytes=memory_bytes(value("mem"), KIB**2),
+        where=lines_of(sources, last),
+    )
+
+
+def _slurm_seconds(text: str) -> int | None:
+    if not _SLURM_TIME.fullmatch(text):
+        return None
+    return parse_duration(text, bare_unit_seconds=MINUTE) or None
+
+
+def _gpu_gres(text: str) -> list[str]:
+    """`a100:2` of `gpu:a100:2,license:1`; a bare `gpu` is one."""
+    words = [word.partition("(")[0] for word in text.split(",")]
+    return [word[4:] or "1" for word in words if word == "gpu" or word.startswith("gpu:")]
+
+
+def _gpus(*texts: str) -> tuple[int | None, str]:
+    """(how many, of which type) of `4`, `a100:4`, `a100:2,v100:2`; '' for no type, or several."""
+    total: int | None = None
+    types = set()
+    for item in (item for text in texts for item in text.split(",") if item):
+        kind, _, count = item.rpartition(":")
+        amount = number(count)
+        if amount is None:
+            # A type alone is one of it.
+            kind, amount = item, 1
+        total = (total or 0) + amount
+        types.add(kind)
+    return total, types.pop() if len(types) == 1 else ""
+
+
+def _unknown(option: Option, place: str) -> Finding:
+    near = difflib.get_close_matches(option.written.lstrip("-")[:60], OPTIONS, n=1, cutoff=0.75)
+    words = f"sbatch has no option {option.written}"
+    if near:
+        return Finding("error", place, words, f"Did you mean --{near[0]}?")
+    return Finding("warning", place, words, "It refuses the script, unless a plugin of this site takes it.")
+
+
+def _slurm_value(option: Option, place: str) -> Iterator[Finding]:
+    if option.name == "time" and not is_slurm_time(option.value or ""):
+        words = f"{option.value!r} is no time to sbatch: it takes no units"
+        yield Finding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
+    elif option.value and (found := _VARIABLE.search(option.value)):
+        words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
+        yield Finding("warning", place, words, "Write it out, or give the option on the command line.")
+
+
+def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[Finding]:
+    if first := first_line_with(lines, "#PBS"):
+        # Seen on 22.05: beside #SBATCH lines too.
+        words = "#PBS lines are for PBS: sbatch follows some of them, and leaves out the rest"
+        step = "Write #SBATCH lines instead." if not has_own else "Remove them, or give --ignore-pbs."
+        yield Finding("warning", f"line {first}", words, step)
+
+
+_RULES = ScriptRules(
+    "sbatch",
+    MAGIC,
+    read_directives,
+    script_demand,
+    option_findings=_slurm_value,
+    unknown=_unknown,
+    foreign=_foreign,
+    not_taken=("error", "sbatch refuses it"),
+    crlf="sbatch refuses it",
+    empty="sbatch refuses it.",
+)
+
+
+_NOT_AVAILABLE = "Requested node configuration is not available"
+
+
+_NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
+
+
+_VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
+
+
+# Slurm's bug 15857, mended in 22.05.9.
+_FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
+
+
+def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
+    """What to do about a refusal that is a bug of this version of Slurm; '' where none is known to be."""
+    found = _VERSION.search(version)
+    given = list(options)
+    is_asked_so = any(option.startswith("--gpus=") for option in given) and any(map(_NODE_RANGE.fullmatch, given))
+    if _NOT_AVAILABLE not in words or found is None or not is_asked_so:
+        return ""
+    if not _FIRST_BAD <= tuple(map(int, found.groups())) <= _LAST_BAD:
+        return ""
+    return (
+        f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could fulfil (its bug 15857, "
+        "mended in 22.05.9): say slots_per_node, with tres_supported = false under [site]"
+    )
+
+
+def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+    """What to do about a refusal of a script whose own words mislead; '' where they do not."""
+    if _NOT_AVAILABLE not in words:
+        return ""
+    own = [word for option in read_directives(script).options for word in option.words]
+    return _bug_hint(words, version, (*own, *options))
