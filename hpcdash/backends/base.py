@@ -18,6 +18,7 @@ from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
+    from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
     from hpcdash.backends.stacks import Stacks
     from hpcdash.domain.demand import Demand, Finding
@@ -204,6 +205,23 @@ class Backend(Protocol):
 
     def reason_hint(self, state: str, reason: str | None) -> str:
         """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
+        ...
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+        ...
+
+    @property
+    def no_history(self) -> str:
+        """What it means that the site's scheduler keeps no history."""
+        ...
+
+    def job_variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """What of a job's environment a row of domain.schema.JOBS tells; None where it does not."""
+        ...
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        """The parts of a job's script that stands in for cron."""
         ...
 
     def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
 from hpcdash.cli.acting import is_agreed
 from hpcdash.cli.build import queue_folder, queue_program, state_root
 from hpcdash.cli.oneshot import with_session
@@ -19,7 +20,6 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, UsageError
-from hpcdash.launch.cron import CronJob, cron_script, interval_of, label_of, watch_script
 from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
 from hpcdash.ui.session import ClusterSession
 from hpcdash.watch.configured import WatchSettings
@@ -99,7 +99,7 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     program = queue_program(queue_folder()) if isinstance(store.backend, EmbeddedBackend) else ()
     job = CronJob(asked.every_seconds, folder, asked.options, program)
     if asked.deed is None:
-        return (cron_script(job, store.backend.name).rstrip("\n"),)
+        return (cron_script(job, store.backend.cron_parts(job)).rstrip("\n"),)
     _, found = await stands(store, asked.folder)
     stand = next((one for one in found if one.label == job.label), None)
     if asked.deed == "status":

@@ -42,16 +42,6 @@ _SLOW_ANSWER_SECONDS = 2.0
 _SHARED_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fhgfs", "panfs", "wekafs", "smb2", "afs", "orangefs"}
 )
-# What it means that a scheduler keeps no history, by its dialect, or its name.
-_PBS_KEEPS_NONE = (
-    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only where it was seen"
-)
-_NO_HISTORY = {
-    "slurm": "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
-    "openpbs": _PBS_KEEPS_NONE,
-    "pbs-text": _PBS_KEEPS_NONE,
-    "torque": "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)",
-}
 _HOME_SCRIPT = """
 echo "$HOME"
 stat -f -c %T "$HOME" 2>/dev/null || echo
@@ -304,4 +294,4 @@ def _accounting_check(store: ClusterStore) -> Check:
     if has:
         return Check("accounting", True, "kept: ended jobs are known")
     assert store.probe is not None
-    return Check("accounting", True, _NO_HISTORY.get(store.probe.dialect or store.backend.name, "not kept here"))
+    return Check("accounting", True, store.backend.no_history)

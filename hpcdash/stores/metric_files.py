@@ -71,7 +71,7 @@ class NamedMetricsFiles:
         whence, text = found
         if whence:
             return NamedSwitch(text, whence)
-        known = known_values(row)
+        known = known_values(row, self._store.backend)
         named = path_in_script((METRICS,), text, known)
         names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
         if not names or row["user"] != self._store.user:

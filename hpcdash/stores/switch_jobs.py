@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import Backend
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.switch_progress import Progress
@@ -102,13 +102,7 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
     return None if named is None else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
 
 
-def known_values(row: Row) -> dict[str, str]:
+def known_values(row: Row, backend: Backend) -> dict[str, str]:
     """What of a job's environment its row tells."""
-    known = {"USER": row["user"], "LOGNAME": row["user"]}
-    known |= dict.fromkeys(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"), row["work_dir"])
-    known |= {"SLURM_JOB_NAME": row["name"], "PBS_JOBNAME": row["name"], "SLURM_ARRAY_JOB_ID": row["array_id"]}
-    if row["array_id"] is None:
-        known |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"), row["id"])
-    elif (task := task_of(str(row["id"]))).isdigit():
-        known |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX"), task)
+    known = {"USER": row["user"], "LOGNAME": row["user"], "PWD": row["work_dir"], **backend.job_variables(row)}
     return {name: str(value) for name, value in known.items() if value}

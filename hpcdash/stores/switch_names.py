@@ -117,7 +117,7 @@ class SwitchNames:
 
     async def in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
         """What a script says, with the variables of one's own login where it needs them."""
-        known = known_values(row)
+        known = known_values(row, self.store.backend)
         named = switch_in_script(kind, text, known)
         names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
         if named is None or not names or row["user"] != self.store.user:

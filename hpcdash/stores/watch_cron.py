@@ -10,10 +10,10 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.script.cron import CronJob, cron_script, job_name, label_in
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import CommandError, HpcdashError, excerpt
-from hpcdash.launch.cron import CronJob, cron_script, job_name, label_in
 from hpcdash.stores.actions import Actions
 from hpcdash.stores.cluster import ClusterStore
 from hpcdash.stores.submission import plan_submission
@@ -95,7 +95,7 @@ async def move_away(store: ClusterStore, job: CronJob) -> None:
 async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
     """What was done, in words. A job of that name that waits or runs is left to itself: it reads the new script when
     it submits itself again. Raises HpcdashError for what could not be done."""
-    script = cron_script(job, store.backend.name)
+    script = cron_script(job, store.backend.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
     argv = ("sh", "-c", 'umask 077; mkdir -p -- "$@"', "sh", *folders)
     await _act(store, argv, f"{' and '.join(folders)} could not be made")

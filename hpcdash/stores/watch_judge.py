@@ -220,22 +220,22 @@ class Judge:
 
     def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:
         settings = self.settings
-        hint_of = self.store.backend.reason_hint
+        reasons = self.store.backend
         zoned = datetime.fromtimestamp(now, UTC).astimezone()
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
             look.findings += running.is_running(jobs, watch)
-            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned, hint_of))
+            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons))
         if settings.never_starts:
             own = self._own(jobs)
-            look.findings += waiting.waits_for_ever(own, hint_of)
+            look.findings += waiting.waits_for_ever(own, reasons)
         for rule in self._here(settings.trains):
             seen: set[str] = set()
             for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
                 train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
                 if train.units and train.units[0].job_id not in seen:
                     seen.add(train.units[0].job_id)
-                    look.findings += successors.no_successor([train], rule.watch)
+                    look.findings += successors.no_successor([train], reasons, rule.watch)
 
     def _own(self, jobs: pa.Table) -> pa.Table:
         if self.job_kind is Kind.MINE or not self.store.user:
@@ -310,7 +310,7 @@ class Judge:
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
         """How many jobs and tasks of a job's train wait and will start."""
         train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
-        return successors.ready_behind(train)
+        return successors.ready_behind(train, self.store.backend)
 
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, JobState
 from hpcdash.domain.text import visible
-from hpcdash.watch.rules.waiting import ReasonHint, never_starts, never_words, no_hint
+from hpcdash.watch.rules.waiting import Reasons, never_words
 
 Row = Mapping[str, Any]
 
@@ -19,10 +19,10 @@ def pulse_line(now: datetime, words: str) -> str:
     return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
 
 
-def pulse_words(name: str, rows: Iterable[Row], now: datetime, hint_of: ReasonHint = no_hint) -> str:
+def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons) -> str:
     """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
 
-    The most alive of them counts; times are in the zone of `now`; `hint_of` gives a reason in plain words.
+    The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.
     """
     ordered = sorted(rows, key=lambda row: (_rank(row), row["started_at"] or now, row["_number"] or 0, str(row["id"])))
     if not ordered:
@@ -36,8 +36,8 @@ def pulse_words(name: str, rows: Iterable[Row], now: datetime, hint_of: ReasonHi
         return f"{who} is held and will not start until it is released"
     if reason == "JobArrayTaskLimit" or "subjobs limit" in reason:
         return f"{who} waits for the task of its array that runs to end"
-    if never_starts(row["state"], reason):
-        return f"{who} {never_words(row['state'], reason, hint_of)}"
+    if reasons.never_starts(row["state"], reason):
+        return f"{who} {never_words(row['state'], reason, reasons)}"
     if reason == "Dependency" or "depend" in reason.lower():
         after = f" ({row['dependency']})" if row["dependency"] else ""
         return f"{who} waits for the job it depends on to end{after}"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from hpcdash.backends.script.cron import CronJob
 from hpcdash.domain.states import WAITING
-from hpcdash.launch.cron import CronJob
 from hpcdash.stores.watch_cron import CronStand, install, remove, stands
 from tests.behaviour.clusters import Cluster
 

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.backends.embedded import cron as embedded
+from hpcdash.backends.pbs import cron as qsub_cron
+from hpcdash.backends.script.cron import CronJob, cron_script, label_in, label_of, watch_script
+from hpcdash.backends.slurm import cron as slurm
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
-from hpcdash.launch.cron import CronJob, cron_script, label_in, label_of, watch_script
 
 SHELLS = ["sh", "bash"]
+
+
+def script_of(job: CronJob, scheduler: str) -> str:
+    parts = {"slurm": slurm.cron_parts, "pbs": qsub_cron.cron_parts, "local": embedded.cron_parts}[scheduler](job)
+    return cron_script(job, parts)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +52,14 @@ def test_other_names_have_none(name: str) -> None:
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "local"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_it_is_a_script_that_shells_read_without_set_e(scheduler: str, shell: str) -> None:
-    text = cron_script(CronJob(HOUR, "/w/cron", program=("/usr/bin/python3", "-m", "q", "/q u")), scheduler)
+    text = script_of(CronJob(HOUR, "/w/cron", program=("/usr/bin/python3", "-m", "q", "/q u")), scheduler)
     assert subprocess.run([shell, "-n"], input=text.encode(), capture_output=True, check=True).stderr == b""
     assert not re.search(r"set\s+-\w*e", text)
     assert "@" not in text.replace("$@", "")
 
 
 def test_for_slurm_no_two_run_at_once_and_options_are_directives() -> None:
-    text = cron_script(CronJob(HOUR, "/w/cron", ("--partition=cpu", "--account=lab")), "slurm")
+    text = script_of(CronJob(HOUR, "/w/cron", ("--partition=cpu", "--account=lab")), "slurm")
     directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert directives == [
         "#SBATCH --job-name=hpcdash-hourly",
@@ -68,12 +76,12 @@ def test_for_slurm_no_two_run_at_once_and_options_are_directives() -> None:
 @pytest.mark.parametrize("folder", ["cron", "/w/my cron", "/w/100%", "/w/a'b", "/w/a\nb"])
 def test_a_folder_that_a_directive_cannot_hold_is_refused(folder: str) -> None:
     with pytest.raises(UsageError):
-        cron_script(CronJob(HOUR, folder), "slurm")
+        script_of(CronJob(HOUR, folder), "slurm")
 
 
 def test_an_option_does_not_become_a_line_of_the_script() -> None:
     with pytest.raises(UsageError):
-        cron_script(CronJob(HOUR, "/w", ("--partition=cpu\nrm -rf /",)), "pbs")
+        script_of(CronJob(HOUR, "/w", ("--partition=cpu\nrm -rf /",)), "pbs")
 
 
 def test_a_round_of_the_watchdogs_keeps_words_together(tmp_path: Path) -> None:
@@ -89,7 +97,7 @@ class Pbs:
         self.job = CronJob(HOUR, str(folder / "cron"))
         for path in (self.job.scripts_folder, self.job.output_folder, str(folder / "cron" / "scheduler")):
             Path(path).mkdir(parents=True)
-        self.text = cron_script(self.job, "pbs")
+        self.text = script_of(self.job, "pbs")
         Path(self.job.script_path).write_text(self.text)
         self.submitted, self._folder = folder / "submitted", folder
         self.tells(waiting="", running="7.pbs")

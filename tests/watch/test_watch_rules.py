@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.domain.schema import JOBS, NODES
 from hpcdash.domain.trains import find_train
@@ -21,7 +22,7 @@ from hpcdash.watch.rules.losses import losses
 from hpcdash.watch.rules.nodes import drained_nodes, spare_nodes
 from hpcdash.watch.rules.running import is_running, living_rows
 from hpcdash.watch.rules.successors import no_successor
-from hpcdash.watch.rules.waiting import never_starts, waits_for_ever
+from hpcdash.watch.rules.waiting import waits_for_ever
 from hpcdash.watch.settings import (
     CheckpointWatch,
     FailuresWatch,
@@ -51,6 +52,19 @@ def nodes(**states: int) -> pa.Table:
         for number in range(count)
     ]
     return pa.Table.from_pylist(rows, NODES)
+
+
+class _Either:
+    """Reasons of Slurm and of PBS, in no more words than the scheduler's own."""
+
+    def reason_hint(self, state: str, reason: str | None) -> str:
+        return ""
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        return SlurmBackend().never_starts(state, reason) or PbsBackend().never_starts(state, reason)
+
+
+EITHER = _Either()
 
 
 class TestIsRunning:
@@ -84,7 +98,7 @@ class TestIsRunning:
 
 class TestPulse:
     def words(self, *rows: dict[str, Any]) -> str:
-        return pulse_words("train", living_rows(jobs(*rows), RunningWatch("train")), NOW)
+        return pulse_words("train", living_rows(jobs(*rows), RunningWatch("train")), NOW, EITHER)
 
     def test_the_line(self) -> None:
         zone = timezone(timedelta(hours=2))
@@ -193,7 +207,7 @@ class TestSuccessors:
     def found(self, *rows: dict[str, Any], watch: TrainWatch | None = None) -> list[Finding]:
         train = find_train(rows[0]["id"], rows)
         assert train is not None
-        return no_successor([train], watch)
+        return no_successor([train], EITHER, watch)
 
     def test_the_last_of_a_train(self) -> None:
         (found,) = self.found(task("88", "9", "completed"), task("88", "10", "running"))
@@ -353,7 +367,7 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_never_resolve(self, reason: str) -> None:
-        (found,) = waits_for_ever(jobs(row("9", reason=reason), row("10", "running", reason=reason)))
+        (found,) = waits_for_ever(jobs(row("9", reason=reason), row("10", "running", reason=reason)), EITHER)
         assert reason in found.words
         assert found.next_step
         assert "{" not in found.next_step
@@ -374,7 +388,7 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_pass(self, reason: str | None) -> None:
-        assert waits_for_ever(jobs(row("9", reason=reason), row("10", "held", reason=reason))) == []
+        assert waits_for_ever(jobs(row("9", reason=reason), row("10", "held", reason=reason)), EITHER) == []
 
     @pytest.mark.parametrize(
         ("reason", "words"),
@@ -385,14 +399,14 @@ class TestWaiting:
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
         table = jobs(row("9", reason=reason))
-        (found,) = waits_for_ever(table, SlurmBackend().reason_hint)
+        (found,) = waits_for_ever(table, SlurmBackend())
         assert found.words == f"job 9 (train) will never start: {words}"
-        waits = pulse_words("train", table.to_pylist(), NOW, SlurmBackend().reason_hint)
+        waits = pulse_words("train", table.to_pylist(), NOW, SlurmBackend())
         assert waits == f"train (9) will never start: {words}"
 
     def test_time_limits_have_their_own_step(self) -> None:
-        assert "--time" in never_starts("pending", "QOSMaxWallDurationPerJobLimit")
-        assert "--time" in never_starts("pending", "PartitionTimeLimit")
+        assert "--time" in SlurmBackend().never_starts("pending", "QOSMaxWallDurationPerJobLimit")
+        assert "--time" in SlurmBackend().never_starts("pending", "PartitionTimeLimit")
 
 
 class TestFailures:

@@ -20,6 +20,7 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED
 
 if TYPE_CHECKING:
+    from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.stacks import Stacks
 
 _HINTS = {
@@ -184,6 +185,27 @@ class EmbeddedBackend:
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(self._program, request)
+
+    @property
+    def no_history(self) -> str:
+        return "not kept here"
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        from hpcdash.backends.slurm.reasons import never_starts
+
+        return never_starts(state, reason)
+
+    def job_variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """It sets the variables of both, since scripts written for either run on it."""
+        from hpcdash.backends.pbs import detail as pbs
+        from hpcdash.backends.slurm import detail as slurm
+
+        return {**slurm.job_variables(row), **pbs.job_variables(row)}
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.embedded.cron import cron_parts
+
+        return cron_parts(job)
 
 
 def _probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:

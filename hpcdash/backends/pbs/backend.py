@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -30,6 +30,9 @@ from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import QueueLimits
+
+if TYPE_CHECKING:
+    from hpcdash.backends.script.cron import CronJob, CronParts
 
 _TITLES = {
     Dialect.OPENPBS: "PBS",
@@ -201,6 +204,34 @@ class PbsBackend:
 
     def start_estimate_query(self, wanted: Submission) -> None:
         return None
+
+    @property
+    def no_history(self) -> str:
+        if self._dialect is Dialect.TORQUE:
+            return "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)"
+        if self._dialect is Dialect.SLURM_WRAPPERS:
+            return "not kept here"
+        return (
+            "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only where it was"
+            " seen"
+        )
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        from hpcdash.backends.slurm.reasons import never_starts
+
+        words = never_starts(state, reason) if self._dialect is Dialect.SLURM_WRAPPERS else ""
+        return words or reasons.never_starts(state, reason)
+
+    def job_variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        from hpcdash.backends.slurm.detail import job_variables
+
+        ours = detail.job_variables(row)
+        return {**job_variables(row), **ours} if self._dialect is Dialect.SLURM_WRAPPERS else ours
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.pbs.cron import cron_parts
+
+        return cron_parts(job)
 
 
 BACKEND = PbsBackend()

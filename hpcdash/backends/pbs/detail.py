@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.domain.job_ids import task_of
 from hpcdash.errors import NoSuchJob
 
 
@@ -46,3 +48,13 @@ def job_detail(dialect: Dialect, row: pa.Table, native: Mapping[str, str]) -> Jo
             position = row.schema.get_field_index(column)
             row = row.set_column(position, row.schema.field(position), pa.array([text], pa.string()))
     return JobDetail(row, native)
+
+
+def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """What of a job's environment its row tells."""
+    found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
+    if row["array_id"] is None:
+        found["PBS_JOBID"] = row["id"]
+    elif (task := task_of(str(row["id"]))).isdigit():
+        found["PBS_ARRAY_INDEX"] = task
+    return found

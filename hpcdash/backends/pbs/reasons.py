@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.domain.units import format_duration, format_memory
+from hpcdash.domain.units import format_duration, format_memory, parse_memory
 
 # What stands for a comment where PBS writes none, by substate.
 _BY_SUBSTATE = {
@@ -301,3 +301,38 @@ def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
         if found := re.search(pattern, reason, re.IGNORECASE):
             return words if isinstance(words, str) else words(found)
     return ""
+
+
+# -- reasons that no waiting ends
+
+_LAUNCH = "Find out why it could not be launched (is its output path writable?), then hpcdash release {id}"
+_REQUEST = "Nothing there can give what it asks for: change the request and submit it anew."
+_NEVER_STARTS = (
+    (r"(?:Can )?Never Run", _REQUEST),
+    (r"Not enough total nodes", _REQUEST),
+    (r"Specified \S+ does not exist", _REQUEST),
+    (r"too many failed attempts", _LAUNCH),
+    (r"Error in calculation of (?:limit|formula)|Invalid Job/Resv", _REQUEST),
+)
+_LACKS = re.compile(r"Insufficient amount of .*\(R: (?P<asked>\S+) A: \S+ T: (?P<whole>\S+)\)", re.IGNORECASE)
+
+
+def never_starts(state: str, reason: str | None) -> str:
+    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help.
+
+    What its owner held is no such job.
+    """
+    if state not in WAITING or not reason:
+        return ""
+    for pattern, step in _NEVER_STARTS:
+        if re.search(pattern, reason, re.IGNORECASE):
+            return step
+    lacks = _LACKS.search(reason)
+    return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
+
+
+def _is_more(asked: str, whole: str) -> bool:
+    try:
+        return parse_memory(asked) > parse_memory(whole)
+    except ValueError:
+        return False

@@ -34,6 +34,7 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer
 
 if TYPE_CHECKING:
+    from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.stacks import Stacks
 
 
@@ -162,6 +163,21 @@ class SlurmBackend:
 
     def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate]:
         return start_estimate.start_estimate_query(wanted)
+
+    @property
+    def no_history(self) -> str:
+        return "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)"
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        return reasons.never_starts(state, reason)
+
+    def job_variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        return detail.job_variables(row)
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.slurm.cron import cron_parts
+
+        return cron_parts(job)
 
 
 BACKEND = SlurmBackend()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from hpcdash.backends.slurm.failures import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.log_files import shown_files
 from hpcdash.backends.slurm.values import readable_instant
+from hpcdash.domain.job_ids import task_of
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
 
 # A key starts a line (after its indent) or follows a space; values may hold spaces.
@@ -211,3 +213,13 @@ def _without_repetition(texts: list[bytes]) -> bytes | None:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
+
+
+def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """What of a job's environment its row tells."""
+    found = {"SLURM_SUBMIT_DIR": row["work_dir"], "SLURM_JOB_NAME": row["name"], "SLURM_ARRAY_JOB_ID": row["array_id"]}
+    if row["array_id"] is None:
+        found |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), row["id"])
+    elif (task := task_of(str(row["id"]))).isdigit():
+        found["SLURM_ARRAY_TASK_ID"] = task
+    return found

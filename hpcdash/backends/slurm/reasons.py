@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from hpcdash.domain.states import WAITING
+
 _EXACT = {
     "Priority": "others are ahead of it; it starts when its turn comes",
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
@@ -157,3 +159,55 @@ def _limit_hint(reason: str) -> str:
         return f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for one to end"
     used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
     return f"as {used} in use as {owner}; it waits for some to be free"
+
+
+# -- reasons that no waiting ends
+
+_DEPENDENCY = "hpcdash cancel {id}, or submit it anew: what it depends on ended the wrong way."
+_LIMIT = "It asks for more than its limits allow: hpcdash alter {id}, or submit it anew with less."
+_TIME = "hpcdash alter {id} --time with a shorter limit, or another queue."
+_RIGHTS = "Ask the site, or submit it anew with another account, QoS or queue."
+_LAUNCH = "Find out why it could not be launched (is its output path writable?), then hpcdash release {id}"
+_REQUEST = "Nothing there can give what it asks for: change the request and submit it anew."
+# Reasons of squeue(1), JOB REASON CODES.
+_NEVER_STARTS = {
+    "DependencyNeverSatisfied": _DEPENDENCY,
+    "PartitionTimeLimit": _TIME,
+    "PartitionNodeLimit": _LIMIT,
+    "PartitionConfig": _RIGHTS,
+    "MaxMemPerLimit": _LIMIT,
+    "BadConstraints": _REQUEST,
+    "InvalidAccount": _RIGHTS,
+    "InvalidQOS": _RIGHTS,
+    "AccountNotAllowed": _RIGHTS,
+    "QOSNotAllowed": _RIGHTS,
+    "ReservationDeleted": _RIGHTS,
+    "ReservationInvalid": _RIGHTS,
+    "JobHoldMaxRequeue": _LAUNCH,
+    "launch failed requeued held": _LAUNCH,
+    "user env retrieval failed requeued held": _LAUNCH,
+    "DeadLine": "Its deadline is over: submit it anew.",
+}
+# QOSMaxWallDurationPerJobLimit, AssocMaxCpuPerJobLimit, QOSMaxGRESPerNode, QOSMinCpuNotSatisfied: by itself too much.
+_OWN_LIMIT = re.compile(
+    r"(?:QOS|Assoc)(?:Max|Grp)?\w*(?:PerJob|PerNode)(?:Limit)?|QOSMin\w+|QOSTimeLimit|AssociationTimeLimit"
+)
+_NEVER_BEGINNINGS = (("Job's QOS not permitted", _RIGHTS), ("Job's account not permitted", _RIGHTS))
+
+
+def never_starts(state: str, reason: str | None) -> str:
+    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help.
+
+    What its owner held is no such job.
+    """
+    if state not in WAITING or not reason:
+        return ""
+    for beginning, step in _NEVER_BEGINNINGS:
+        if reason.startswith(beginning):
+            return step
+    head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+    if head in _NEVER_STARTS:
+        return _NEVER_STARTS[head]
+    if _OWN_LIMIT.fullmatch(head):
+        return _TIME if "Wall" in head or "Time" in head else _LIMIT
+    return ""

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.domain.trains import Train
 from hpcdash.watch.findings import Finding, Severity, shown
-from hpcdash.watch.rules.waiting import never_starts
+from hpcdash.watch.rules.waiting import Reasons
 from hpcdash.watch.settings import TrainWatch
 
 RULE = "no-successor"
 
 
-def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> list[Finding]:
+def no_successor(trains: Iterable[Train], reasons: Reasons, watch: TrainWatch | None = None) -> list[Finding]:
     """One for each train that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
     watch = watch or TrainWatch()
     found = []
@@ -21,7 +21,7 @@ def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> li
         running = [row for row in train.rows if row["state"] in ACTIVE]
         if not running:
             continue
-        ready, held, never = _waiting(train)
+        ready, held, never = _waiting(train, reasons)
         if ready >= watch.fewest_waiting:
             continue
         last = running[-1]
@@ -37,14 +37,14 @@ def no_successor(trains: Iterable[Train], watch: TrainWatch | None = None) -> li
     return found
 
 
-def ready_behind(train: Train) -> int:
+def ready_behind(train: Train, reasons: Reasons) -> int:
     """How many of a train's jobs and tasks wait and will start by themselves."""
-    return _waiting(train)[0]
+    return _waiting(train, reasons)[0]
 
 
-def _waiting(train: Train) -> tuple[int, int, int]:
+def _waiting(train: Train, reasons: Reasons) -> tuple[int, int, int]:
     """(those that will start, those that are held, those that never will) of a train's jobs and tasks that wait."""
     waiting = [row for row in train.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
-    never = sum(row["_tasks"] or 1 for row in waiting if never_starts(row["state"], row["reason"]))
+    never = sum(row["_tasks"] or 1 for row in waiting if reasons.never_starts(row["state"], row["reason"]))
     return sum(row["_tasks"] or 1 for row in waiting) - held - never, held, never

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdash.domain.units import DAY, HOUR, MINUTE, format_clock
+from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
 
 SCRIPT_SECONDS = 10 * MINUTE
@@ -80,10 +80,20 @@ def label_in(name: str) -> str | None:
     return label if name.startswith("hpcdash-") and _LABEL.fullmatch(label) else None
 
 
-def cron_script(job: CronJob, scheduler: str) -> str:
-    """The script for `slurm`, `pbs` or `local`; raises UsageError for another one, or what no script can hold."""
-    if scheduler not in _SCHEDULERS:
-        raise UsageError(f"there is no cron job for {scheduler!r}", f"For {', '.join(_SCHEDULERS)}.")
+@dataclass(frozen=True, slots=True)
+class CronParts:
+    """What one scheduler gives to the script: its directive lines, and bash that defines these functions.
+
+    `waiting` prints the ids of the job's successors that wait, `submit_again` submits it for `$every` seconds from now,
+    `hand_in FILE` submits a script, `elder` succeeds where the job before still runs.
+    """
+
+    directives: tuple[str, ...]
+    functions: str
+
+
+def cron_script(job: CronJob, parts: CronParts) -> str:
+    """The script; raises UsageError for what no script can hold."""
     if not job.folder.startswith("/"):
         raise UsageError(f"{job.folder!r} is no path from the root", "A job may start in any folder.")
     for word in (job.folder, *job.options, *job.program):
@@ -93,8 +103,7 @@ def cron_script(job: CronJob, scheduler: str) -> str:
         raise UsageError(
             f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path", "Choose another."
         )
-    directives, functions = _SCHEDULERS[scheduler](job)
-    head = "\n".join(("#!/bin/sh", *directives))
+    head = "\n".join(("#!/bin/sh", *parts.directives))
     values = {
         "SELF": job.script_path,
         "SCRIPTS": job.scripts_folder,
@@ -104,7 +113,7 @@ def cron_script(job: CronJob, scheduler: str) -> str:
         "SECONDS": str(SCRIPT_SECONDS),
         "DAYS": str(KEEP_DAYS - 1),
     }
-    return f"{head}\n{_filled(_BEGINNING, values)}{_filled(functions, values)}{_filled(_REST, values)}"
+    return f"{head}\n{_filled(_BEGINNING, values)}{_filled(parts.functions, values)}{_filled(_REST, values)}"
 
 
 # No `set -e`: whatever fails, the rest is done all the same.
@@ -152,78 +161,6 @@ if [ ! "$is_submitted" ]; then
 fi
 exit 0
 """
-# What a job is told of itself is not for those it submits; SLURM_CONF says which cluster it is.
-_SLURM = """
-plain() (
-  for variable in $(env | sed -n -e 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
-    [ "$variable" = SLURM_CONF ] || unset "$variable"
-  done
-  exec "$@"
-)
-waiting() { squeue -h -u "$(id -un)" -n "$name" -t PENDING -o %i; }
-submit_again() { plain sbatch --begin="now+$every" "$self"; }
-hand_in() { plain sbatch "$1"; }
-# Its dependency, singleton, lets no two run at once.
-elder() { false; }
-"""
-_PBS = """
-waiting() { qselect -u "$(id -un)" -N "$name" -s HQW; }
-submit_again() { qsub -a "$(date -d "+$every seconds" +%Y%m%d%H%M.%S)" "$self"; }
-hand_in() { qsub "$1"; }
-elder() {
-  for other in $(qselect -u "$(id -un)" -N "$name" -s R); do
-    [ "${other%%.*}" -lt "${PBS_JOBID%%.*}" ] && return 0
-  done
-  return 1
-}
-"""
-_LOCAL = """
-queue() { @PROGRAM@ "$@"; }
-waiting() {
-  queue jobs | @PYTHON@ -I -S -c 'import json, sys
-columns = json.load(sys.stdin)["columns"]
-rows = zip(columns["id"], columns["name"], columns["state"])
-print(*[number for number, name, state in rows if name == sys.argv[1] and state in ("pending", "held")])' "$name"
-}
-submit_again() { queue submit --begin="now+$every" "$self"; }
-hand_in() { queue submit "$1"; }
-# Its dependency, singleton, lets no two run at once.
-elder() { false; }
-"""
-
-
-def _slurm(job: CronJob) -> tuple[list[str], str]:
-    words = [
-        f"--job-name={job.name}",
-        "--nodes=1",
-        "--ntasks=1",
-        f"--time={format_clock(LIMIT_SECONDS)}",
-        f"--output={job.output_folder}/%j.out",
-        "--dependency=singleton",
-        *job.options,
-    ]
-    return [f"#SBATCH {word}" for word in words], _SLURM
-
-
-def _pbs(job: CronJob) -> tuple[list[str], str]:
-    words = [
-        f"-N {job.name}",
-        "-l select=1:ncpus=1",
-        f"-l walltime={format_clock(LIMIT_SECONDS)}",
-        "-j oe",
-        f"-o {job.output_folder}/",
-        *job.options,
-    ]
-    return [f"#PBS {word}" for word in words], _PBS
-
-
-def _local(job: CronJob) -> tuple[list[str], str]:
-    directives, _ = _slurm(job)
-    program = " ".join(map(shlex.quote, job.program))
-    return directives, _LOCAL.replace("@PROGRAM@", program).replace("@PYTHON@", shlex.quote(job.program[0]))
-
-
-_SCHEDULERS: Mapping[str, Callable[[CronJob], tuple[list[str], str]]] = {"slurm": _slurm, "pbs": _pbs, "local": _local}
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
