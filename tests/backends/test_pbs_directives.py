@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.directives import explain
+from hpcdash.backends.pbs.explain import explain
 from hpcdash.backends.pbs.options import OPTIONS
 from hpcdash.domain.scripts import NOT_READ, LineKind, script_lines
 

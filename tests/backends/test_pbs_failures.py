@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.commands import pbs
-from hpcdash.backends.pbs.failures import failure, require_success, says_no_history, unreadable
+from hpcdash.backends.pbs.dialects import pbs
+from hpcdash.backends.pbs.errors import failure, require_success, says_no_history, unreadable
 from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,

@@ -14,8 +14,7 @@ import pytest
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.history import history_query
 from hpcdash.backends.pbs.jobs import jobs_query
-from hpcdash.backends.pbs.listing import Want, listing
-from hpcdash.backends.pbs.listing_script import MARK_VARIABLE, SCRIPT
+from hpcdash.backends.pbs.listing import MARK_VARIABLE, SCRIPT, Want, listing
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
 from hpcdash.transport.base import Completed

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.node_states import node_state
-from hpcdash.backends.pbs.nodes import nodes_query, parse_nodes
+from hpcdash.backends.pbs.nodes import node_state, nodes_query, parse_nodes
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema

@@ -15,7 +15,7 @@ from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of
 from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, parse_probe, probe_query
 from hpcdash.backends.queries import Query
-from hpcdash.backends.slurm import BACKEND as SLURM
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
 from hpcdash.stores.scheduler_search import find_scheduler
 from hpcdash.transport.base import Completed

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.exit_reasons import exit_reason
-from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, reason_hint, reason_of, resource_amount
+from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
 from hpcdash.domain.exits import exit_words
 from hpcdash.domain.states import JobState
 

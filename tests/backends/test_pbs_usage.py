@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.job_detail import Usage
+from hpcdash.backends.pbs.detail import NOTHING_NOTE, RUNNING_NOTE, SPREAD_NOTE, parse_usage, usage_query
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
-from hpcdash.backends.pbs.usage import NOTHING_NOTE, RUNNING_NOTE, SPREAD_NOTE, parse_usage, usage_query
 from hpcdash.errors import NoSuchJob
 from tests.support.pbs.job_text import ARRAY, ENDED_JOB, JOB, WAITING_JOB, answered, dsv, parsed, question
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.wrapped_records import wrapped_records
+from hpcdash.backends.pbs.wrappers import wrapped_records
 
 PRINTED = Path(__file__).resolve().parents[2] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
 TOKEN = b"\x1eTTTTTTTTTT"

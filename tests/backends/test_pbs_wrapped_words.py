@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.wrapped_words import shell_safe
+from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.errors import UsageError
 
 

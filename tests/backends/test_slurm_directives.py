@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.directives import explain
+from hpcdash.backends.slurm.explain import explain
 from hpcdash.backends.slurm.options import OPTIONS
 
 EXPLAINED = [

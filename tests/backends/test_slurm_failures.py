@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.slurm.errors import failure
 from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.associations import (
+from hpcdash.backends.slurm.accounts import (
     associations_query,
     parse_associations,
     parse_qos_offers,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcdash.backends.slurm.rules import parse_preemption, parse_qos
+from hpcdash.backends.slurm.policy import parse_preemption, parse_qos
 from hpcdash.transport.base import Completed
 
 PARTITIONS = """PreemptType             = preempt/{kind}

@@ -11,8 +11,8 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
+from hpcdash.backends.slurm.options import read_submit_line
 from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
-from hpcdash.backends.slurm.submit_line import read_submit_line
 from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, program_words

@@ -9,8 +9,7 @@ import pytest
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.backends.slurm.priority import parse_priority
-from hpcdash.backends.slurm.rules import parse_qos, parse_queue_rules
+from hpcdash.backends.slurm.policy import parse_priority, parse_qos, parse_queue_rules
 from hpcdash.backends.slurm.usage import NO_STEP_NOTE, RUNNING_NOTE, clock_seconds, parse_ended, parse_running
 from hpcdash.errors import (
     AccountingUnavailable,

@@ -206,7 +206,7 @@ def test_where_slurm_has_its_bug_with_gpus_on_any_nodes_the_refusal_has_a_hint(s
         refusal = str(error)
     else:
         pytest.skip("this Slurm has no such bug")
-    assert "15857" in refusal_hint(refusal, version, options)
+    assert "15857" in refusal_hint(refusal, version, "", options)
 
 
 @pytest.mark.parametrize("name", ["warned by Slurm", "warned by the script"])

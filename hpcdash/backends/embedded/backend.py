@@ -133,8 +133,8 @@ class EmbeddedBackend:
         return None
 
     def explain_directive(self, line: str) -> str:
-        from hpcdash.backends.pbs import directives as pbs
-        from hpcdash.backends.slurm import directives as slurm
+        from hpcdash.backends.pbs import explain as pbs
+        from hpcdash.backends.slurm import explain as slurm
 
         return slurm.explain(line) or pbs.explain(line)
 

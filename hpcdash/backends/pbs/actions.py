@@ -1,23 +1,302 @@
-"""What can be done to jobs: qdel qhold qrls qrerun qsig qalter qmove. Builds commands, runs nothing.
-
-What each of them says of every job is read elsewhere.
-"""
+"""qdel, qhold, qrls, qrerun, qsig, qalter and qmove: how each is asked, and what it says of the jobs it acted on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.pbs.action_answers import Hint, Target, read_answer
-from hpcdash.backends.pbs.alterations import ALTERABLE_OF, alteration
-from hpcdash.backends.pbs.commands import pbs
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import BadJobId, JobId, parse_job_id
-from hpcdash.errors import UsageError
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
+from hpcdash.domain.units import HOUR, MINUTE, parse_duration
+from hpcdash.errors import UsageError, excerpt
+
+# Slurm's wrappers put the reason after the job, PBS the job after the reason.
+_JOB_THEN_WORDS = re.compile(r"(?:(?:Kill job error|Error) on job id|Job id) (\S+?)(?: rerun error)?: (.*)")
+_JOB_WITHIN = re.compile(r"Job (\S+) (has finished.*)")
+_WORDS_THEN_JOB = re.compile(r"(.*\S)\s+(\S+)")
+# A number after these words is the error's.
+_NO_JOB = re.compile(r"Error [0-9]+|.*\bstatus [0-9]+")
+_NOT_CONNECTED = re.compile(r"cannot connect to|Couldn't connect to|Unable to (connect|contact)", re.IGNORECASE)
+_STOPPED_EARLY = re.compile(r"(?i)usage:|illegal -|illegally formed destination|unable to initialize")
+# qmove says so, and ends well.
+_FAILED_ANYWAY = re.compile(r"Queue type not set")
+# The request may have arrived: the line broke, or nobody answered, once it was sent. 15031 is PBSE_PROTOCOL.
+_MAY_BE_DONE = re.compile(
+    r"[Ee]nd of [Ff]ile|Premature end|[Pp]rotocol error|Communication failure|timed out|Connection reset"
+    r"|Server returned error 15031"
+)
+_NOT_FOUND = (126, 127)
+# timeout(1)'s own status, and a shell's of a command that was killed, interrupted or terminated.
+_CUT_OFF = (124, 130, 137, 143)
+# -1: of a command that lost the server, or of a line to the host that broke.
+_NO_STATUS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A job as it was asked for, the argument that stands for it or a part of it, and what that argument means."""
+
+    job_id: str
+    argument: str
+    meant: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
+
+    `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the server goes.
+    `can_force`: as an outcome has it.
+    """
+
+    pattern: re.Pattern[str]
+    words: str
+    for_tasks: bool = False
+    is_noted: bool = False
+    can_force: bool = False
+
+
+def read_answer(
+    answer: Answer, *, program: str, targets: Sequence[Target], hints: Sequence[Hint] = (), one_connection: bool = False
+) -> tuple[Outcome, ...]:
+    """One outcome for each of the targets' jobs. `one_connection`: the program asks for all its jobs at once."""
+    told: dict[str, list[tuple[JobId, str]]] = {}
+    general: list[str] = []
+    numbers = {target.meant.number for target in targets}
+    for line in _lines(answer):
+        own = line.removeprefix(f"{program}: ")
+        found = _told(own) if own != line or _JOB_THEN_WORDS.fullmatch(own) else None
+        if found is not None and found[0].number in numbers:
+            told.setdefault(found[0].number, []).append(found)
+        else:
+            general.append(own if own != line else line)
+    about = {target: _about(target, told.get(target.meant.number, ())) for target in dict.fromkeys(targets)}
+    unnamed = len({target.argument for target, said in about.items() if not said})
+    rest = _Rest(answer.status, general, bool(told), unnamed, program, one_connection)
+    each: dict[str, list[Outcome]] = {}
+    for target in targets:
+        one = _outcome(target, about[target], hints) or rest.outcome(target.job_id, hints)
+        each.setdefault(target.job_id, []).append(one)
+    return tuple(map(_together, each.values()))
+
+
+def _together(parts: Sequence[Outcome]) -> Outcome:
+    """The outcome of a job of whose parts each has its own: the first that did not go well, and how many did."""
+    worst = next((part for part in parts if part.done is not True), parts[0])
+    done = sum(part.done is True for part in parts)
+    if worst.done is True or not done:
+        return worst
+    return replace(worst, words=f"{worst.words}; done for {done} of {len(parts)}")
+
+
+def _about(target: Target, told: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
+    """What was said of the very job, else of a part of it or of what it is a part of."""
+    exact = (one for one in told if str(one[0]) == target.argument)
+    near = (one for one in told if covers(target.meant, one[0]) or covers(one[0], target.meant))
+    return next(exact, None) or next(near, None)
+
+
+def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[Hint]) -> Outcome | None:
+    if said is None:
+        return None
+    job, words = said
+    asked = _read(target.job_id) or target.meant
+    is_part = job.tasks is not None and job.tasks != asked.tasks
+    hint = _hint_for(words, hints, target.meant)
+    done = None if _MAY_BE_DONE.search(words) or (hint is not None and hint.is_noted) else False
+    said_words = _hinted(f"{job}: {words}" if is_part else words, hints, target.meant)
+    return Outcome(target.job_id, done, said_words, can_force=hint is not None and hint.can_force)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """How jobs fared of which nothing was said; `unnamed` arguments stand for them."""
+
+    status: int
+    general: Sequence[str]
+    is_any_told: bool
+    unnamed: int
+    program: str
+    one_connection: bool
+
+    def outcome(self, job_id: str, hints: Sequence[Hint]) -> Outcome:
+        if self.status in _NOT_FOUND:
+            return Outcome(job_id, False, f"{self.program}: command not found")
+        words = _hinted(self._words(), hints)
+        if self.status in _CUT_OFF:
+            return Outcome(job_id, None, words)
+        if self.status == 0:
+            failed = next((line for line in self.general if _FAILED_ANYWAY.search(line)), "")
+            return Outcome(job_id, not failed, failed)
+        unconnected = sum(bool(_NOT_CONNECTED.search(line)) for line in self.general)
+        if unconnected:
+            if self.one_connection or unconnected >= self.unnamed:
+                return Outcome(job_id, False, words)
+            return Outcome(job_id, None, f"{words} (so for {unconnected} of {self.unnamed} jobs, which is not said)")
+        if any(_MAY_BE_DONE.search(line) for line in self.general):
+            return Outcome(job_id, None, words)
+        if self.is_any_told and not any(_STOPPED_EARLY.search(line) for line in self.general):
+            return Outcome(job_id, True)
+        if self.status == _NO_STATUS and not self.general:
+            return Outcome(job_id, None, words)
+        return Outcome(job_id, False, words)
+
+    def _words(self) -> str:
+        """What was said of no job in particular, else the status."""
+        best = next((line for line in self.general if _NOT_CONNECTED.search(line)), "")
+        best = best or next((line for line in self.general if _STOPPED_EARLY.search(line)), "")
+        if best or self.general:
+            return excerpt((best or self.general[-1]).encode(), 300)
+        if self.status in _CUT_OFF or self.status == _NO_STATUS:
+            return "it was ended before it answered"
+        return f"{self.program} ended with status {self.status}"
+
+
+def _hint_for(words: str, hints: Sequence[Hint], meant: JobId | None) -> Hint | None:
+    has_tasks = meant is not None and meant.tasks is not None
+    return next((one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)), None)
+
+
+def _hinted(words: str, hints: Sequence[Hint], meant: JobId | None = None) -> str:
+    hint = _hint_for(words, hints, meant)
+    if hint is None:
+        return words
+    array = "" if meant is None else str(replace(meant, tasks=None))
+    return f"{words} ({hint.words.format(array=array)})"
+
+
+def _told(words: str) -> tuple[JobId, str] | None:
+    """The job a line is about, and what it says of it."""
+    if (found := _JOB_THEN_WORDS.fullmatch(words)) or (found := _JOB_WITHIN.fullmatch(words)):
+        job, said = _read(found[1]), found[2]
+        return None if job is None else (job, f"Job {said}" if said.startswith("has ") else said)
+    found = _WORDS_THEN_JOB.fullmatch(words)
+    if found is None or _NO_JOB.fullmatch(words) or (job := _read(found[2])) is None:
+        return None
+    return job, " ".join(found[1].removesuffix(" for job").removesuffix(":").split())
+
+
+def _read(text: str) -> JobId | None:
+    try:
+        return parse_job_id(text)
+    except BadJobId:
+        return None
+
+
+def _lines(answer: Answer) -> list[str]:
+    # Slurm's wrappers say it on stdout.
+    text = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+# No QoS. max_run_subjobs came with OpenPBS 20; Slurm's qalter knows a job's name and output file only.
+ALTERABLE_OF = {
+    Dialect.OPENPBS: ("time", "queue", "nice", "throttle"),
+    Dialect.PBS_TEXT: ("time", "queue", "nice"),
+    Dialect.TORQUE: ("time", "queue", "nice", "throttle"),
+    Dialect.SLURM_WRAPPERS: (),
+}
+# -p of qalter(1B) takes these; more starts sooner, where a nice that is higher waits longer.
+_LEAST_PRIORITY, _MOST_PRIORITY = -1024, 1023
+_LONGEST_SECONDS = 2**31 - 1
+_MOST_TASKS = 4_000_001
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """qalter's options for any job, the queue to move to ('': none), and qalter's options for a whole array."""
+
+    options: tuple[str, ...] = ()
+    queue: str = ""
+    array_options: tuple[str, ...] = ()
+
+
+def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
+    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
+    alterable = ALTERABLE_OF[dialect]
+    if not alterable:
+        raise UsageError(
+            "Slurm's commands by Torque's names change no job", 'Set backend = "slurm" for this cluster: scontrol does.'
+        )
+    if unknown := [name for name in changes if name not in alterable]:
+        raise UsageError(f"{unknown[0]!r} cannot be changed here", f"What can be: {', '.join(alterable)}.")
+    if not changes:
+        raise UsageError("nothing to change is named", f"What can be changed: {', '.join(alterable)}.")
+    options: list[str] = []
+    queue = ""
+    array_options: tuple[str, ...] = ()
+    for name, text in changes.items():
+        value = text.strip()
+        match name:
+            case "time":
+                options += ["-l", f"walltime={_time(value)}"]
+            case "nice":
+                options += ["-p", str(_priority(value))]
+            case "queue":
+                queue = _queue(value)
+            case _:
+                tasks = _throttle(value)
+                array_options = ("-t", f"%{tasks}") if dialect is Dialect.TORQUE else (f"-Wmax_run_subjobs={tasks}",)
+    return Alteration(tuple(options), queue, array_options)
+
+
+def _time(value: str) -> str:
+    """`36:00:00`: hours, minutes and seconds, without days. Bare: minutes."""
+    if value[:1] in ("+", "-"):
+        raise UsageError(
+            f"time: PBS changes no limit by an amount ({value})", "Write the whole limit: 90 (minutes), 2h, 1-12:00:00."
+        )
+    try:
+        seconds = parse_duration(value, bare_unit_seconds=MINUTE)
+    except ValueError as error:
+        raise UsageError(f"time: {error}", "A bare number is minutes.") from None
+    if seconds is None:
+        raise UsageError("time: PBS has no word for unlimited", "Write as much as the queue allows: 48h, 7-00:00:00.")
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise UsageError(f"time: {value!r} is no limit", "Write 90 (minutes), 2h or 1-12:00:00.")
+    return f"{seconds // HOUR:02}:{seconds % HOUR // MINUTE:02}:{seconds % MINUTE:02}"
+
+
+def _priority(value: str) -> int:
+    priority = -_integer("nice", value)
+    if not _LEAST_PRIORITY <= priority <= _MOST_PRIORITY:
+        raise UsageError(
+            f"nice: {value} is beyond what PBS takes",
+            f"{-_MOST_PRIORITY} to {-_LEAST_PRIORITY}: it is the opposite of a PBS priority.",
+        )
+    return priority
+
+
+def _queue(value: str) -> str:
+    if "," in value:
+        raise UsageError("queue: a PBS job is in one queue", "Name one.")
+    if not _QUEUE.fullmatch(value):
+        raise UsageError(f"queue: {value!r} is no name")
+    return value
+
+
+def _throttle(value: str) -> int:
+    tasks = _integer("throttle", value)
+    if not 0 < tasks <= _MOST_TASKS:
+        raise UsageError(
+            f"throttle: {value!r} is no number of tasks that may run",
+            "PBS takes a limit away again for no array: as many as it has tasks are no limit either.",
+        )
+    return tasks
+
+
+def _integer(field: str, value: str) -> int:
+    if not _INTEGER.fullmatch(value):
+        raise UsageError(f"{field}: {value!r} is no whole number")
+    return int(value)
+
 
 # PBS's commands open a connection a job, from a port below 1024: about 510 of them, each shut for 60 s after its use.
 # A thousand in a row kept everyone on a login node from PBS for two minutes. qdel has one connection for all.

@@ -13,7 +13,7 @@ from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.pbs import (
     actions,
     detail,
-    directives,
+    explain,
     history,
     jobs,
     log_files,
@@ -23,7 +23,6 @@ from hpcdash.backends.pbs import (
     reasons,
     rules,
     submit,
-    usage,
 )
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
@@ -159,10 +158,10 @@ class PbsBackend:
         return log_files.submitted_file(detail)
 
     def explain_directive(self, line: str) -> str:
-        return directives.explain(line)
+        return explain.explain(line)
 
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
-        return usage.usage_query(self._dialect, row)
+        return detail.usage_query(self._dialect, row)
 
     def stacks_query(self, row: Mapping[str, Any]) -> None:
         return None

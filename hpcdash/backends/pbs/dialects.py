@@ -1,9 +1,17 @@
-"""The kinds of PBS, told apart by what the commands say of themselves. Asks nothing."""
+"""How PBS's commands are called, and the kinds of PBS, told apart by what they say of themselves."""
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
+
+_SET = ("LC_ALL=C", "TZ=UTC")
+
+
+def pbs(*argv: str) -> tuple[str, ...]:
+    """A PBS command with a clean environment around it."""
+    return ("env", *_SET, *argv)
+
 
 # What a person or a program here may call; Slurm's contribs/torque has no others than its own.
 _ALL_COMMANDS = ("qstat", "qsub", "qdel", "qhold", "qrls", "qrerun", "qalter", "qsig", "qmove", "qselect", "pbsnodes")

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.failures import no_history, says_no_history
+from hpcdash.backends.pbs.errors import no_history, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query

@@ -2,20 +2,328 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.pbs import job_columns
-from hpcdash.backends.pbs.arrays import spread
+from hpcdash.backends.pbs import values
+from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_own_words
+from hpcdash.backends.pbs.asked import asked
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.listing import Listing, Want, is_asked, listing, read_listing
+from hpcdash.backends.pbs.listing import (
+    KEPT,
+    MARK_VARIABLE,
+    WORK_DIR_VARIABLE,
+    Listing,
+    Want,
+    is_asked,
+    listing,
+    read_listing,
+)
+from hpcdash.backends.pbs.log_files import submit_variable
+from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
 from hpcdash.backends.pbs.records import Form
+from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.domain.columns import as_array, row_numbers
-from hpcdash.domain.states import ENDED
+from hpcdash.backends.submissions import MARK_START
+from hpcdash.domain import schema
+from hpcdash.domain.columns import as_array, pairs_per_distinct, per_distinct, row_numbers, utc_instants, words
+from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
+
+# What Torque and Slurm's wrappers say besides, or in place of these; and where nothing was left out on the login node.
+_MORE = (
+    *("exit_status", "start_time", "comp_time", "init_work_dir", "job_array_request", "Resource_List.procs"),
+    *("Variable_List", WORK_DIR_VARIABLE, MARK_VARIABLE),
+)
+# What `frame` reads.
+WANTED = (*KEPT, *_MORE)
+# A job that runs names its nodes here: of 20 000 comments all would be different.
+_WHERE_IT_RUNS = r"(?s)^(Job run) at .*? on \(.*\)"
+# Slurm's NO_VAL in minutes: its wrappers take it, and what stands for no limit, for a number.
+_NO_LIMIT_SECONDS = 0xFFFFFFFE * 60
+# JOB_SUBSTATE_PRERUN of job.h.
+_SENT_TO_NODE = "41"
+_NOT_WAITED_FOR = re.compile(r"(?:^|,)before[a-z]*:[^,]*")
+_AT_SERVER = re.compile(r"@[^:,]*")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+class _Raw:
+    """The text columns of a list, those of a dialect's own names as PBS calls them."""
+
+    def __init__(self, table: pa.Table, dialect: Dialect) -> None:
+        self._table = table
+        self.is_wrapped = dialect is Dialect.SLURM_WRAPPERS
+        self.is_torque = dialect is Dialect.TORQUE
+
+    def __getitem__(self, name: str) -> pa.Array:
+        return as_array(self._table[name])
+
+    def first_of(self, *names: str) -> pa.Array:
+        return pc.coalesce(*(self[name] for name in names))
+
+    @property
+    def nothing(self) -> pa.Array:
+        return pa.nulls(self._table.num_rows, pa.string())
+
+    @property
+    def exit_status(self) -> pa.Array:
+        return self.first_of("Exit_status", "exit_status")
+
+    @property
+    def started(self) -> pa.Array:
+        # Slurm's wrappers write a job's start as mtime, and its end as ctime.
+        return self["mtime"] if self.is_wrapped else self.first_of("stime", "start_time")
+
+    @property
+    def has_started(self) -> pa.Array:
+        return pc.or_(pc.is_valid(self.started), pc.is_valid(self["exec_host"]))
+
+    def variable(self, name: str) -> pa.Array:
+        """A variable of Variable_List, which the login node may have made a field of its own."""
+        alone = per_distinct(self[name], _unescaped, pa.string())
+        listed = self["Variable_List"]
+        if listed.null_count == len(listed):
+            return as_array(alone)
+        found = per_distinct(listed, lambda text: submit_variable({"Variable_List": text}, name) or None, pa.string())
+        return pc.coalesce(as_array(alone), as_array(found))
+
+
+def _unescaped(text: str) -> str:
+    # DSV writes a backslash twice, but before a comma; Variable_List escapes commas and backslashes.
+    return _ESCAPED.sub(r"\1", text.replace("\\\\", "\\")) if "\\" in text else text
+
+
+def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Table:
+    """A row a record: the columns of domain.schema.JOBS as far as they do not hang on what an array's rows become, and
+    the texts those are made of."""
+    table, is_copy = with_own_words(table)
+    raw = _Raw(table, dialect)
+    limit = _limits(raw)
+    used = values.durations(raw["resources_used.walltime"])
+    state = _states(raw, used, limit)
+    is_waiting, has_ended, runs = (
+        pc.is_in(state, value_set=pa.array(sorted(those))) for those in (WAITING, ENDED, {JobState.RUNNING})
+    )
+    no_time = pa.scalar(None, schema.TIME)
+    # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
+    is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
+    sent = pc.if_else(pc.fill_null(is_sent, False), raw["mtime"], raw.nothing)
+    starts = values.instants(pc.coalesce(raw.started, sent))
+    started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
+    ended = _ends(raw)
+    node_list, hosts = values.exec_hosts(raw["exec_host"])
+    exit_code, exit_signal = pairs_per_distinct(
+        pc.if_else(has_ended, raw.exit_status, pa.scalar(None, pa.string())), _exit_pair
+    )
+    requested = _requested(raw)
+    estimated = starts if raw.is_wrapped else values.instants(raw["estimated.start_time"])
+    eligible = pc.if_else(
+        pc.fill_null(pc.equal(raw["job_state"], "W"), False),
+        values.instants(raw["Execution_Time"]),
+        values.instants(raw["etime"]),
+    )
+    # A limit that nobody can live to see has no end.
+    expected_end = as_array(utc_instants(pc.add(started.cast(pa.int64()), limit)))
+    columns = {
+        **_array_columns(as_array(table["id"])),
+        "name": raw["Job_Name"],
+        "user": pc.replace_substring_regex(raw["Job_Owner"], "(?s)@.*$", ""),
+        "account": raw["Account_Name"],
+        "queue": raw["queue"],
+        "qos": raw.nothing,
+        "state": state,
+        "native_state": raw["job_state"],
+        "reason": raw.nothing,
+        "priority": values.integers(raw["Priority"]),
+        "nodes": pc.coalesce(hosts, values.integers(raw["Resource_List.nodect"]), requested["nodes"]),
+        "cpus": pc.coalesce(
+            values.integers(raw["Resource_List.ncpus"]), requested["cpus"], values.integers(raw["Resource_List.procs"])
+        ),
+        "gpus": pc.coalesce(values.integers(raw["Resource_List.ngpus"]), requested["gpus"]),
+        "memory_bytes": pc.coalesce(values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]),
+        "elapsed_seconds": _elapsed(raw, started, ended, used, runs, is_waiting, clock_epoch_seconds),
+        "limit_seconds": limit,
+        # qtime is anew whenever a job comes into a queue.
+        "submitted_at": values.instants(raw["qtime"] if raw.is_wrapped else raw["ctime"]),
+        "eligible_at": eligible,
+        "started_at": started,
+        "ends_at": pc.if_else(runs, expected_end, pc.if_else(has_ended, ended, no_time)),
+        "node_list": pc.if_else(is_waiting, pa.scalar(None, pa.string()), node_list),
+        "work_dir": pc.coalesce(raw.variable(WORK_DIR_VARIABLE), raw["init_work_dir"]),
+        "stdout_path": raw.nothing,
+        "stderr_path": raw.nothing,
+        "dependency": per_distinct(raw["depend"], _waited_for, pa.string()),
+        "comment": per_distinct(raw.variable(MARK_VARIABLE), _mark, pa.string()),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+        "_expected_start_at": pc.if_else(is_waiting, estimated, no_time),
+        "_comment": raw["comment"],
+        "_substate": raw["substate"],
+        "_holds": raw["Hold_Types"],
+        "_exit_status": raw.exit_status,
+        "_never_began": pc.and_(pc.invert(raw.has_started), pc.is_valid(raw["depend"])),
+        COUNTS: raw["array_state_count"],
+        SUBMITTED: raw.first_of("array_indices_submitted", "job_array_request"),
+        REMAINING: raw["array_indices_remaining"],
+        THROTTLE: raw["max_run_subjobs"],
+    }
+    return pa.table({name: as_array(column) for name, column in columns.items()})
+
+
+def _limits(raw: _Raw) -> pa.Array:
+    limit = as_array(values.durations(raw["Resource_List.walltime"]))
+    if not raw.is_wrapped:
+        return limit
+    return pc.if_else(pc.less(limit, _NO_LIMIT_SECONDS), limit, pa.scalar(None, pa.int64()))
+
+
+def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
+    """Our states as text: one look at each combination of what they are made of."""
+    is_all = pc.fill_null(pc.greater_equal(used, limit), False)
+    keys = pc.binary_join_element_wise(
+        _letters(raw),
+        raw["substate"],
+        raw.exit_status,
+        raw["Hold_Types"],
+        raw.has_started.cast(pa.string()),
+        is_all.cast(pa.string()),
+        "\x1f",
+        null_handling="replace",
+        null_replacement="",
+    )
+
+    def read(key: str) -> str:
+        letter, substate, exit_status, hold_types, has_started, used_all = key.split("\x1f")[:6]
+        state = job_state(
+            letter,
+            substate=_integer(substate),
+            exit_status=_integer(exit_status),
+            has_started=has_started == "true",
+            hold_types=hold_types,
+            is_torque=raw.is_torque,
+            used_all_its_time=raw.is_torque and used_all == "true",
+        )
+        return str(state)
+
+    return as_array(per_distinct(keys, read, pa.string()))
+
+
+def _letters(raw: _Raw) -> pa.Array:
+    if not raw.is_wrapped:
+        return raw["job_state"]
+    # Slurm gives a held job the priority 0, and no other that waits; its wrappers have no letter for it.
+    is_held = pc.and_(pc.equal(raw["job_state"], "Q"), pc.equal(raw["Priority"], "0"))
+    return pc.if_else(pc.fill_null(is_held, False), "H", raw["job_state"])
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch("-?[0-9]{1,9}", text) else None
+
+
+def _exit_pair(text: str) -> tuple[int | None, int | None]:
+    status = _integer(text)
+    return (None, None) if status is None else exit_pair(status)
+
+
+def _ends(raw: _Raw) -> pa.Array:
+    if raw.is_wrapped:
+        return values.instants(raw["ctime"])
+    # A job that was put back keeps the obituary of its last run, but no start.
+    obituary = pc.if_else(pc.is_valid(raw.started), raw["obittime"], raw.nothing)
+    texts = (obituary, raw["comp_time"], raw["history_timestamp"], raw["mtime"])
+    return pc.coalesce(*(values.instants(text) for text in texts))
+
+
+def _elapsed(
+    raw: _Raw,
+    started: pa.Array,
+    ended: pa.Array,
+    used: pa.Array,
+    runs: pa.Array,
+    is_waiting: pa.Array,
+    clock_epoch_seconds: int,
+) -> pa.Array:
+    null = pa.scalar(None, pa.int64())
+    begun = started.cast(pa.int64())
+    since = pc.coalesce(pc.subtract(pa.scalar(clock_epoch_seconds), begun), used)
+    if raw.is_wrapped:
+        # Of a job that lives on its end is the one to come.
+        is_over = pc.equal(raw["job_state"], "C")
+        used = pc.if_else(is_over, pc.subtract(ended.cast(pa.int64()), begun), null)
+    elapsed = pc.if_else(is_waiting, null, pc.if_else(runs, since, used))
+    # The login node's clock may be behind that of the server.
+    return pc.max_element_wise(elapsed, pa.scalar(0, pa.int64()), skip_nulls=False)
+
+
+def _requested(raw: _Raw) -> dict[str, pa.Array]:
+    # Slurm's wrappers list the nodes that were named.
+    names = ("Resource_List.select",) if raw.is_wrapped else ("Resource_List.select", "Resource_List.nodes")
+    encoded = words(raw.first_of(*names))
+    read = [None if text is None else asked(text) for text in encoded.dictionary.to_pylist()]
+    return {
+        name: pa.array([None if one is None else getattr(one, name) for one in read], pa.int64()).take(encoded.indices)
+        for name in ("nodes", "cpus", "gpus", "memory_bytes")
+    }
+
+
+def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
+    """The columns that say what of an array a record is."""
+    no_word = pa.scalar(None, pa.string())
+    is_array = pc.match_substring(ids, "[")
+    inner = pc.replace_substring_regex(ids, r"(?s)^[0-9]*\[([^\]]*)\].*$", r"\1")
+    tasks = pc.if_else(pc.and_(is_array, pc.not_equal(inner, "")), inner, no_word)
+    return {
+        "id": ids,
+        "array_id": pc.if_else(is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word),
+        "array_task": tasks,
+        "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
+        "_task": values.integers(tasks),
+        "_tasks": pa.repeat(pa.scalar(1, pa.int64()), len(ids)),
+    }
+
+
+def _waited_for(depend: str) -> str | None:
+    """Without those that wait for this job, and without the servers, which the ids name as well."""
+    return _AT_SERVER.sub("", _NOT_WAITED_FOR.sub("", depend)).lstrip(",") or None
+
+
+def _mark(text: str) -> str | None:
+    return text if text.startswith(MARK_START) else None
+
+
+def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
+    comments = pc.replace_substring_regex(as_array(rows["_comment"]), _WHERE_IT_RUNS, r"\1")
+    names = ("state", "_substate", "_holds", "_exit_status", "_never_began")
+    texts = (as_array(rows[name]).cast(pa.string()) for name in names)
+    keys = pc.binary_join_element_wise(*texts, comments, "\x1f", null_handling="replace", null_replacement="")
+
+    def read(key: str) -> str | None:
+        state, substate, holds, exit_status, never_began, comment = key.split("\x1f", 5)
+        reason = reason_of(state, comment or None, substate=substate or None, holds=holds or None)
+        if reason or state not in ENDED:
+            return reason
+        if state == JobState.CANCELLED and never_began == "true" and substate == "92":
+            return DEPENDENCY_NOT_MET
+        status = _integer(exit_status)
+        return None if status is None else exit_reason(status, is_torque=dialect is Dialect.TORQUE)
+
+    return as_array(per_distinct(keys, read, pa.string()))
+
+
+def in_schema(rows: pa.Table, dialect: Dialect) -> pa.Table:
+    """The table of the contract, from a frame whose arrays have their rows."""
+    position = rows.schema.get_field_index("reason")
+    rows = rows.set_column(position, "reason", _reasons(rows, dialect))
+    columns = []
+    for field in schema.JOBS:
+        column = as_array(rows[field.name])
+        columns.append(words(column) if pa.types.is_dictionary(field.type) else column)
+    return pa.table(columns, schema=schema.JOBS)
+
 
 # How long ago a job may have ended that a scope with `ended` is to show.
 RECENT_SECONDS = 3600
@@ -68,19 +376,19 @@ def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[Pars
     frame, places = spread(frame, places)
     keys = pa.table({"place": places, "task": frame["_task"]})
     order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
-    table = job_columns.in_schema(frame.take(order), dialect)
+    table = in_schema(frame.take(order), dialect)
     return ParsedTable(_asked_for(table, question), rejected), clock_epoch_seconds
 
 
 def _read_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
     """(a row a record that is shown, the place of each, what was rejected, the clock); the texts end with this call."""
-    listed = read_listing(answer, question, job_columns.WANTED)
+    listed = read_listing(answer, question, WANTED)
     raw, rejected = _good_ids(listed.records.table)
     raw, places = _one_a_job(raw)
     if listed.owner and question.form is not Form.DSV:
         is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{listed.owner}@"), False)
         raw, places = raw.filter(is_own), places.filter(is_own)
-    frame = job_columns.frame(raw, dialect, listed.clock_epoch_seconds)
+    frame = job_frame(raw, dialect, listed.clock_epoch_seconds)
     waits = _waits_with_its_array(frame)
     if pc.any(waits).as_py():
         frame, places = frame.filter(pc.invert(waits)), places.filter(pc.invert(waits))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcdash.backends.base import Probe
-from hpcdash.backends.pbs.commands import pbs
-from hpcdash.backends.pbs.dialects import Dialect, dialect_of
+from hpcdash.backends.pbs.dialects import Dialect, dialect_of, pbs
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt

@@ -14,9 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs.commands import pbs
-from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.failures import require_success, unreadable
+from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.records import Form, read_records
 from hpcdash.backends.pbs.values import duration_seconds
 from hpcdash.backends.queries import Answer, ParsedTable, Query

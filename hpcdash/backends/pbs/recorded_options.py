@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hpcdash.backends.pbs.listing_script import MARK_VARIABLE
+from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import chunks, split_list
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import parse_duration

@@ -14,9 +14,9 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.pbs.shown_bytes import as_text, restored
 from hpcdash.backends.pbs.text_records import Record, text_records, xml_records
-from hpcdash.backends.pbs.wrapped_records import wrapped_records
+from hpcdash.backends.pbs.values import as_text, restored
+from hpcdash.backends.pbs.wrappers import wrapped_records
 from hpcdash.backends.queries import noise_lines, row_excerpt
 from hpcdash.domain.columns import row_numbers, text_column
 

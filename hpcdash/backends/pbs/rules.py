@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from hpcdash.backends.pbs.commands import pbs
-from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.failures import require_success, unreadable
+from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds, hosts_of

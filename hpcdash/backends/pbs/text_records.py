@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import TypeAlias
 
-from hpcdash.backends.pbs.shown_bytes import restored
+from hpcdash.backends.pbs.values import restored
 from hpcdash.backends.queries import noise_lines, row_excerpt
 
 # (id, attributes)

@@ -1,22 +1,327 @@
-"""Slurm commands that act on jobs: as few as Slurm allows. What each of them says of every job is read elsewhere.
-
-Each trait named here was seen on Slurm 22.05.8.
-"""
+"""scancel and scontrol on jobs: how each is asked, and what it says of the jobs it acted on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm.action_answers import Target, read_requeue, read_scancel, read_scontrol, read_signal
-from hpcdash.backends.slurm.alterations import Alteration, alteration
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import BadJobId, JobId, joined_tasks, slurm_job_id
-from hpcdash.errors import UsageError
+from hpcdash.backends.slurm.detail import no_requeue_words
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, slurm_job_id
+from hpcdash.domain.units import MINUTE, format_clock, parse_duration
+from hpcdash.errors import UsageError, excerpt, program_name
+
+_KILL_ERROR = re.compile(r"scancel: error: Kill job error on job (?:step )?id (\S+): (.*)")
+_TERMINATING = re.compile(r"scancel: Terminating job (\S+)")
+_SIGNALLED = re.compile(r"scancel: Signal [0-9]+ to (?:batch |full )?(?:job|step) (\S+)")
+_FOR_JOB = re.compile(r"(.+) for job (\S+?)(?:: (.*))?")
+_OF_TASKS = re.compile(r"([0-9]+)_([0-9][0-9,:-]*[.]*): (.*)")
+_TRANSITION = "Job is in transitional state, retrying"
+# What goes before Slurm's own words, and lines that say nothing of how it went.
+_PREFIX = re.compile(r"(?:scancel|scontrol): (?:error: )?|(?:slurm_\w+ )?error: ")
+_NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
+_OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
+_SUMMARY = re.compile(r"slurm_\w+ error: ")
+# The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is down or hangs.
+_MAY_BE_DONE = (
+    "Socket timed out on send/recv",
+    "Zero Bytes were transmitted or received",
+    "Unexpected message received",
+    "send failure",
+    "receive failure",
+    "Communication connection failure",
+)
+_NO_ERROR = "No error"
+_DISABLED = "Requested operation is presently disabled"
+_WAITING_TASKS = "Job is in transitional state (as tasks of the array still wait)"
+_INVALID = "Invalid job id specified"
+_NOT_FOUND_STATUS = 127
+# timeout(1)'s own status, and a shell's of a command that was killed or terminated. scancel's own are Slurm's error
+# numbers modulo 256.
+_CUT_OFF = (124, 137, 143)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A job as it was asked for and the argument that stands for it, or for a part of it.
+
+    `is_shared`: the argument stands for other jobs too.
+    """
+
+    job_id: str
+    argument: str
+    is_shared: bool = False
+
+
+def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
+    """Outcomes of `scancel -v ID…`, which says what it begins and what fails, and ends well for ids nobody knows."""
+    lines = _lines(answer)
+    errors: dict[str, str] = {}
+    begun: set[str] = set()
+    for line in lines:
+        if found := _KILL_ERROR.fullmatch(line):
+            errors.setdefault(found[1], found[2])
+        elif found := _TERMINATING.fullmatch(line):
+            begun.add(found[1])
+    general = _general_words(answer, lines)
+
+    def outcome(target: Target) -> Outcome:
+        words = errors.get(target.argument)
+        if words is not None:
+            if "[" in target.argument and _INVALID in words:
+                # It says so when one of the tasks is not there, and ends the others.
+                return Outcome(target.job_id, None, f"{words} (of one of several tasks; the others may be cancelled)")
+            return Outcome(target.job_id, _done(words), words)
+        if answer.status in _CUT_OFF and not errors:
+            return Outcome(target.job_id, None, general)
+        if target.argument in begun or answer.status == 0:
+            return Outcome(target.job_id, True)
+        return Outcome(target.job_id, _done(general), general)
+
+    return _each(targets, outcome)
+
+
+def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> tuple[Outcome, ...]:
+    """Outcomes of `timeout … scancel -v --state=RUNNING --signal=…`: it names each job or task it sends to.
+
+    A task of an array of which others wait gets the signal, and scancel hears that the job is in transition: that comes
+    from the record of those that wait. Of a job that is no array it means that the signal was not sent yet. Which job
+    is in transition is not said, only how many are.
+    """
+    lines = _lines(answer)
+    errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
+    sent = [found[1] for line in lines if (found := _SIGNALLED.fullmatch(line))]
+    in_transition = sum(_TRANSITION in line for line in lines)
+    is_of_arrays = in_transition <= sum("_" in known for known in sent)
+    general = _general_words(answer, lines)
+
+    def outcome(target: Target) -> Outcome:
+        is_only = is_step and len(targets) == 1
+        words = next((said for known, said in errors if is_only or _is_of(target.job_id, known)), None)
+        if words is not None:
+            return Outcome(target.job_id, _done(words), words)
+        its_own = sent if is_only else [known for known in sent if _is_of(target.job_id, known)]
+        if not its_own:
+            if answer.status in _CUT_OFF and not sent:
+                return Outcome(target.job_id, False, "not sent: the controller did not answer in time")
+            if answer.status and not errors and not sent:
+                return Outcome(target.job_id, _done(general), general)
+            return Outcome(target.job_id, False, "not sent: it does not run")
+        if answer.status not in _CUT_OFF:
+            return Outcome(target.job_id, True)
+        if not in_transition:
+            return Outcome(target.job_id, None, general)
+        if not is_of_arrays:
+            return Outcome(target.job_id, None, "Job is in transitional state")
+        is_array = any("_" in known for known in its_own)
+        return Outcome(target.job_id, True, _WAITING_TASKS if is_array else "")
+
+    return _each(targets, outcome)
+
+
+def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
+    """Outcomes of `scontrol hold ID,ID…` and the like: a line for each job that failed, none for the others.
+
+    Of an array's tasks it says `88_0,4-5: No error` and `88_1-3: Job is pending execution` where only some failed.
+    """
+    if answer.status == 0:
+        return _each(targets, lambda target: Outcome(target.job_id, True))
+    lines = _lines(answer)
+    said: dict[str, list[tuple[JobId, str]]] = {}
+    unclear: list[str] = []
+    for line in lines:
+        if (found := _OF_TASKS.fullmatch(line)) and (job := _told_tasks(found[1], found[2])):
+            said.setdefault(job.number, []).append((job, found[3]))
+        elif (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
+            said.setdefault(job.number, []).append((job, found[3] or _own_words(found[1])))
+        elif not _SUMMARY.match(line):
+            unclear.append(line)
+    general = _general_words(answer, lines)
+
+    def outcome(target: Target) -> Outcome:
+        asked = parse_job_id(target.job_id if target.is_shared else target.argument)
+        named = said.get(asked.number, ())
+        about = [(job, words) for job, words in named if covers(asked, job) or covers(job, asked)]
+        failed = [(job, words) for job, words in about if words != _NO_ERROR]
+        if failed:
+            others = [str(job) for job, words in about if words == _NO_ERROR]
+            if _is_one(asked) or (not others and all(job == asked for job, _ in failed)):
+                words = failed[0][1]
+            else:
+                words = "; ".join(f"{job}: {words}" for job, words in failed)
+                words += f" (done: {', '.join(others)})" if others else ""
+            return Outcome(target.job_id, _done(words), words)
+        if about:
+            return Outcome(target.job_id, True)
+        # Slurm cuts a long list of tasks short: this task may be in the rest of any.
+        rest = list(dict.fromkeys(words for job, words in named if job.tasks is not None and job.tasks.is_incomplete))
+        if rest == [_NO_ERROR]:
+            return Outcome(target.job_id, True)
+        if rest:
+            done = _done(rest[0]) if len(rest) == 1 else None
+            return Outcome(target.job_id, done, " or ".join(rest))
+        if answer.status in _CUT_OFF:
+            return Outcome(target.job_id, None, general)
+        if said and not unclear:
+            return Outcome(target.job_id, True)
+        return Outcome(target.job_id, _done(general), general)
+
+    return _each(targets, outcome)
+
+
+def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
+    """As read_scontrol; what Slurm says of a job that is not to be requeued does not say why."""
+
+    def explained(outcome: Outcome) -> Outcome:
+        if outcome.done is True or _DISABLED not in outcome.words:
+            return outcome
+        why = no_requeue_words(parse_job_id(outcome.job_id).number)
+        return replace(outcome, words=f"{outcome.words}: {why}")
+
+    return tuple(map(explained, read_scontrol(answer, targets)))
+
+
+def _is_one(job: JobId) -> bool:
+    return job.component is not None or (job.tasks is not None and job.tasks.count == 1)
+
+
+def _is_of(asked: str, known: str) -> bool:
+    """Whether what scancel names (88_3, 29, 29.0) is the job asked for, or a task of it."""
+    job = _read(known.partition(".")[0])
+    return job is not None and covers(parse_job_id(asked), job)
+
+
+def _read(text: str) -> JobId | None:
+    try:
+        return parse_job_id(text)
+    except BadJobId:
+        return None
+
+
+def _told_tasks(number: str, tasks: str) -> JobId | None:
+    try:
+        return JobId(number, parse_tasks(tasks))
+    except ValueError:
+        return None
+
+
+def _done(words: str) -> bool | None:
+    """False where it was certainly not done, None where it may have been."""
+    return None if any(phrase in words for phrase in _MAY_BE_DONE) else False
+
+
+def _lines(answer: Answer) -> list[str]:
+    text = (answer.stderr + b"\n" + answer.stdout).decode("utf-8", "replace")
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def _own_words(line: str) -> str:
+    found = _PREFIX.match(line)
+    return line[found.end() :] if found else line
+
+
+def _general_words(answer: Answer, lines: Sequence[str]) -> str:
+    """What was said of no job in particular: Slurm's last words of that kind, or else the status."""
+    if answer.status == _NOT_FOUND_STATUS:
+        return f"{program_name(answer.argv)}: command not found"
+    words = [_own_words(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)]
+    if words:
+        return excerpt(words[-1].encode(), 300)
+    if answer.status in _CUT_OFF:
+        return "it was ended before it answered"
+    return f"{program_name(answer.argv)} ended with status {answer.status}"
+
+
+def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tuple[Outcome, ...]:
+    """One outcome a job: done when all that stands for it was; else how the first of these that was not fared."""
+    result: dict[str, Outcome] = {}
+    for target in targets:
+        one = outcome(target)
+        before = result.get(target.job_id)
+        if before is None or before.done is True:
+            result[target.job_id] = one
+    return tuple(result.values())
+
+
+# As far as Slurm's own counters go.
+_LONGEST_SECONDS = 2**31 * MINUTE
+_MOST_TASKS = 4_000_001
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole arrays."""
+
+    fields: tuple[str, ...] = ()
+    one_job_fields: tuple[str, ...] = ()
+    array_fields: tuple[str, ...] = ()
+
+
+def alteration(changes: Mapping[str, str]) -> Alteration:
+    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
+    unknown = [name for name in changes if name not in ALTERABLE]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} cannot be changed", f"What can be: {', '.join(ALTERABLE)}.")
+    if not changes:
+        raise UsageError("nothing to change is named", f"What can be changed: {', '.join(ALTERABLE)}.")
+    fields: list[str] = []
+    one_job: list[str] = []
+    array: list[str] = []
+    for name, text in changes.items():
+        value = text.strip()
+        match name:
+            case "time":
+                (one_job if value[:1] in ("+", "-") else fields).append(f"timelimit={_time(value)}")
+            case "queue":
+                # Several, joined with commas, let the job start in whichever is first.
+                names = value.split(",")
+                fields.append("partition=" + ",".join(_name("queue", one) for one in names))
+            case "qos":
+                fields.append(f"qos={_name('qos', value)}")
+            case "nice":
+                fields.append(f"nice={_integer('nice', value)}")
+            case _:
+                throttle = _integer("throttle", value)
+                if not 0 <= throttle <= _MOST_TASKS:
+                    raise UsageError(f"throttle: {value!r} is no number of tasks", "0 lets all of them run at once.")
+                array.append(f"arraytaskthrottle={throttle}")
+    return Alteration(tuple(fields), tuple(one_job), tuple(array))
+
+
+def _time(value: str) -> str:
+    """`02:00:00`, `1-12:00:00`, `UNLIMITED`; `+00:30:00` and `-01:00:00` are added to the limit. Bare: minutes."""
+    sign = value[:1] if value[:1] in ("+", "-") else ""
+    try:
+        seconds = parse_duration(value.removeprefix(sign), bare_unit_seconds=MINUTE)
+    except ValueError as error:
+        raise UsageError(f"time: {error}", "A bare number is minutes; +30m and -1h change the limit by that.") from None
+    if seconds is None:
+        if sign:
+            raise UsageError(f"time: {value!r} is no amount of time")
+        return "UNLIMITED"
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise UsageError(f"time: {value!r} is no limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited.")
+    return sign + format_clock(seconds)
+
+
+def _name(field: str, value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise UsageError(f"{field}: {value!r} is no name")
+    return value
+
+
+def _integer(field: str, value: str) -> int:
+    if not _INTEGER.fullmatch(value):
+        raise UsageError(f"{field}: {value!r} is no whole number")
+    return int(value)
+
 
 # What of scancel(1)'s environment would choose other jobs, ask, or signal someone else.
 _SCANCEL_ENVIRONMENT = (

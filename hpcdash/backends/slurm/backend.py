@@ -12,19 +12,18 @@ from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.slurm import (
+    accounts,
     actions,
-    associations,
     detail,
-    directives,
+    explain,
     history,
     jobs,
     log_files,
     nodes,
-    priority,
+    policy,
     probe,
     queues,
     reasons,
-    rules,
     start_estimate,
     submit,
     usage,
@@ -116,7 +115,7 @@ class SlurmBackend:
         return log_files.submitted_file(detail)
 
     def explain_directive(self, line: str) -> str:
-        return directives.explain(line)
+        return explain.explain(line)
 
     def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         return usage.usage_query(row)
@@ -127,19 +126,19 @@ class SlurmBackend:
         return stacks.stacks_query(row)
 
     def priority_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        return priority.priority_query(job_id)
+        return policy.priority_query(job_id)
 
     def qos_query(self, qos: str) -> Query[Mapping[str, str]]:
-        return rules.qos_query(qos)
+        return policy.qos_query(qos)
 
     def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]]:
-        return rules.queue_rules_query(queue)
+        return policy.queue_rules_query(queue)
 
     def queue_limits_query(self) -> None:
         return None
 
     def preemption_query(self, queue: str) -> Query[Mapping[str, str]]:
-        return rules.preemption_query(queue)
+        return policy.preemption_query(queue)
 
     def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         return actions.action_commands(request)
@@ -156,10 +155,10 @@ class SlurmBackend:
         return submit.submission(wanted)
 
     def associations_query(self, user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
-        return associations.associations_query(user, cluster)
+        return accounts.associations_query(user, cluster)
 
     def qos_offers_query(self) -> Query[ParsedOffers[QosOffer]]:
-        return associations.qos_offers_query()
+        return accounts.qos_offers_query()
 
     def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate]:
         return start_estimate.start_estimate_query(wanted)

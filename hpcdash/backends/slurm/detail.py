@@ -15,7 +15,7 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.log_files import shown_files
 from hpcdash.backends.slurm.values import readable_instant

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
 from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.backends.tokens import fresh_token

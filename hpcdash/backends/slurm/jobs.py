@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.backends.tokens import fresh_token

@@ -11,8 +11,7 @@ from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.options import Option, last_value
-from hpcdash.backends.slurm.options import read_directives
-from hpcdash.backends.slurm.submit_line import read_submit_line
+from hpcdash.backends.slurm.options import read_directives, read_submit_line
 from hpcdash.domain import nodelist
 from hpcdash.logs.paths import (
     PathFacts,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import require_success, unreadable
+from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.states import node_state
 from hpcdash.backends.slurm.values import digits

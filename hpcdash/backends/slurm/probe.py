@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.slurm.errors import failure
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.stacks import LIMIT_SECONDS, NODE_SCRIPT, Stacks, read_stacks
 from hpcdash.errors import CommandError, SchedulerRefused

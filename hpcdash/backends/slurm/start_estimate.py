@@ -14,7 +14,7 @@ from functools import partial
 
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.slurm.failures import failure
+from hpcdash.backends.slurm.errors import failure
 from hpcdash.backends.slurm.options import read_command_line, read_directives
 from hpcdash.backends.slurm.submit import submission
 from hpcdash.backends.submissions import StartEstimate, Submission

@@ -15,10 +15,9 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure, require_success
+from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import last_told
-from hpcdash.backends.slurm.options import read_command_line, read_directives
-from hpcdash.backends.slurm.submit_line import SubmitLine, read_submit_line
+from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_directives, read_submit_line
 from hpcdash.backends.submissions import MARK_START, Handover, Submission
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.failures import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.values import digits, duration_seconds, tres
