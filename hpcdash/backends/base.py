@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -70,6 +71,35 @@ class Probe:
     dialect: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """Files of a machine that may name a scheduler's server: by the first group of `pattern`.
+
+    `included` finds names of more files, beside the one that names them.
+    """
+
+    files: tuple[str, ...]
+    pattern: re.Pattern[str]
+    included: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConfiguration:
+    """How a machine tells the commands of a scheduler which server they are of.
+
+    One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of the first of them,
+    and of all where `is_file_alone`. `command` without any of that is a package that was installed, and no cluster:
+    `unconfigured` says so.
+    """
+
+    server_variables: tuple[str, ...]
+    file_variable: str
+    files: tuple[ServerFiles, ...]
+    command: str
+    unconfigured: str
+    is_file_alone: bool = False
+
+
 class ScriptWriter(Protocol):
     """How batch scripts are written for a scheduler: a module."""
 
@@ -135,6 +165,11 @@ class Backend(Protocol):
     @property
     def delegated_commands(self) -> tuple[str, ...]:
         """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
+        ...
+
+    @property
+    def local_configuration(self) -> LocalConfiguration | None:
+        """None where it is of no configuration."""
         ...
 
     @property

@@ -14,8 +14,7 @@ import platformdirs
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs.backend import BACKEND as PBS
-from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from hpcdash.backends.registry import BACKENDS
 from hpcdash.cli.found import found_here, why_none_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import (
@@ -48,8 +47,7 @@ from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.session import ClusterSession
 
-# The schedulers that are driven over any transport; the embedded queue is of this machine alone.
-BACKENDS: dict[str, Backend] = {SLURM.name: SLURM, PBS.name: PBS}
+# The embedded queue is of this machine alone.
 EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
@@ -151,7 +149,8 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
         return (EmbeddedBackend(queue_program(queue_folder())),)
     if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(
-            f"cluster {cluster.name}: this version has no backend {unknown[0]!r}", "It has: slurm, pbs, local."
+            f"cluster {cluster.name}: this version has no backend {unknown[0]!r}",
+            f"It has: {', '.join((*BACKENDS, EMBEDDED))}.",
         )
     return tuple(BACKENDS[name] for name in names)
 
@@ -285,7 +284,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
     from hpcdash.transport.replay import ReplayTransport
 
     transport = ReplayTransport(case_directory)
-    backend = BACKENDS.get(transport.backend, SLURM)
+    backend = BACKENDS.get(transport.backend, next(iter(BACKENDS.values())))
     store = ClusterStore(
         transport.name,
         transport,

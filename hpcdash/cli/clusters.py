@@ -7,7 +7,8 @@ import io
 import sys
 from typing import Any
 
-from hpcdash.cli.build import BACKENDS, EMBEDDED, build_session, connection_pool
+from hpcdash.backends.registry import BACKENDS
+from hpcdash.cli.build import EMBEDDED, build_session, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions

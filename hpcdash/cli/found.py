@@ -5,42 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from hpcdash.backends.pbs.backend import BACKEND as PBS
-from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from hpcdash.backends.base import LocalConfiguration, ServerFiles
+from hpcdash.backends.registry import BACKENDS
 
-# Where Slurm's commands find their configuration, where SLURM_CONF does not say it.
-_SLURM_CONFIGURATIONS = (
-    "/etc/slurm/slurm.conf",
-    "/etc/slurm-llnl/slurm.conf",
-    "/usr/local/etc/slurm.conf",
-    "/usr/local/slurm/etc/slurm.conf",
-    "/opt/slurm/etc/slurm.conf",
-    "/run/slurm/conf/slurm.conf",
-    "/var/spool/slurmd/conf-cache/slurm.conf",
-    "/var/spool/slurm/conf-cache/slurm.conf",
-)
-# Where the daemons of a machine without a slurm.conf are told who has it.
-_SLURM_DAEMON_OPTIONS = (
-    "/etc/default/slurmd",
-    "/etc/sysconfig/slurmd",
-    "/etc/default/sackd",
-    "/etc/sysconfig/sackd",
-)
-# Where PBS's commands find theirs, where PBS_CONF_FILE does not say it; and Torque's.
-_PBS_CONFIGURATION = "/etc/pbs.conf"
-_TORQUE_SERVER_NAMES = (
-    "/var/spool/torque/server_name",
-    "/etc/torque/server_name",
-    "/var/spool/pbs/server_name",
-    "/usr/spool/PBS/server_name",
-)
-_CONTROLLER = re.compile(r"(?im)^[ \t]*(?:SlurmctldHost|ControlMachine)[ \t]*=[ \t]*([^\s#]+)")
-_INCLUDED = re.compile(r"(?im)^[ \t]*Include[ \t]+([^\s#]+)")
-_CONF_SERVER = re.compile(r"(?m)^[^#\n]*--conf-server[= \t]+[\"']?([^\s\"']+)")
-_PBS_SERVER = re.compile(r"(?m)^[ \t]*(?:PBS_SERVER|PBS_PRIMARY)=[\"']?([^\s\"']+)")
 # No configuration that names a server is longer than this.
 _READ_CHARACTERS = 4_000_000
 # In place of what this user may not read.
@@ -53,44 +24,35 @@ def found_here() -> dict[str, str]:
     Commands without a configuration are packages that were installed, and no cluster; a configuration that names no
     server is of none either. Whether the commands are there is not looked at.
     """
-    servers = {SLURM.name: next(_slurm_servers(), ""), PBS.name: next(_pbs_servers(), "")}
+    servers = {name: next(_servers(one), "") for name, one in _configurations()}
     return {name: server for name, server in servers.items() if server}
 
 
 def why_none_here() -> str:
     """Why `found_here` finds none, and how to ask all the same."""
-    if shutil.which("squeue"):
-        return "Slurm's commands are here, but no slurm.conf that names a controller; --backend slurm asks them"
-    if shutil.which("qstat"):
-        return "there is a qstat here, but no /etc/pbs.conf that names a server; --backend pbs asks it"
-    return "neither Slurm nor PBS is here"
+    there = (one.unconfigured for _, one in _configurations() if shutil.which(one.command))
+    titles = " nor ".join(backend.title for backend in BACKENDS.values())
+    return next(there, f"neither {titles} is here")
 
 
-def _slurm_servers() -> Iterator[str]:
-    named = os.environ.get("SLURM_CONF", "")
-    yield from filter(None, [os.environ.get("SLURM_CONF_SERVER", "")])
-    if named:
-        # One that is not there was meant, and its absence is Slurm's to tell.
-        yield from _names([named], _controller) if os.path.exists(named) else [named]
-        return
-    yield from _names(_SLURM_CONFIGURATIONS, _controller)
-    yield from _names(_SLURM_DAEMON_OPTIONS, lambda text, _: _found(_CONF_SERVER, text))
+def _configurations() -> Iterator[tuple[str, LocalConfiguration]]:
+    for name, backend in BACKENDS.items():
+        if (configuration := backend.local_configuration) is not None:
+            yield name, configuration
 
 
-def _pbs_servers() -> Iterator[str]:
-    yield from filter(None, map(os.environ.get, ("PBS_SERVER", "PBS_DEFAULT")))
-    named = os.environ.get("PBS_CONF_FILE", "")
-    if named and not os.path.exists(named):
-        yield named
-    yield from _names([named or _PBS_CONFIGURATION], lambda text, _: _found(_PBS_SERVER, text))
-    yield from _names(_TORQUE_SERVER_NAMES, lambda text, _: next(iter(text.split()), ""))
-
-
-def _names(files: Iterable[str], server_in: Callable[[str, str], str]) -> Iterator[str]:
-    """The servers that the files name; `server_in` is given a file's text and its own path."""
-    for file in files:
-        if (text := _text(file)) is not None and (server := server_in(text, file) if text != _UNREAD else _UNREAD):
-            yield server
+def _servers(configuration: LocalConfiguration) -> Iterator[str]:
+    yield from filter(None, map(os.environ.get, configuration.server_variables))
+    files = configuration.files
+    if named := os.environ.get(configuration.file_variable, ""):
+        if not os.path.exists(named):
+            # One that is not there was meant, and its absence is the scheduler's to tell.
+            yield named
+        files = (replace(files[0], files=(named,)), *(() if configuration.is_file_alone else files[1:]))
+    for group in files:
+        for file in group.files:
+            if (text := _text(file)) is not None and (server := _server(text, file, group)):
+                yield server
 
 
 def _text(file: str) -> str | None:
@@ -102,12 +64,15 @@ def _text(file: str) -> str | None:
         return _UNREAD if isinstance(error, PermissionError) and os.path.exists(file) else None
 
 
-def _controller(text: str, file: str) -> str:
-    """The first controller of a slurm.conf, or of a file that it includes."""
-    if server := _found(_CONTROLLER, text):
+def _server(text: str, file: str, group: ServerFiles) -> str:
+    """The first server that a file names, or one that it includes."""
+    if text == _UNREAD:
+        return _UNREAD
+    if server := _found(group.pattern, text):
         return server
-    parts = (_text(os.path.join(os.path.dirname(file), name)) for name in _INCLUDED.findall(text))
-    return next(filter(None, (_found(_CONTROLLER, part or "") for part in parts)), "")
+    names = group.included.findall(text) if group.included else ()
+    parts = (_text(os.path.join(os.path.dirname(file), name)) for name in names)
+    return next(filter(None, (_found(group.pattern, part or "") for part in parts)), "")
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.cli.build import BACKENDS, EMBEDDED, chosen_clusters
+from hpcdash.backends.registry import BACKENDS
+from hpcdash.cli.build import EMBEDDED, chosen_clusters
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, load_settings
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
+
+_SAY = (
+    f"Write {' or '.join(f'--for {name}' for name in BACKENDS)}, or set backend = "
+    f"{' or '.join(json.dumps(name) for name in BACKENDS)} in its table."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +44,5 @@ def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
         return BACKENDS[name]
     raise UsageError(
         f"which scheduler is it for? The configuration does not say what {cluster.name} has",
-        'Write --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.',
+        _SAY,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.cli import found
+from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
@@ -89,7 +89,9 @@ async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) 
 
 
 def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(found, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
+    usual = slurm_probe.LOCAL_CONFIGURATION
+    nowhere = tuple(replace(one, files=(str(tmp_path / "slurm.conf"),)) for one in usual.files)
+    monkeypatch.setattr(slurm_probe, "LOCAL_CONFIGURATION", replace(usual, files=nowhere))
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
     monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))

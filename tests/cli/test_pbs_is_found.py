@@ -6,12 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcdash.cli import found
+from hpcdash.backends.pbs import probe as pbs_probe
+from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import backends_of, why_this
 from hpcdash.cli.clusters import cluster_rows
 from hpcdash.cli.found import found_here
@@ -33,10 +35,10 @@ _SLURM_CONF = "ClusterName=juno\nSlurmctldHost = ctl1(10.0.0.1)\n"
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Put:
     """`put(squeue="…")` lays programs of this text on a PATH that has no others; no scheduler is configured."""
-    monkeypatch.setattr(found, "_SLURM_CONFIGURATIONS", (str(tmp_path / "slurm.conf"),))
-    monkeypatch.setattr(found, "_SLURM_DAEMON_OPTIONS", (str(tmp_path / "slurmd"),))
-    monkeypatch.setattr(found, "_PBS_CONFIGURATION", str(tmp_path / "pbs.conf"))
-    monkeypatch.setattr(found, "_TORQUE_SERVER_NAMES", (str(tmp_path / "server_name"),))
+    for module, names in ((slurm_probe, ("slurm.conf", "slurmd")), (pbs_probe, ("pbs.conf", "server_name"))):
+        usual = module.LOCAL_CONFIGURATION
+        files = (replace(one, files=(str(tmp_path / name),)) for one, name in zip(usual.files, names, strict=True))
+        monkeypatch.setattr(module, "LOCAL_CONFIGURATION", replace(usual, files=tuple(files)))
     for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
-from hpcdash.cli.build import BACKENDS
+from hpcdash.backends.registry import BACKENDS
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError, NotRecorded

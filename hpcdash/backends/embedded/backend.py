@@ -54,6 +54,7 @@ class EmbeddedBackend:
     scripts_of = "slurm"
     delegated_commands = ()
     usual_folder = ""
+    local_configuration = None
     is_settled = True
 
     def __init__(self, program: Sequence[str], *, ended_seconds: int = 0) -> None:

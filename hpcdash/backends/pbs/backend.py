@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
+from hpcdash.backends.base import Capability, LocalConfiguration, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.pbs import (
     actions,
@@ -108,6 +108,10 @@ class PbsBackend:
 
     def settled(self, probe: Probe) -> PbsBackend:
         return PbsBackend(Dialect(probe.dialect))
+
+    @property
+    def local_configuration(self) -> LocalConfiguration:
+        return probe.LOCAL_CONFIGURATION
 
     def probe_query(self) -> Query[Probe]:
         return probe.probe_query()

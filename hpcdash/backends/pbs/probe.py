@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from hpcdash.backends.base import Probe
+from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of, pbs
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import epoch_seconds
@@ -143,3 +144,24 @@ def parse_probe(answer: Answer) -> Probe:
 def _has_history(dialect: Dialect, found: Mapping[str, str]) -> bool:
     """Where the server does not say it the setting is off; Slurm's wrappers tell nothing of jobs that ended."""
     return dialect is not Dialect.SLURM_WRAPPERS and found.get("job_history_enable", "").lower() == "true"
+
+
+# Where PBS's commands find theirs, where PBS_CONF_FILE does not say it; then Torque's.
+LOCAL_CONFIGURATION = LocalConfiguration(
+    server_variables=("PBS_SERVER", "PBS_DEFAULT"),
+    file_variable="PBS_CONF_FILE",
+    files=(
+        ServerFiles(("/etc/pbs.conf",), re.compile(r"(?m)^[ \t]*(?:PBS_SERVER|PBS_PRIMARY)=[\"']?([^\s\"']+)")),
+        ServerFiles(
+            (
+                "/var/spool/torque/server_name",
+                "/etc/torque/server_name",
+                "/var/spool/pbs/server_name",
+                "/usr/spool/PBS/server_name",
+            ),
+            re.compile(r"\A\s*(\S+)"),
+        ),
+    ),
+    command="qstat",
+    unconfigured="there is a qstat here, but no /etc/pbs.conf that names a server; --backend pbs asks it",
+)

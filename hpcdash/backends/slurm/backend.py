@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Verb
-from hpcdash.backends.base import Capability, Probe, ScriptReader, ScriptWriter
+from hpcdash.backends.base import Capability, LocalConfiguration, Probe, ScriptReader, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.slurm import (
@@ -65,6 +65,10 @@ class SlurmBackend:
 
     def settled(self, probe: Probe) -> SlurmBackend:
         return self
+
+    @property
+    def local_configuration(self) -> LocalConfiguration:
+        return probe.LOCAL_CONFIGURATION
 
     def probe_query(self) -> Query[Probe]:
         return probe.probe_query()

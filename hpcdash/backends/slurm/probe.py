@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpcdash.backends.base import Probe
+import re
+
+from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
@@ -101,3 +103,34 @@ def parse_probe(answer: Answer) -> Probe:
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,
     )
+
+
+# Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the daemons of a machine
+# without a slurm.conf are told who has it.
+LOCAL_CONFIGURATION = LocalConfiguration(
+    server_variables=("SLURM_CONF_SERVER",),
+    file_variable="SLURM_CONF",
+    files=(
+        ServerFiles(
+            (
+                "/etc/slurm/slurm.conf",
+                "/etc/slurm-llnl/slurm.conf",
+                "/usr/local/etc/slurm.conf",
+                "/usr/local/slurm/etc/slurm.conf",
+                "/opt/slurm/etc/slurm.conf",
+                "/run/slurm/conf/slurm.conf",
+                "/var/spool/slurmd/conf-cache/slurm.conf",
+                "/var/spool/slurm/conf-cache/slurm.conf",
+            ),
+            re.compile(r"(?im)^[ \t]*(?:SlurmctldHost|ControlMachine)[ \t]*=[ \t]*([^\s#]+)"),
+            included=re.compile(r"(?im)^[ \t]*Include[ \t]+([^\s#]+)"),
+        ),
+        ServerFiles(
+            ("/etc/default/slurmd", "/etc/sysconfig/slurmd", "/etc/default/sackd", "/etc/sysconfig/sackd"),
+            re.compile(r"(?m)^[^#\n]*--conf-server[= \t]+[\"']?([^\s\"']+)"),
+        ),
+    ),
+    command="squeue",
+    unconfigured="Slurm's commands are here, but no slurm.conf that names a controller; --backend slurm asks them",
+    is_file_alone=True,
+)

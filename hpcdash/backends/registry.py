@@ -1,0 +1,9 @@
+"""The schedulers that are driven over any transport, the one to be tried first before the others."""
+
+from __future__ import annotations
+
+from hpcdash.backends.base import Backend
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (SLURM, PBS)}
