@@ -1,0 +1,90 @@
+"""What is one scheduler's own stands in its room, backends/NAME; nothing else names its commands or variables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
+# The embedded queue has a grammar of its own, which takes both; a training reads the variables of any scheduler.
+ELSEWHERE = ("backends", "local", "job")
+WORDS = re.compile(
+    r"slurm|\bs(?:batch|queue|control|acct|info|cancel|run)\b|SBATCH|\bpbs|PBS|\bq(?:sub|stat|del|alter)\b|torque", re.I
+)
+# What still names one outside, and why.
+NAMED = {
+    "cli/act_commands.py": "help",
+    "cli/cron.py": "SLURM_CONF of the person who installs it",
+    "cli/options.py": "--backend",
+    "cli/setup_commands.py": "help",
+    "cli/submit_commands.py": "--for, and help",
+    "cli/sudoers.py": "--for",
+    "config/check.py": "backend =",
+    "config/example.py": "the example's remarks",
+    "config/values.py": "an example in an error",
+    "domain/job_ids.py": "how both write the ids of tasks",
+    "domain/request.py": "launcher = srun",
+    "domain/root_cause.py": "lines in logs of trainings",
+    "domain/switches.py": "directive lines are no commands",
+    "domain/trains.py": "PBS's words for a job that its dependency holds",
+    "launch/form_fields.py": "labels of fields",
+    "launch/request_fields.py": "errors of values, and fields that are PBS's",
+    "launch/sudoers.py": "remarks in the rules",
+    "logs/paths.py": "names of logs where no option gives one",
+    "stores/launch_plan.py": "commands that may have acted though they failed",
+    "stores/templates.py": "directive lines tell a script from a request",
+    "transport/shell_environment.py": "SLURM_CONF of a login",
+    "ui/screens/action_words.py": "whom a signal reaches",
+    "ui/views/submit_choices.py": "launcher = srun",
+    "ui/views/submit_timing.py": "endings of scripts",
+    "watch/rules/failures.py": "a next step",
+}
+
+
+def _docstrings(tree: ast.AST) -> set[int]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                found.add(id(first.value))
+    return found
+
+
+def _words(tree: ast.AST) -> Iterator[str]:
+    """Names and texts, without docstrings."""
+    left_out = _docstrings(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in left_out:
+                yield text
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(module=str(name)):
+                yield name
+
+
+def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed() -> None:
+    naming = set()
+    for path in ROOT.rglob("*.py"):
+        place = path.relative_to(ROOT)
+        if place.parts[0] not in ELSEWHERE and any(map(WORDS.search, _words(ast.parse(path.read_text())))):
+            naming.add(place.as_posix())
+    assert naming == set(NAMED)
+
+
+def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() -> None:
+    importing = set()
+    for path in ROOT.rglob("*.py"):
+        place = path.relative_to(ROOT)
+        if place.parts[0] in ("backends", "local"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
+                importing.add(place.as_posix())
+    # The values of request fields that PBS alone has are read by its grammar.
+    assert importing == {"launch/request_fields.py"}
