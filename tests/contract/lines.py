@@ -362,5 +362,4 @@ def _readings_of_state(job: str) -> tuple[tuple[str, ...], ...]:
         ("script", job),
         ("show", job, "--format", "json"),
         ("kill-switch", job, "--status"),
-        ("watch", "--once", "--dry-run"),
     )
