@@ -1,4 +1,4 @@
-"""Every error hpcdash shows a person: what was run, what came back, what to do next. Knows nothing of who shows it."""
+"""Every error hpcdash shows a person: what was run, what came back, what to do next."""
 
 from __future__ import annotations
 

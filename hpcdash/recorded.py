@@ -1,4 +1,4 @@
-"""Reads a recorded case: commands once run on a real cluster, and what they left. Knows no scheduler, runs nothing.
+"""Reads a recorded case: commands once run on a real cluster, and what they left.
 
 A case is a folder with `case.toml` and the bytes it names:
 

@@ -1,4 +1,4 @@
-"""Fixtures that give tests a real Slurm: started on first use, one a session. Knows nothing of what is tested."""
+"""Fixtures that give tests a real Slurm: started on first use, one a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done to jobs: what a person wants, the commands for it, how it went. Knows no scheduler, runs nothing."""
+"""What can be done to jobs: what a person wants, the commands for it, how it went."""
 
 from __future__ import annotations
 

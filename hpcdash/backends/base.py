@@ -1,4 +1,4 @@
-"""What a backend is: what a scheduler can do and be asked, and who answers there. Knows no scheduler, runs nothing."""
+"""What a backend is: what a scheduler can do and be asked, and who answers there."""
 
 from __future__ import annotations
 

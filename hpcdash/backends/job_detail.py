@@ -1,4 +1,4 @@
-"""What a scheduler tells of one job: its details, script, log files, and what it used. Knows no scheduler."""
+"""What a scheduler tells of one job: its details, script, log files, and what it used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where the Python processes of a running job stand: a script for one node, and how its lines are read.
 
-The script changes nothing of the job: py-spy reads the processes without stopping them. Knows no scheduler.
+The script changes nothing of the job: py-spy reads the processes without stopping them.
 """
 
 from __future__ import annotations

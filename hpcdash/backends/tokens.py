@@ -1,4 +1,4 @@
-"""The separators of a poll's rows and fields, which no job's name can forge. Knows no scheduler."""
+"""The separators of a poll's rows and fields, which no job's name can forge."""
 
 from __future__ import annotations
 

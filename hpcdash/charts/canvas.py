@@ -1,4 +1,4 @@
-"""Draws curves with the eight dots of braille letters, a layer over the other; knows no metric and no axis.
+"""Draws curves with the eight dots of braille letters, a layer over the other.
 
 A cell shows the dots of its topmost layer alone, so that a curve stays a line where it crosses another's noise.
 """

@@ -1,4 +1,4 @@
-"""Draws a chart: panels with their curves, axes, signs and cursor, as lines of styled words; knows no widget."""
+"""Draws a chart: panels with their curves, axes, signs and cursor, as lines of styled words."""
 
 from __future__ import annotations
 

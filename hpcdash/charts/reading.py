@@ -1,4 +1,4 @@
-"""What is to be said of a run under its chart: pace, end, restarts, and what stands out; knows no widget."""
+"""What is to be said of a run under its chart: pace, end, restarts, and what stands out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an axis has its ticks, and what they say; knows no metric and no screen."""
+"""Where an axis has its ticks, and what they say."""
 
 from __future__ import annotations
 

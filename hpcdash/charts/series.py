@@ -1,4 +1,4 @@
-"""The curves of a chart: which metrics of which runs, along which axis, how smooth; knows no cell of the screen."""
+"""The curves of a chart: which metrics of which runs, along which axis, how smooth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signs of a chart, each with its stand-in in ASCII and what it says; knows no curve, no widget and no array."""
+"""The signs of a chart, each with its stand-in in ASCII and what it says."""
 
 from __future__ import annotations
 

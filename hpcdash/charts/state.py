@@ -1,4 +1,4 @@
-"""What a person chose to see of a chart, and what was drawn of it; knows no widget, no file and no array."""
+"""What a person chose to see of a chart, and what was drawn of it."""
 
 from __future__ import annotations
 

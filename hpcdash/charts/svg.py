@@ -1,4 +1,4 @@
-"""A chart as an SVG picture, for a paper, a mail or a browser: a panel a metric below each other; knows no screen.
+"""A chart as an SVG picture, for a paper, a mail or a browser: a panel a metric below each other.
 
 Of many points each column keeps its lowest and its highest, so that no spike is lost.
 """

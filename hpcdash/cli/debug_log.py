@@ -1,4 +1,4 @@
-"""The log file of --debug, for the tracebacks of what went wrong. Knows no command."""
+"""The log file of --debug, for the tracebacks of what went wrong."""
 
 from __future__ import annotations
 

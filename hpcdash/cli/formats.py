@@ -1,4 +1,4 @@
-"""Tables of jobs, nodes and queues as stdout gets them: JSON, CSV, aligned text. Knows no cluster and no screen."""
+"""Tables of jobs, nodes and queues as stdout gets them: JSON, CSV, aligned text."""
 
 from __future__ import annotations
 

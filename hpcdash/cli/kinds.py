@@ -1,4 +1,4 @@
-"""The kinds of tables that one-shot commands print, and what each holds. Knows nothing of how they are printed."""
+"""The kinds of tables that one-shot commands print, and what each holds."""
 
 from __future__ import annotations
 

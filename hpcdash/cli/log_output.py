@@ -1,4 +1,4 @@
-"""Writes a log's bytes to stdout: as they are, or line by line made safe where a person looks. Knows no cluster."""
+"""Writes a log's bytes to stdout: as they are, or line by line made safe where a person looks."""
 
 from __future__ import annotations
 

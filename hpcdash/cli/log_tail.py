@@ -1,4 +1,4 @@
-"""The end of a log on stdout: its last lines, and what comes after them, whatever becomes of the file. Knows no job."""
+"""The end of a log on stdout: its last lines, and what comes after them, whatever becomes of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws metrics once in a terminal's width and says below what they mean. Knows no cluster."""
+"""Draws metrics once in a terminal's width and says below what they mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics as machines read them: JSON, a wide table as CSV or Parquet. Knows no cluster and no terminal."""
+"""Metrics as machines read them: JSON, a wide table as CSV or Parquet."""
 
 from __future__ import annotations
 

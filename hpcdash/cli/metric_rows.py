@@ -1,4 +1,4 @@
-"""The rows of a CSV of metrics as a run writes them, each once and whole. Knows no cluster and no file."""
+"""The rows of a CSV of metrics as a run writes them, each once and whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a person's pager or editor on a file in the terminal that the dashboard has left. Knows no cluster."""
+"""Runs a person's pager or editor on a file in the terminal that the dashboard has left."""
 
 from __future__ import annotations
 

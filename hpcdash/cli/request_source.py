@@ -1,4 +1,4 @@
-"""A request's file as a person names it: read, checked, with the script it points to. Knows no cluster."""
+"""A request's file as a person names it: read, checked, with the script it points to."""
 
 from __future__ import annotations
 

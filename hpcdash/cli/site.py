@@ -1,4 +1,4 @@
-"""What the configuration says of the cluster a script is for, before anything is asked of it. Knows no connection."""
+"""What the configuration says of the cluster a script is for, before anything is asked of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An aligned table for people, as wide as their terminal or as wide as it takes. Knows no cluster and no screen."""
+"""An aligned table for people, as wide as their terminal or as wide as it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TOML to typed settings, and a new cluster back into the file. Knows no scheduler, no screen and no connection."""
+"""TOML to typed settings, and a new cluster back into the file."""
 
 from hpcdash.config.destination import SshDestination, parse_ssh_destination
 from hpcdash.config.example import default_config_text

@@ -1,4 +1,4 @@
-"""The example configuration: every key, its default and what it does. Knows nothing of reading it."""
+"""The example configuration: every key, its default and what it does."""
 
 # A line '#key = value' or '#[table]' is a setting left at its default; prose has a blank after the '#'.
 _EXAMPLE = """\

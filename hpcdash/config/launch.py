@@ -1,4 +1,4 @@
-"""Turns [launch] and [clusters.NAME.launch] into settings. Pure; reads no file and knows no scheduler."""
+"""Turns [launch] and [clusters.NAME.launch] into settings. Pure; reads no file."""
 
 from __future__ import annotations
 

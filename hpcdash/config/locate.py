@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key stands. Pure; knows nothing of what the keys mean and checks no syntax."""
+"""On which line of a TOML text each key stands. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words that point at the place. Knows nothing of what the keys mean."""
+"""What is wrong with a configuration, in words that point at the place."""
 
 from __future__ import annotations
 

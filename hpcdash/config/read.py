@@ -1,4 +1,4 @@
-"""Finds, reads and checks the configuration file. Knows no scheduler, no screen and no connection."""
+"""Finds, reads and checks the configuration file."""
 
 from __future__ import annotations
 

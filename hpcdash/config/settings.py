@@ -1,4 +1,4 @@
-"""The records a configuration becomes, with their defaults and units. Knows nothing of files or TOML."""
+"""The records a configuration becomes, with their defaults and units."""
 
 from __future__ import annotations
 

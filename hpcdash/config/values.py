@@ -1,4 +1,4 @@
-"""Readers: one value of a TOML document in, a checked value out or Unfit with words. Knows no table and no file."""
+"""Readers: one value of a TOML document in, a checked value out or Unfit with words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns [watch] into settings. Pure; reads no file, no secret and knows no scheduler."""
+"""Turns [watch] into settings. Pure; reads no file, no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of [watch]: one value of a TOML document in, a checked value out or Unfit with words. Knows no table."""
+"""Readers of [watch]: one value of a TOML document in, a checked value out or Unfit with words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds a cluster to the configuration file and leaves every other byte alone. Knows nothing of what a cluster is."""
+"""Adds a cluster to the configuration file and leaves every other byte alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks of a job array as schedulers write them: `3-10%1`, `1,3,5-7`, `0-15:4`. Knows no table."""
+"""The tasks of a job array as schedulers write them: `3-10%1`, `1,3,5-7`, `0-15:4`."""
 
 from __future__ import annotations
 

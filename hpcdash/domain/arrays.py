@@ -1,4 +1,4 @@
-"""Job arrays as rows of a table: those of one array folded into one. Knows no scheduler."""
+"""Job arrays as rows of a table: those of one array folded into one."""
 
 from __future__ import annotations
 

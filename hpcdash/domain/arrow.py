@@ -1,4 +1,4 @@
-"""Has pyarrow do without pandas, which it imports for the first array where it is there (0.4 s, 75 MB). Knows no table.
+"""Has pyarrow do without pandas, which it imports for the first array where it is there (0.4 s, 75 MB).
 
 Looked up in pyarrow's pandas-shim.pxi: it tries once, and goes on without where that fails.
 """

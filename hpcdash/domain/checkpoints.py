@@ -1,4 +1,4 @@
-"""What saving checkpoints costs a training: time, and room on the disk. Knows no job and no file."""
+"""What saving checkpoints costs a training: time, and room on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads, tests and sorts whole columns of text, however Arrow holds them. Knows nothing of filters or views."""
+"""Reads, tests and sorts whole columns of text, however Arrow holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one part of a filter asks of every row of a table, as masks. Knows nothing of how filters are written."""
+"""What one part of a filter asks of every row of a table, as masks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words, as a small tree.
-
-Knows no scheduler; the syntax is that of Slurm (`,` all, `?` any), which PBS shares for what both have.
-"""
+"""What a job waits for and who waits for it: dependencies as schedulers write them, in plain words, as a small tree."""
 
 from __future__ import annotations
 

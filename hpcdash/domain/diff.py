@@ -1,4 +1,4 @@
-"""What happened to jobs between two looks at the same queue. Knows no scheduler and tells nobody."""
+"""What happened to jobs between two looks at the same queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next time. Knows no bar."""
+"""What a job used of what it was given, in words, as parts of a whole, and what to ask for next time."""
 
 from __future__ import annotations
 

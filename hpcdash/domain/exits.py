@@ -1,4 +1,4 @@
-"""How a job ended, in plain words: exit codes, signals, and the states that say more than both. Knows no scheduler."""
+"""How a job ended, in plain words: exit codes, signals, and the states that say more than both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job ids as people and rows write them; read, split and joined. Knows no table.
+"""Job ids as people and rows write them; read, split and joined.
 
 Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1. PBS's: 12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the
 server may be left out.

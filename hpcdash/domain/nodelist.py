@@ -1,4 +1,4 @@
-"""Lists of node names in brackets, `n[1-3,07],g1`, to names and back. Knows nothing of what the nodes do."""
+"""Lists of node names in brackets, `n[1-3,07],g1`, to names and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a table. Knows no scheduler.
+"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a table.
 
 Words are looked for in the columns a person reads first; `key:value` is equality, `key!:value` its opposite (which a
 null satisfies), `key:none` is null, and `> >= < <=` compare, with null never on either side. See `parse`.

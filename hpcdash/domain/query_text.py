@@ -1,4 +1,4 @@
-"""The text of a filter, read from left to right: keywords, quoted text, lists of values. Knows no columns."""
+"""The text of a filter, read from left to right: keywords, quoted text, lists of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which waiting jobs wait for another reason than at the last look. Knows no scheduler and tells nobody."""
+"""Which waiting jobs wait for another reason than at the last look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times as RFC 3339 in UTC, and tables as rows that JSON can hold. Knows nothing of who reads them."""
+"""Times as RFC 3339 in UTC, and tables as rows that JSON can hold."""
 
 from __future__ import annotations
 

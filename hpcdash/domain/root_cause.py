@@ -1,4 +1,4 @@
-"""Finds the line of a log's end that says why a program failed. Knows no scheduler's commands and no file.
+"""Finds the line of a log's end that says why a program failed.
 
 Lines are text that holds no escape sequences any more. What a launcher, a clock or a logger put before a line is looked
 through; of several ranks the first that failed counts, not those that lost their peer.

@@ -1,4 +1,4 @@
-"""The Arrow columns of jobs, nodes and queues: a contract of parsers, stores, views and JSON. Knows no scheduler.
+"""The Arrow columns of jobs, nodes and queues: a contract of parsers, stores, views and JSON.
 
 Columns whose name starts with an underscore serve the screen, sorting and folding, and never leave the program.
 """

@@ -1,7 +1,4 @@
-"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts differ.
-
-Knows no scheduler (who asks says what a directive means) and no widget.
-"""
+"""A batch script's lines as they are shown, beside what its directives ask for, and how two scripts differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of strangers for a CSV that a spreadsheet may open: none of it is taken for a formula. Knows no file."""
+"""Text of strangers for a CSV that a spreadsheet may open: none of it is taken for a formula."""
 
 from __future__ import annotations
 

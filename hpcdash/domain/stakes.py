@@ -1,7 +1,4 @@
-"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in words.
-
-Knows no scheduler and no screen; a verb is the word of the command line.
-"""
+"""What an action on jobs touches and what is lost by it: which rows it is for, whose they are, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of jobs and nodes, whatever the scheduler calls them. Knows no scheduler."""
+"""The states of jobs and nodes, whatever the scheduler calls them."""
 
 from __future__ import annotations
 

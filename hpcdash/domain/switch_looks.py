@@ -1,4 +1,4 @@
-"""What is at a switch's path: the file, who made it and when, and who may write in its folder; in words. Knows no disk.
+"""What is at a switch's path: the file, who made it and when, and who may write in its folder; in words.
 
 What is read is what `ls` and `date` of the login node say: all ages are between two times of its clock.
 """

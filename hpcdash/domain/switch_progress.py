@@ -1,4 +1,4 @@
-"""What came of a switch: how many of those that name it ended since, and how, in words. Knows no disk."""
+"""What came of a switch: how many of those that name it ended since, and how, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a switch that was dropped, told to its end, and which line of a log tells of it. Knows no screen."""
+"""What became of a switch that was dropped, told to its end, and which line of a log tells of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The switches of a training: files that stop it or have it save; which path a script or an environment names.
-
-Knows no cluster and no disk.
-"""
+"""The switches of a training: files that stop it or have it save; which path a script or an environment names."""
 
 from __future__ import annotations
 

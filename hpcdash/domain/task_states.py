@@ -1,4 +1,4 @@
-"""The tasks of an array by their states: in task order as signs, or as lists of tasks. Knows no scheduler."""
+"""The tasks of an array by their states: in task order as signs, or as lists of tasks."""
 
 from __future__ import annotations
 

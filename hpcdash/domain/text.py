@@ -1,4 +1,4 @@
-"""Makes text that anyone may have written safe to show in a terminal cell. Knows nothing of tables or widgets."""
+"""Makes text that anyone may have written safe to show in a terminal cell."""
 
 from __future__ import annotations
 

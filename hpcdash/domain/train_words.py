@@ -1,7 +1,4 @@
-"""A train in signs and words: one line however long, what each element waits for, when all would have ended.
-
-Knows no scheduler and no screen.
-"""
+"""A train in signs and words: one line however long, what each element waits for, when all would have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train a job belongs to: jobs and arrays that follow each other, found by what they wait for. Knows no scheduler.
+"""The train a job belongs to: jobs and arrays that follow each other, found by what they wait for.
 
 A train is an array whose tasks run one after the other, a chain of jobs each after the one before, or both together.
 Schedulers forget what a job waited for once it may start: `told` brings back what is known from elsewhere.

@@ -1,4 +1,4 @@
-"""The ended tasks of an array by how they ended: same state, exit and last words. Knows no cluster and no file."""
+"""The ended tasks of an array by how they ended: same state, exit and last words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and prints durations, memory, counts and instants as people write them. Knows no scheduler and no clock."""
+"""Reads and prints durations, memory, counts and instants as people write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs in words: their states, how they ended, and a whole job in groups for reading. Knows no screen."""
+"""Jobs in words: their states, how they ended, and a whole job in groups for reading."""
 
 from __future__ import annotations
 

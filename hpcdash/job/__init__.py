@@ -11,8 +11,7 @@
         if guard.should_stop():
             break
 
-Standard library alone, Python 3.8 or later, with or without a scheduler; knows nothing of the rest of hpcdash. Nothing
-is imported before it is used.
+Standard library alone, Python 3.8 or later, with or without a scheduler. Nothing is imported before it is used.
 """
 
 from __future__ import annotations

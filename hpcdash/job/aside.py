@@ -1,4 +1,4 @@
-"""Does what may never end, as a look at a file on a dead mount, in a thread of its own. Knows nothing of files."""
+"""Does what may never end, as a look at a file on a dead mount, in a thread of its own."""
 
 from __future__ import annotations
 

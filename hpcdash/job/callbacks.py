@@ -1,4 +1,4 @@
-"""Who is told of a run, where and when: on the client, in the runner, or both. Knows neither scheduler nor runner."""
+"""Who is told of a run, where and when: on the client, in the runner, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, flushed to the disk, then renamed. Knows no framework."""
+"""Checkpoints that are whole or not there: written beside, flushed to the disk, then renamed."""
 
 from __future__ import annotations
 

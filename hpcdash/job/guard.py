@@ -1,4 +1,4 @@
-"""All that keeps a training alive, in three lines of its loop. Knows no framework, nor how a checkpoint is saved."""
+"""All that keeps a training alive, in three lines of its loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives a function the job's context where its signature asks for it. Knows neither the scheduler nor the runner."""
+"""Gives a function the job's context where its signature asks for it."""
 
 from __future__ import annotations
 

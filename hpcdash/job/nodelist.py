@@ -1,4 +1,4 @@
-"""Slurm's lists of hosts, `n[1-3,07],g[1-9:2]r[0-1]`, as names. Knows nothing of jobs."""
+"""Slurm's lists of hosts, `n[1-3,07],g[1-9:2]r[0-1]`, as names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Values between the client and a job as files: base64 pickles going in, a plain pickle coming out.
 
-Knows nothing of what the values mean. A pickle runs code when it is read: read only what was written by oneself.
+A pickle runs code when it is read: read only what was written by oneself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ends a training before its scheduler does: at a signal that warns, or while there is time left for one more save.
-
-Knows nothing of how a checkpoint is saved; is told how long that took.
-"""
+"""Ends a training before its scheduler does: at a signal that warns, or while there is time left for one more save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a run: its beginning, its end, its completion, and what the scheduler says. Knows no listener."""
+"""What is told of a run: its beginning, its end, its completion, and what the scheduler says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The kill switch and the save switch: files whose appearance stops a training, or has it save and go on.
 
-Knows nothing of how a checkpoint is saved. Looks with one stat a file, at most every few seconds, and on rank 0 alone;
-in a thread, as a look at a mount that is dead never ends.
+Looks with one stat a file, at most every few seconds, and on rank 0 alone; in a thread, as a look at a mount that is
+dead never ends.
 """
 
 from __future__ import annotations

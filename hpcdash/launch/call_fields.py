@@ -1,4 +1,4 @@
-"""The [call] of REQUEST.toml: readers of its values, and what is wrong with the table as a whole. Knows no file."""
+"""The [call] of REQUEST.toml: readers of its values, and what is wrong with the table as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a failed launch's stderr: its end, and the line that says why. Knows no file and no cluster."""
+"""What is shown of a failed launch's stderr: its end, and the line that says why."""
 
 from __future__ import annotations
 

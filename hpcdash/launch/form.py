@@ -1,4 +1,4 @@
-"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by field. Knows no widget."""
+"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by field."""
 
 from __future__ import annotations
 

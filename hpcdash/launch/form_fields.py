@@ -1,4 +1,4 @@
-"""The fields of the form that a request is typed into: their names, groups and what they are for. Knows no widget."""
+"""The fields of the form that a request is typed into: their names, groups and what they are for."""
 
 from __future__ import annotations
 

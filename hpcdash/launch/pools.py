@@ -1,4 +1,4 @@
-"""Which queue a request goes to where none is named, and what a site says of single queues. Knows no scheduler."""
+"""Which queue a request goes to where none is named, and what a site says of single queues."""
 
 from __future__ import annotations
 

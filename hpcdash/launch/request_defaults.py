@@ -1,4 +1,4 @@
-"""What a request leaves unsaid, filled in: its queue, and what the site says of that queue. Knows no scheduler."""
+"""What a request leaves unsaid, filled in: its queue, and what the site says of that queue."""
 
 from __future__ import annotations
 

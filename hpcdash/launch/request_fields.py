@@ -1,4 +1,4 @@
-"""Readers of what REQUEST.toml may say: one value in, what a Request holds out or Unfit with words. Knows no file."""
+"""Readers of what REQUEST.toml may say: one value in, what a Request holds out or Unfit with words."""
 
 from __future__ import annotations
 

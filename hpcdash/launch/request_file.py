@@ -1,4 +1,4 @@
-"""REQUEST.toml as a checked request, or all that is wrong with it, by line and key. Knows no disk and no scheduler."""
+"""REQUEST.toml as a checked request, or all that is wrong with it, by line and key."""
 
 from __future__ import annotations
 

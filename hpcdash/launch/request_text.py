@@ -1,4 +1,4 @@
-"""A request as REQUEST.toml: what it says beyond the usual, in the order a person reads it. Knows no disk."""
+"""A request as REQUEST.toml: what it says beyond the usual, in the order a person reads it."""
 
 from __future__ import annotations
 

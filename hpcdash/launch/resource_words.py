@@ -1,4 +1,4 @@
-"""What a request comes to, in a line that a person reads before submitting. Knows no scheduler's options."""
+"""What a request comes to, in a line that a person reads before submitting."""
 
 from __future__ import annotations
 

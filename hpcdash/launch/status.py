@@ -1,4 +1,4 @@
-"""How a launch is, in a few words that are the same for all schedulers. Knows no cluster."""
+"""How a launch is, in a few words that are the same for all schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded queue's file: one SQLite database that only its owner can open, written all or nothing. Knows no job."""
+"""The embedded queue's file: one SQLite database that only its owner can open, written all or nothing."""
 
 from __future__ import annotations
 

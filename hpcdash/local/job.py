@@ -1,4 +1,4 @@
-"""One job of the embedded queue as its store keeps it. Knows no database."""
+"""One job of the embedded queue as its store keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine gives to jobs: its name, CPU slots, GPUs, memory. Knows no queue."""
+"""What this machine gives to jobs: its name, CPU slots, GPUs, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of this machine as a keeper sees them: who descends from whom, what they use, signals. Knows no job."""
+"""Processes of this machine as a keeper sees them: who descends from whom, what they use, signals."""
 
 from __future__ import annotations
 

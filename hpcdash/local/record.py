@@ -1,4 +1,4 @@
-"""What a job's keeper leaves on the disk: that the script was begun, and how it ended. Knows no queue.
+"""What a job's keeper leaves on the disk: that the script was begun, and how it ended.
 
 One file an attempt, made and locked before the keeper is there and as long as it then needs to be: noting the end takes
 no more room. While the keeper lives it holds the lock.

@@ -1,4 +1,4 @@
-"""`srun` for jobs of the embedded queue: the command once a task, each with its rank. Knows no queue."""
+"""`srun` for jobs of the embedded queue: the command once a task, each with its rank."""
 
 from __future__ import annotations
 

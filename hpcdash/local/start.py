@@ -1,4 +1,4 @@
-"""Starts the queue's supervisor as a program of its own, where none runs. Knows no job."""
+"""Starts the queue's supervisor as a program of its own, where none runs."""
 
 from __future__ import annotations
 

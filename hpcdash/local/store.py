@@ -1,4 +1,4 @@
-"""The embedded queue's jobs: what was handed in, what waits, runs and ended. Runs nothing and knows no process.
+"""The embedded queue's jobs: what was handed in, what waits, runs and ended. Runs nothing.
 
 A submission is one script handed in once; each of its jobs (one, or one an array task) is a row of `jobs`.
 """

@@ -1,4 +1,4 @@
-"""Where in a log a new attempt begins, and where only an epoch: steps that go back; knows no file and no metric."""
+"""Where in a log a new attempt begins, and where only an epoch: steps that go back."""
 
 from __future__ import annotations
 

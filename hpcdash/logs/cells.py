@@ -1,5 +1,4 @@
-"""Points folded into cells that keep lowest, highest, newest, mean, nan and inf of what is in them; knows no log
-format."""
+"""Points folded into cells that keep lowest, highest, newest, mean, nan and inf of what is in them."""
 
 from __future__ import annotations
 

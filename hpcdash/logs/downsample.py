@@ -1,4 +1,4 @@
-"""What a screen of so many columns shows of a series, and its smoothed curve there; knows no widget and no file."""
+"""What a screen of so many columns shows of a series, and its smoothed curve there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins the attempts of a run, from one log or several, into one series a metric; knows no file and no screen.
+"""Joins the attempts of a run, from one log or several, into one series a metric.
 
 The newest attempt wins: what an older one says at and behind the newer one's first step is what was repeated. It stays
 as series of its own.

@@ -1,4 +1,4 @@
-"""Turns the bytes of one line of a log into text that is safe on a terminal, with its colours. Knows no file or screen.
+"""Turns the bytes of one line of a log into text that is safe on a terminal, with its colours.
 
 A line says what a terminal would show once it was written: what a carriage return overwrote is gone, backspaces are
 carried out, tabs are blanks. Colours and the like become spans; other escape sequences are taken out, and what is none

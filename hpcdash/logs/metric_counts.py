@@ -1,4 +1,4 @@
-"""Counts that a log writes, as steps: those that are too large for a float to tell apart are none. Knows no format."""
+"""Counts that a log writes, as steps: those that are too large for a float to tell apart are none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads a log line after line, carefully: which format a line has, and what several lines together say.
-
-Knows no bytes before or after the lines it is given; begun in the middle of a log it says from where on it is certain.
-"""
+"""Reads a log line after line, carefully: which format a line has, and what several lines together say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads the step and the metrics of one line of names and numbers: Megatron, DeepSpeed, nanoGPT, fairseq, plain ones.
 
 A line needs a step and, so that prose gives no series, a name that trainings use or at least two single words with `=`
-or `:`. Knows nothing of the lines around it.
+or `:`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads metrics from the bytes of a log, as it grows or stretch by stretch. Knows no file and no job.
+"""Reads metrics from the bytes of a log, as it grows or stretch by stretch.
 
 Lines of a shape that was seen before are read many at once, all others carefully one by one; both say the same.
 """

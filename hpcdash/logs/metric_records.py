@@ -1,7 +1,4 @@
-"""Reads the metrics of one line that is a record: a JSON object, a Python dict as trainers print it, a row of CSV.
-
-Knows nothing of the lines around it; the header of a CSV is given.
-"""
+"""Reads the metrics of one line that is a record: a JSON object, a Python dict as trainers print it, a row of CSV."""
 
 from __future__ import annotations
 

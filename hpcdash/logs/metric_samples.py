@@ -1,4 +1,4 @@
-"""Gathers samples into the columns of a MetricBatch, within bounds. Knows no format and no bytes.
+"""Gathers samples into the columns of a MetricBatch, within bounds.
 
 A log may name any number of things: beyond MOST_METRICS names, and MOST_LOSSES of those with `loss` in them, new ones
 are left out. The bound is a reader's and a log's, not a batch's.

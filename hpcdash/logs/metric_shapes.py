@@ -1,4 +1,4 @@
-"""Reads many lines of one shape at once: the text between the numbers stays, the numbers change. Knows no format.
+"""Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
 
 What a number means is learnt from the careful reader: each is changed in turn, and what changes in what it says is
 looked at. A shape is kept only if it says the same as the careful reader of lines in which all numbers are others.

@@ -1,4 +1,4 @@
-"""Cuts the bytes of a log into plain lines: no colours, one blank for many, no carriage returns. Knows no metric."""
+"""Cuts the bytes of a log into plain lines: no colours, one blank for many, no carriage returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of a training's log: numbers, step words, names of metrics, times. Knows no format of a line.
+"""The words of a training's log: numbers, step words, names of metrics, times.
 
 A metric's name is as the log writes it: case is kept, blanks at its ends and quotes are dropped, several blanks are
 one. Names of more than LONGEST_NAME letters, and those that say who speaks rather than how the training does (`rank`,

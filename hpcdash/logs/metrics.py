@@ -1,4 +1,4 @@
-"""What a training's log says of its metrics: samples, column by column. Knows no file and no job.
+"""What a training's log says of its metrics: samples, column by column.
 
 A sample is what a log says at one step: `loss 3.21, time 12ms`. The same metric of several lines is a series.
 """

@@ -1,4 +1,4 @@
-"""Cuts a file's bytes into pieces, the unit that a view scrolls by. Knows no file, no screen and no escape sequences.
+"""Cuts a file's bytes into pieces, the unit that a view scrolls by.
 
 A file has the same pieces whichever part of it one holds and whichever way one reads. A piece ends after each newline.
 Where a block (BLOCK bytes from a multiple of BLOCK on) holds no newline, one piece more ends in it: after the last

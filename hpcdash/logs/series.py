@@ -1,4 +1,4 @@
-"""Collects the samples of one log as they come, forward and backward, in bounded memory; knows no file and no screen.
+"""Collects the samples of one log as they come, forward and backward, in bounded memory.
 
 The newest points are kept as they are, up to a number; older ones in cells that keep the lowest, highest, newest and
 mean value and which of nan, inf and -inf stood there. Which points are exact follows from what was read, not from its

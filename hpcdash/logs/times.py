@@ -1,4 +1,4 @@
-"""Reads the time a log's line was written at, and the time a person types to go there. Knows no file and no clock."""
+"""Reads the time a log's line was written at, and the time a person types to go there."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of each cluster, kept fresh politely and remembered between runs. Async; knows no screen."""
+"""What is known of each cluster, kept fresh politely and remembered between runs. Async."""

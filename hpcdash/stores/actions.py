@@ -1,4 +1,4 @@
-"""Acts on jobs: plans the commands, runs them, notes them in the journal, tells how each job fared. Knows no screen."""
+"""Acts on jobs: plans the commands, runs them, notes them in the journal, tells how each job fared."""
 
 from __future__ import annotations
 

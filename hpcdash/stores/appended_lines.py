@@ -1,4 +1,4 @@
-"""A file that several programs append lines to, each on the disk before the next step. Knows nothing of the lines."""
+"""A file that several programs append lines to, each on the disk before the next step."""
 
 from __future__ import annotations
 

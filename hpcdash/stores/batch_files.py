@@ -1,4 +1,4 @@
-"""Reads a batch script that is to be submitted as it is: a file here, or one on the cluster. Knows no screen."""
+"""Reads a batch script that is to be submitted as it is: a file here, or one on the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembers each cluster's last tables between runs, as Arrow files only their owner can read. Knows no scheduler."""
+"""Remembers each cluster's last tables between runs, as Arrow files only their owner can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submits jobs one after the other, each to wait for the end of the one before it. Knows no screen and no scheduler."""
+"""Submits jobs one after the other, each to wait for the end of the one before it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What only the cluster can tell before something is submitted: paths that are missing, when it would start.
-
-Knows no scheduler and no screen.
-"""
+"""What only the cluster can tell before something is submitted: paths that are missing, when it would start."""
 
 from __future__ import annotations
 

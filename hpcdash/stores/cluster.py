@@ -1,4 +1,4 @@
-"""All that is known of one cluster: its tables with their age, what changed, and what went wrong. Knows no screen."""
+"""All that is known of one cluster: its tables with their age, what changed, and what went wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads from a job's log why it failed, and of one that runs how many of its containers are up. Knows no screen."""
+"""Reads from a job's log why it failed, and of one that runs how many of its containers are up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All there is to know of one job, gathered part by part: each may fail alone, and then says why. Knows no screen."""
+"""All there is to know of one job, gathered part by part: each may fail alone, and then says why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which rows of the queue some job ids mean, and in full what they mean; records that hold many tasks are split.
-
-Knows no cluster.
-"""
+"""Which rows of the queue some job ids mean, and in full what they mean; records that hold many tasks are split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's picture in groups of short entries, in the order a person needs them. Knows no screen and no terminal.
+"""A job's picture in groups of short entries, in the order a person needs them.
 
 The words are hostile still: whoever shows them makes them visible.
 """

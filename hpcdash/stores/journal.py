@@ -1,7 +1,4 @@
-"""What was done to jobs from here, and how it ended: JSON lines, written before each action and after it.
-
-Knows no cluster and no screen; only its file, and which process writes.
-"""
+"""What was done to jobs from here, and how it ended: JSON lines, written before each action and after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the scripts that were submitted from here, for schedulers that give none back. Knows no scheduler."""
+"""Keeps the scripts that were submitted from here, for schedulers that give none back."""
 
 from __future__ import annotations
 

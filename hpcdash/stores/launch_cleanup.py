@@ -1,7 +1,4 @@
-"""Removes the folders of launches that were refused, and of those that completed where only failures are kept.
-
-Knows no screen.
-"""
+"""Removes the folders of launches that were refused, and of those that completed where only failures are kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Puts a launch's commands together: its folder is made and filled, then its script is submitted from it.
-
-Knows no screen and runs nothing.
-"""
+"""Puts a launch's commands together: its folder is made and filled, then its script is submitted from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster's queues are to a launch: which is the default, which have GPUs. Knows no screen and no scheduler."""
+"""What a cluster's queues are to a launch: which is the default, which have GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What was launched from here, as JSON lines in the state folder, and which folders are still to be looked after.
-
-Knows no cluster.
-"""
+"""What was launched from here, as JSON lines in the state folder, and which folders are still to be looked after."""
 
 from __future__ import annotations
 

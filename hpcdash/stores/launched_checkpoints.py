@@ -1,4 +1,4 @@
-"""Where jobs that were launched from here save: what their requests say. Asks no cluster and knows no rule."""
+"""Where jobs that were launched from here save: what their requests say. Asks no cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted. Knows no screen.
+"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted.
 
 What makes scripts is imported when there is one to make.
 """

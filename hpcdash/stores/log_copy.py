@@ -1,7 +1,4 @@
-"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of its end.
-
-Knows no screen and starts no program.
-"""
+"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of its end."""
 
 from __future__ import annotations
 

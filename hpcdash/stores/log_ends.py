@@ -1,7 +1,4 @@
-"""Reads the ends of many files of a login node with few commands: stderr where it says anything, else stdout.
-
-Knows no job: a caller has the paths.
-"""
+"""Reads the ends of many files of a login node with few commands: stderr where it says anything, else stdout."""
 
 from __future__ import annotations
 

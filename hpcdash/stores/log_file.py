@@ -1,4 +1,4 @@
-"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's own transport. Knows no screen."""
+"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's own transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The POSIX shell scripts that look at, read, search and count in one file of a login node. Knows no transport."""
+"""The POSIX shell scripts that look at, read, search and count in one file of a login node."""
 
 # $1 token, $2 path, $3 where to begin in bytes or `end`, $4 how many bytes, $5 block size.
 # Prints `TOKEN there IDENTITY SIZE MODIFIED BEGIN`, then whole blocks that hold what was asked for; or `TOKEN PROBLEM`,

@@ -1,4 +1,4 @@
-"""Looks through a whole log, span by span, for a text or a time, and reads bounded pieces of it. Knows no screen."""
+"""Looks through a whole log, span by span, for a text or a time, and reads bounded pieces of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A part of a log held in memory: rows around where one reads, at its end while it grows, and what became of the file.
 
-Knows no screen and no job. Whatever the size of the file, no more than a few MiB are held, and read ahead.
+Whatever the size of the file, no more than a few MiB are held, and read ahead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Finds where a job's output is: asks for its details, and for its script where these alone do not tell.
-
-Knows no screen and no scheduler.
-"""
+"""Finds where a job's output is: asks for its details, and for its script where these alone do not tell."""
 
 from __future__ import annotations
 

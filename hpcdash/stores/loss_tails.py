@@ -1,6 +1,6 @@
 """The newest losses of several running jobs, from the ends of their logs: one command for all of them at a time.
 
-Knows no screen and no scheduler. Arrays are not imported before a log is read.
+Arrays are not imported before a log is read.
 """
 
 from __future__ import annotations

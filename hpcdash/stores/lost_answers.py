@@ -1,4 +1,4 @@
-"""Finds out what became of submissions whose answer was lost; sends nothing. Knows no screen and no scheduler."""
+"""Finds out what became of submissions whose answer was lost; sends nothing."""
 
 from __future__ import annotations
 

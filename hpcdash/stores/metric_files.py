@@ -1,5 +1,5 @@
 """Finds the metrics file that a job names in HPCDASH_METRICS: in its launch's request, what the scheduler tells of its
-environment, or its script. Knows no metric and no screen.
+environment, or its script.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When each log of a run is looked at next, and what a look does. Knows no scheduler and no screen."""
+"""When each log of a run is looked at next, and what a look does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finds the files that a job's metrics may stand in: its streams, those of an array's tasks, and the one it names.
-
-Knows no metric and no screen.
-"""
+"""Finds the files that a job's metrics may stand in: its streams, those of an array's tasks, and the one it names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads the metrics of one file: its newest part at once, what is added to it, and stretches backwards to its start.
 
-Knows no job and no screen. Bytes become samples in threads; what these change is changed whole, whoever stops waiting.
+Bytes become samples in threads; what these change is changed whole, whoever stops waiting.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Streams of one run seen as one, stdout, stderr and a metrics file, written at the same time. Knows no file and no
-job."""
+"""Streams of one run seen as one, stdout, stderr and a metrics file, written at the same time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The metrics of a job from its logs: the newest part at once, what is new as it comes, the rest backwards.
-
-Knows no screen and no scheduler.
-"""
+"""The metrics of a job from its logs: the newest part at once, what is new as it comes, the rest backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out what became of submissions of earlier runs that the journal has as unknown. Knows no screen."""
+"""Finds out what became of submissions of earlier runs that the journal has as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster offers to whoever submits: from tables that are fresh, else asked. Knows no scheduler, no screen."""
+"""What a cluster offers to whoever submits: from tables that are fresh, else asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picks rows of domain.schema.JOBS from tables: by id, by array, by state. Knows no cluster."""
+"""Picks rows of domain.schema.JOBS from tables: by id, by array, by state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process of this machine is still the one it was. Knows nothing of what it does."""
+"""Whether a process of this machine is still the one it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was submitted last from here, to be shown, taken again, or compared with. Knows no cluster and no screen."""
+"""What was submitted last from here, to be shown, taken again, or compared with."""
 
 from __future__ import annotations
 

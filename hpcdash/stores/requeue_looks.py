@@ -1,7 +1,4 @@
-"""What a requeue of jobs meets: a refusal, kill switches that are dropped still, and the checkpoints they go on from.
-
-Knows no screen.
-"""
+"""What a requeue of jobs meets: a refusal, kill switches that are still set, and the checkpoints it goes on from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepares the submission of jobs that ended once more. Knows no screen and no scheduler."""
+"""Prepares the submission of jobs that ended once more."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept here when it was
-submitted, else the file it was submitted from. Knows no screen and no scheduler.
+submitted, else the file it was submitted from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A log file that notes, as it is read, how far the times in it are behind. Knows no metric."""
+"""A log file that notes, as it is read, how far the times in it are behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the file that a stub runs, and puts an edited one in its place, unless somebody else did. Knows no screen."""
+"""Reads the file that a stub runs, and puts an edited one in its place, unless somebody else did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans the submission of a batch script, marked so that one whose answer was lost is found. Knows no screen."""
+"""Plans the submission of a batch script, marked so that one whose answer was lost is found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the log of a job tells of its switches: whether it grows, and what it says since a switch was dropped.
-
-Knows no screen.
-"""
+"""What the log of a job tells of its switches: whether it grows, and what it says since a switch was dropped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Remembers which switches people named for their jobs, and how long a log was when one was dropped: JSON lines.
-
-Knows no cluster.
-"""
+"""Remembers which switches people named for their jobs, and how long a log was when one was dropped: JSON lines."""
 
 from __future__ import annotations
 

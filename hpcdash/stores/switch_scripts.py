@@ -1,4 +1,4 @@
-"""What looks at a switch, drops it and clears it on a login node: POSIX sh. Knows no job and no scheduler."""
+"""What looks at a switch, drops it and clears it on a login node: POSIX sh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of it. Knows no screen."""
+"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of it."""
 
 from __future__ import annotations
 

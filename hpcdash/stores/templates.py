@@ -1,4 +1,4 @@
-"""Requests and scripts that a person keeps by name. Knows no cluster and no screen."""
+"""Requests and scripts that a person keeps by name."""
 
 from __future__ import annotations
 

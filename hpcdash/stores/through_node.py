@@ -1,7 +1,4 @@
-"""A node behind the login node, as a transport: each command goes through the person's own ssh there.
-
-Knows no scheduler, and asks nobody anything: where ssh would ask, it fails.
-"""
+"""A node behind the login node, as a transport: each command goes through the person's own ssh there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the train a job belongs to, and plans what is appended to it. Knows no screen and no scheduler."""
+"""Finds the train a job belongs to, and plans what is appended to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathers what is known of an array's ended tasks: how each ended, its log's last words. Knows no screen."""
+"""Gathers what is known of an array's ended tasks: how each ended, its log's last words."""
 
 from __future__ import annotations
 

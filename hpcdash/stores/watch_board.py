@@ -1,7 +1,4 @@
-"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full while shown.
-
-Knows no screen, tells nobody and asks nothing unless it is told to look.
-"""
+"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full while shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the job that stands in for cron onto a cluster, takes it out, and tells how it stands. Knows no screen."""
+"""Puts the job that stands in for cron onto a cluster, takes it out, and tells how it stands."""
 
 from __future__ import annotations
 

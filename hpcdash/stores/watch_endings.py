@@ -1,6 +1,6 @@
 """What is true now of what the watchdogs find no more: it is well again, its job is gone, or nobody looks any more.
 
-Asks nothing and knows no one who is told.
+Asks nothing.
 """
 
 from __future__ import annotations

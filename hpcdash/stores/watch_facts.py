@@ -1,7 +1,4 @@
-"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got, saves, disks.
-
-Knows no rule.
-"""
+"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got, saves, disks."""
 
 from __future__ import annotations
 

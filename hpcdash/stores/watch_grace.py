@@ -1,4 +1,4 @@
-"""Asks how QoS and queues preempt their jobs, and how long these may save before. Knows no rule.
+"""Asks how QoS and queues preempt their jobs, and how long these may save before.
 
 The scheduler's answers are kept for hours: sites change them seldom.
 """

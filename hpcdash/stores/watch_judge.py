@@ -1,4 +1,4 @@
-"""What the watchdogs of one cluster find in what its store knows now; asks nothing and knows no one who is told."""
+"""What the watchdogs of one cluster find in what its store knows now; asks nothing."""
 
 from __future__ import annotations
 

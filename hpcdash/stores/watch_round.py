@@ -1,4 +1,4 @@
-"""One round of a cluster's watchdogs: looks, tells, keeps what is to be remembered. Knows no screen."""
+"""One round of a cluster's watchdogs: looks, tells, keeps what is to be remembered."""
 
 from __future__ import annotations
 

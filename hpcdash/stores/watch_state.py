@@ -1,4 +1,4 @@
-"""What watchdogs keep from one round to the next, in a file a cluster, and who looks after it. Knows no rule."""
+"""What watchdogs keep from one round to the next, in a file a cluster, and who looks after it."""
 
 from __future__ import annotations
 

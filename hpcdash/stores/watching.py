@@ -1,7 +1,4 @@
-"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of it.
-
-Knows no one who is told and no screen.
-"""
+"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every transport can do, and what it may ask a person. Knows no scheduler and no screen."""
+"""What every transport can do, and what it may ask a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs commands on this machine, each in a session and process group of its own. Knows no network and no scheduler."""
+"""Runs commands on this machine, each in a session and process group of its own."""
 
 from __future__ import annotations
 

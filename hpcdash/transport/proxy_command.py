@@ -1,4 +1,4 @@
-"""Runs a ProxyCommand of ~/.ssh/config and keeps what it says. Knows nothing of ssh itself."""
+"""Runs a ProxyCommand of ~/.ssh/config and keeps what it says."""
 
 from __future__ import annotations
 

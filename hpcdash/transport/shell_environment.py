@@ -1,4 +1,4 @@
-"""Asks a login shell, of whatever kind, for what it sets that other shells do not have. Knows no connection; pure."""
+"""Asks a login shell, of whatever kind, for what it sets that other shells do not have."""
 
 from __future__ import annotations
 

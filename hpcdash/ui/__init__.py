@@ -1,1 +1,1 @@
-"""The dashboard: screens, views and widgets over the stores. Knows no transport and no concrete scheduler."""
+"""The dashboard: screens, views and widgets over the stores."""

@@ -1,4 +1,4 @@
-"""The one registry of what a person can do: keys, palette, help and key line are drawn from it. Knows no widget."""
+"""The one registry of what a person can do: keys, palette, help and key line are drawn from it."""
 
 from __future__ import annotations
 

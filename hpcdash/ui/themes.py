@@ -1,4 +1,4 @@
-"""Reads palettes from TOML files into Textual themes; says where a bad one is wrong. Knows no widget and no screen."""
+"""Reads palettes from TOML files into Textual themes; says where a bad one is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of hpcdash's own as errors that a person is shown, so that they do not end the app. Knows no view."""
+"""Errors of hpcdash's own as errors that a person is shown, so that they do not end the app."""
 
 from __future__ import annotations
 

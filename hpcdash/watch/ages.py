@@ -1,4 +1,4 @@
-"""When something was written, by our own clock, though a file server's is wrong. Knows no file and no rule."""
+"""When something was written, by our own clock, though a file server's is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just once. Knows no rule.
+"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just once.
 
 The state is a value: a step makes the next one, and JSON keeps it from one run to the next.
 """

@@ -1,4 +1,4 @@
-"""What a configuration's [watch] asks for: rules with whom they mean, who is told, when. Knows no file and no TOML."""
+"""What a configuration's [watch] asks for: rules with whom they mean, who is told, when."""
 
 from __future__ import annotations
 

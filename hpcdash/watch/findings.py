@@ -1,4 +1,4 @@
-"""What a rule finds: the record and how grave it is. Knows no rule and no one who is told."""
+"""What a rule finds: the record and how grave it is."""
 
 from __future__ import annotations
 

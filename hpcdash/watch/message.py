@@ -1,4 +1,4 @@
-"""Alerts as a person and a program read them: a subject, a text, JSON. Knows no way to send it."""
+"""Alerts as a person and a program read them: a subject, a text, JSON."""
 
 from __future__ import annotations
 

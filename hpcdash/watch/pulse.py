@@ -1,4 +1,4 @@
-"""The PULSE line of a job that is watched: that it runs, or what it waits for. Knows no log file and no scheduler."""
+"""The PULSE line of a job that is watched: that it runs, or what it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a moment lies within quiet hours. Knows no alert and no clock."""
+"""Whether a moment lies within quiet hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watchdogs look at and when they speak: records with their defaults and units. Knows no file and no TOML."""
+"""What watchdogs look at and when they speak: records with their defaults and units."""
 
 from __future__ import annotations
 

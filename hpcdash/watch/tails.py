@@ -1,4 +1,4 @@
-"""What is remembered of a training's log from one round to the next. Knows no file and reads nothing.
+"""What is remembered of a training's log from one round to the next.
 
 Loads no numpy: whoever only keeps it does not need it.
 """

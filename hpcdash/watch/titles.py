@@ -1,4 +1,4 @@
-"""What an alert is about, in a few words, by its rule and aspect. Knows no rule's figures."""
+"""What an alert is about, in a few words, by its rule and aspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes in what a training's log got since the last round, and says what stands out. Knows no file and no scheduler."""
+"""Takes in what a training's log got since the last round, and says what stands out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How full a place is, as df and du print it. Knows no quota tool, and runs none.
+"""How full a place is, as df and du print it.
 
 Run them with LC_ALL=C: `df -P -k -- PATH`, `df -P -i -- PATH`, `du -s -k -- PATH` and `du -s --inodes -- PATH`, of
 which du ends badly, and yet has counted, where a folder may not be read.

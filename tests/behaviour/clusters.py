@@ -1,4 +1,4 @@
-"""One way to drive an embedded queue and a real Slurm: through the stores, as the screens do. Knows no test."""
+"""One way to drive an embedded queue and a real Slurm: through the stores, as the screens do."""
 
 from __future__ import annotations
 

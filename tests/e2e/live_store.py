@@ -1,4 +1,4 @@
-"""A ClusterStore in this process on a lab, over its sshd or on the spot, and bounded waits on it. Knows no test."""
+"""A ClusterStore in this process on a lab, over its sshd or on the spot, and bounded waits on it."""
 
 from __future__ import annotations
 

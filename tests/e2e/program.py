@@ -1,4 +1,4 @@
-"""Runs the real hpcdash in a process of its own, as a person's shell would, with a home of its own. Knows no test."""
+"""Runs the real hpcdash in a process of its own, as a person's shell would, with a home of its own."""
 
 from __future__ import annotations
 

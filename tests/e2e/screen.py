@@ -1,4 +1,4 @@
-"""The dashboard in a terminal of its own: keys go in, the screen is read as text. Knows no test."""
+"""The dashboard in a terminal of its own: keys go in, the screen is read as text."""
 
 from __future__ import annotations
 

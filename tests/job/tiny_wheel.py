@@ -1,4 +1,4 @@
-"""Writes a wheel of one module, as a build would make it. Knows no test."""
+"""Writes a wheel of one module, as a build would make it."""
 
 from __future__ import annotations
 

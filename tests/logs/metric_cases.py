@@ -1,4 +1,4 @@
-"""Logs of fixtures/metrics with what must be read from them, and batches as plain values. Knows no reader."""
+"""Logs of fixtures/metrics with what must be read from them, and batches as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a recorded case through the backend and gives what its expected.json must hold. Knows no server."""
+"""Reads a recorded case through the backend and gives what its expected.json must hold."""
 
 from __future__ import annotations
 

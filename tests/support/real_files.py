@@ -1,4 +1,4 @@
-"""What a test does to a file while the program looks at it. Knows no test."""
+"""What a test does to a file while the program looks at it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster in this process: answers squeue, sinfo, sacct and scontrol from rows a test sets. Knows no store."""
+"""A cluster in this process: answers squeue, sinfo, sacct and scontrol from rows a test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts hpcdash in new processes that need not import it: each is forked from one that has. Knows no test.
+"""Starts hpcdash in new processes that need not import it: each is forked from one that has.
 
 The imports are paid once a session instead of at each of hundreds of calls. Every call still has a process, a session,
 an environment, a working directory and standard streams of its own, and ends as the program ends.

@@ -1,4 +1,4 @@
-"""Makes every screen the same on every machine: UTC, UTF-8 signs, colours. Knows no test."""
+"""Makes every screen the same on every machine: UTC, UTF-8 signs, colours."""
 
 from __future__ import annotations
 

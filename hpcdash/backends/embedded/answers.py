@@ -1,4 +1,4 @@
-"""What the embedded queue's commands print, read into the schema's columns. Knows no job's meaning."""
+"""What the embedded queue's commands print, read into the schema's columns."""
 
 from __future__ import annotations
 

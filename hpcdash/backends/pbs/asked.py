@@ -1,4 +1,4 @@
-"""What a job asked for, from the text of its select (PBS) or nodes (Torque). Knows no table."""
+"""What a job asked for, from the text of its select (PBS) or nodes (Torque)."""
 
 from __future__ import annotations
 

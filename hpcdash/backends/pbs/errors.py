@@ -1,6 +1,6 @@
 """Reads how a PBS command failed: from its own words and its exit status to an error with a next step.
 
-Knows no table. Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's contribs/torque.
+Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's contribs/torque.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What #PBS lines ask for, in a few words each: `2 chunks of 4 CPUs; time limit 2 h`. Knows no script and no job."""
+"""What #PBS lines ask for, in a few words each: `2 chunks of 4 CPUs; time limit 2 h`."""
 
 from __future__ import annotations
 

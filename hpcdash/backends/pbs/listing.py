@@ -1,4 +1,4 @@
-"""Asks qstat for jobs, whole lists or some by their ids, and reads what it printed. Knows no column's meaning."""
+"""Asks qstat for jobs, whole lists or some by their ids, and reads what it printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes: one pbsnodes with a record a vnode, read into the columns of domain.schema.NODES. Knows no jobs but their ids.
+"""Nodes: one pbsnodes with a record a vnode, read into the columns of domain.schema.NODES.
 
 A row is a vnode, which is what the scheduler places jobs on; nearly always that is a whole host. A host that was
 divided (gpu01 into gpu01[0] and gpu01[1]) is left out where it keeps nothing for itself: no job could be put there.

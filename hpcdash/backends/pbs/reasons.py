@@ -1,4 +1,4 @@
-"""PBS's comments in plain words: why a job waits, how it ended, and what to do. Knows no table.
+"""PBS's comments in plain words: why a job waits, how it ended, and what to do.
 
 Sources: the comments of OpenPBS's scheduler (fctt of job_info.cpp) and server, of Torque's pbs_sched, the substates of
 job.h; what OpenPBS 23.06 printed.

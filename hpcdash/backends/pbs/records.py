@@ -1,7 +1,4 @@
-"""From the bytes of `qstat -f` and `pbsnodes` to text columns; no value can forge another.
-
-Knows no attribute's meaning.
-"""
+"""From the bytes of `qstat -f` and `pbsnodes` to text columns; no value can forge another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat -Qf. Knows no table."""
+"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat -Qf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PBS's letters for the state of a job, with its substate and exit status, and our states for them. Knows no table.
+"""PBS's letters for the state of a job, with its substate and exit status, and our states for them.
 
 Sources: JOB_STATE_LTR_…, JOB_SUBSTATE_… and JOB_EXEC_… of OpenPBS's job.h and Torque's pbs_job.h; what 23.06 did.
 """

@@ -1,7 +1,4 @@
-"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as bytes.
-
-Knows no attribute's meaning.
-"""
+"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as bytes."""
 
 from __future__ import annotations
 

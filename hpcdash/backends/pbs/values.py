@@ -1,4 +1,4 @@
-"""What PBS and Torque write for times, sizes and places, as Arrow columns of numbers and words. Knows no command.
+"""What PBS and Torque write for times, sizes and places, as Arrow columns of numbers and words.
 
 Null stays null, and what cannot be read becomes null.
 """

@@ -1,4 +1,4 @@
-"""A function that a job calls: bash that starts its runner, and the files it reads. Knows no scheduler's options."""
+"""A function that a job calls: bash that starts its runner, and the files it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bash that tells a command, at each start of its job, from which checkpoint to go on. Knows no request.
+"""Bash that tells a command, at each start of its job, from which checkpoint to go on.
 
 The folder is made and tried before the command starts: that it cannot be written is not found out at the first save.
 """

@@ -1,4 +1,4 @@
-"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs a node`. Knows no script and no job."""
+"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs a node`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another. Knows no column's meaning.
+"""From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
 
 Fields that only Slurm itself fills come first, one unit separator after each; the last of them and every field that a
 person may fill end with the poll's random token. Split at the token, the k-th piece of each row is therefore one

@@ -1,4 +1,4 @@
-"""What Slurm writes for times, sizes, TRES and exit codes, as Arrow columns of numbers. Knows no command.
+"""What Slurm writes for times, sizes, TRES and exit codes, as Arrow columns of numbers.
 
 A value is read once for each distinct text of a column, not once a row.
 """

@@ -1,4 +1,4 @@
-"""When a training ends, and whether its job's time limit lets it; knows no scheduler."""
+"""When a training ends, and whether its job's time limit lets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing found in a metric, and figures in words; knows no way of finding."""
+"""One thing found in a metric, and figures in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The level that a curve goes along and the noise around it, robust against spikes; knows no way of judging them.
+"""The level that a curve goes along and the noise around it, robust against spikes.
 
 Figures are of blocks of 64 points: the median and the median absolute deviation from a straight line through the block,
 whose slope is the median over pairs of points half a block apart, so that a steep fall is no noise. A running median

@@ -1,4 +1,4 @@
-"""The paces of a joined run: what its logs say themselves, unless it is seen to go at another one. Knows no screen."""
+"""The paces of a joined run: what its logs say themselves, unless it is seen to go at another one."""
 
 from __future__ import annotations
 

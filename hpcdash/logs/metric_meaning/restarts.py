@@ -1,4 +1,4 @@
-"""What restarts cost a run, in words, and what the next one will; knows no log and no scheduler."""
+"""What restarts cost a run, in words, and what the next one will."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds spikes and divergence of a metric that should fall, as a loss; knows no log and no screen.
+"""Finds spikes and divergence of a metric that should fall, as a loss.
 
 A point is judged by how far it stands above the level that the curve goes along, in units of the noise around it (z).
 Neither a steep fall nor a lasting rise is a spike. Three points in a row far above are a spike; a point alone must

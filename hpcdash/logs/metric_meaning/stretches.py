@@ -1,4 +1,4 @@
-"""Finds what is not a number, a plateau, and a log that has gone silent; knows no log format and no screen."""
+"""Finds what is not a number, a plateau, and a log that has gone silent."""
 
 from __future__ import annotations
 

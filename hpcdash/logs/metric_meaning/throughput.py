@@ -1,4 +1,4 @@
-"""How fast a training goes, from times of its samples or from what its log says itself; knows no log format."""
+"""How fast a training goes, from times of its samples or from what its log says itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialogs around an action on jobs: whether to do it, and how it went for each job. Know no cluster."""
+"""The dialogs around an action on jobs: whether to do it, and how it went for each job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster asked again.
-
-Knows no scheduler; what a plan is made of is settled before.
-"""
+"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster asked again."""
 
 from __future__ import annotations
 

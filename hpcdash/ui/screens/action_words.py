@@ -1,4 +1,4 @@
-"""An action on jobs in words: what is asked, what was done, what each signal means. Knows no widget."""
+"""An action on jobs in words: what is asked, what was done, what each signal means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialog that asks what to change of some jobs, with what they have now. Knows no cluster; changes nothing."""
+"""The dialog that asks what to change of some jobs, with what they have now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed after ':' and '/': what it may become, and who is asked to do it. Knows no scheduler."""
+"""What is typed after ':' and '/': what it may become, and who is asked to do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialogs: what a login node asks, an unknown host key, a choice of columns, words to read. Knows no cluster."""
+"""The dialogs: what a login node asks, an unknown host key, a choice of columns, words to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialog that asks which signal to send, and to which part of a job. Knows no cluster; sends nothing."""
+"""The dialog that asks which signal to send, and to which part of a job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The dialog of a job's kill or save switch: which file, who sees it, whether to drop it, and then what comes of it.
-
-Knows no scheduler; what it knows of the switch comes from SwitchFollowing.
-"""
+"""The dialog of a job's kill or save switch: which file, who sees it, whether to drop it, and then what comes of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the dialog of a switch says, line by line: the file, what came of it, who is stopped, what would run.
-
-Knows no widget.
-"""
+"""What the dialog of a switch says, line by line: the file, what came of it, who is stopped, what would run."""
 
 from __future__ import annotations
 

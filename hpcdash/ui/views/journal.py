@@ -1,4 +1,4 @@
-"""What was done from here, on whichever cluster, and how it ended; the newest first. Knows no cluster."""
+"""What was done from here, on whichever cluster, and how it ended; the newest first."""
 
 from __future__ import annotations
 

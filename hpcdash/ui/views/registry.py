@@ -1,4 +1,4 @@
-"""Every view there is, by its name. Knows no screen."""
+"""Every view there is, by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to choose from in the form, from what a cluster offers, each in words. Knows no widget but Choice."""
+"""What there is to choose from in the form, from what a cluster offers, each in words."""
 
 from __future__ import annotations
 

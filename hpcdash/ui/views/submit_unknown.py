@@ -1,4 +1,4 @@
-"""Submissions of which nobody knows whether they arrived, so that none is made twice unasked. Knows no widget."""
+"""Submissions of which nobody knows whether they arrived, so that none is made twice unasked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one value looks like in a table cell: its words, a sign beside every colour, a style name. Knows no widget.
+"""What one value looks like in a table cell: its words, a sign beside every colour, a style name.
 
 A cell function takes a value (None: not known) and the row it stands in, and answers plain text, never markup: a `str`,
 a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style names are those of `CELL_STYLES`.

@@ -1,4 +1,4 @@
-"""Asks which of some things a chart shows: metrics, or runs. Knows no job."""
+"""Asks which of some things a chart shows: metrics, or runs."""
 
 from __future__ import annotations
 

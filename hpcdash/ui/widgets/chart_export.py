@@ -1,4 +1,4 @@
-"""Writes what a chart shows into files of this machine: its points as CSV, its picture as SVG. Knows no widget."""
+"""Writes what a chart shows into files of this machine: its points as CSV, its picture as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows a picture of a chart, and tells what the mouse does on it; draws nothing itself and knows no job."""
+"""Shows a picture of a chart, and tells what the mouse does on it; draws nothing itself."""
 
 from __future__ import annotations
 

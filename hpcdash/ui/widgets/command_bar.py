@@ -1,4 +1,4 @@
-"""Where one types: a filter after '/', a command after ':', what a view asks for. Knows no filter and no command."""
+"""Where one types: a filter after '/', a command after ':', what a view asks for."""
 
 from __future__ import annotations
 

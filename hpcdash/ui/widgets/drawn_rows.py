@@ -1,7 +1,4 @@
-"""Draws the rows of an Arrow table: only those on the screen, and of those only what changed.
-
-Knows no keys, job, node or scheduler: columns say how a value looks, a subclass which rows look pointed at or marked.
-"""
+"""Draws the rows of an Arrow table: only those on the screen, and of those only what changed."""
 
 from __future__ import annotations
 

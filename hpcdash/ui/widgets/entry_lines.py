@@ -1,4 +1,4 @@
-"""Groups of entries as lines of text: labels in a column, values wrapped beside them, bars. Knows no view."""
+"""Groups of entries as lines of text: labels in a column, values wrapped beside them, bars."""
 
 from __future__ import annotations
 

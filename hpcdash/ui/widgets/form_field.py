@@ -1,4 +1,4 @@
-"""The rows of a form: a label, what is typed, and what is wrong with it. Know no cluster and no request."""
+"""The rows of a form: a label, what is typed, and what is wrong with it."""
 
 from __future__ import annotations
 

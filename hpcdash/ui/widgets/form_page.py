@@ -1,4 +1,4 @@
-"""A form of grouped fields, one column that scrolls; fields less used are folded. Knows no cluster."""
+"""A form of grouped fields, one column that scrolls; fields less used are folded."""
 
 from __future__ import annotations
 

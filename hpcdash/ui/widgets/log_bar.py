@@ -1,4 +1,4 @@
-"""The line below a stream of a log: which one it is, how far one is in it, and what is going on. Knows no job."""
+"""The line below a stream of a log: which one it is, how far one is in it, and what is going on."""
 
 from __future__ import annotations
 

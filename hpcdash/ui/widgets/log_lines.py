@@ -1,4 +1,4 @@
-"""Draws the lines of a log's viewport, with what is searched for marked. Reads nothing and knows no job."""
+"""Draws the lines of a log's viewport, with what is searched for marked. Reads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stream of a job on the screen: follows its file, goes through it, says what is to be said. Knows no search."""
+"""One stream of a job on the screen: follows its file, goes through it, says what is to be said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss as a cell of a table: a small curve of its last values and the newest in words. Knows no widget."""
+"""A loss as a cell of a table: a small curve of its last values and the newest in words."""
 
 from __future__ import annotations
 

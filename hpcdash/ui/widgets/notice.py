@@ -1,4 +1,4 @@
-"""One thing worth knowing at the start, said under the table for a while and not on top of it. Knows no cluster."""
+"""One thing worth knowing at the start, said under the table for a while and not on top of it."""
 
 from __future__ import annotations
 

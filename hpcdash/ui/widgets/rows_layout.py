@@ -1,7 +1,4 @@
-"""The pieces of a virtual table: its columns and where they fit, rows read from Arrow when needed, one line's segments.
-
-Knows no widget: sizes come in as numbers, styles as Rich styles.
-"""
+"""The pieces of a virtual table: its columns and where they fit, rows read from Arrow when needed, line segments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll, keys and mouse.
-
-Knows no job, node or scheduler: columns say how a value looks, the identity column says which row is which.
-"""
+"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll, keys and mouse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of a script's lines are comments, strings, keywords and the like. Knows no widget and no colour."""
+"""Which parts of a script's lines are comments, strings, keywords and the like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched for. Knows no job."""
+"""Shows the lines of a script or of a difference: numbers, colours, notes, and what is searched for."""
 
 from __future__ import annotations
 

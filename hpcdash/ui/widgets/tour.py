@@ -1,4 +1,4 @@
-"""A tour of six hints in one line; each is done with when a person does what it says. Knows no cluster."""
+"""A tour of six hints in one line; each is done with when a person does what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts to a program: JSON on its stdin, and in its environment. Knows no alert but its message."""
+"""Alerts to a program: JSON on its stdin, and in its environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends a message by all ways at once: one that fails says so and stops no other. Knows no single way."""
+"""Sends a message by all ways at once: one that fails says so and stops no other."""
 
 from __future__ import annotations
 

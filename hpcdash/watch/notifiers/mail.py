@@ -1,4 +1,4 @@
-"""Alerts by e-mail, through an SMTP server. Knows no alert but its message."""
+"""Alerts by e-mail, through an SMTP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts to a terminal: its bell, and a desktop notification where it knows OSC 9. Knows no alert but its message."""
+"""Alerts to a terminal: its bell, and a desktop notification where it knows OSC 9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts as a POST of JSON to a URL: all there is, or a text in Slack's form. Knows no alert but its message."""
+"""Alerts as a POST of JSON to a URL: all there is, or a text in Slack's form."""
 
 from __future__ import annotations
 

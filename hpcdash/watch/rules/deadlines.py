@@ -1,4 +1,4 @@
-"""Is there time to save? A job's end before its next checkpoint, and a preemption's grace. Knows no scheduler."""
+"""Is there time to save? A job's end before its next checkpoint, and a preemption's grace."""
 
 from __future__ import annotations
 

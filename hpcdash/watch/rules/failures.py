@@ -1,4 +1,4 @@
-"""Does one node fail a job again and again? Knows no scheduler."""
+"""Does one node fail a job again and again?"""
 
 from __future__ import annotations
 

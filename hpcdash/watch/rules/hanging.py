@@ -1,4 +1,4 @@
-"""Is it hanging? A job that runs while its log does not grow. Knows no file."""
+"""Is it hanging? A job that runs while its log does not grow."""
 
 from __future__ import annotations
 

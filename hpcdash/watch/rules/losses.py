@@ -1,4 +1,4 @@
-"""What is wrong with a training by its metrics, and whether it ends in its time. Knows no log, and finds no spike."""
+"""What is wrong with a training by its metrics, and whether it ends in its time."""
 
 from __future__ import annotations
 

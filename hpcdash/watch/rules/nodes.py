@@ -1,4 +1,4 @@
-"""Nodes that are out of use with their reasons, and whether enough idle ones stand by. Knows no scheduler."""
+"""Nodes that are out of use with their reasons, and whether enough idle ones stand by."""
 
 from __future__ import annotations
 

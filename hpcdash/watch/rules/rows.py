@@ -1,4 +1,4 @@
-"""Picks the rows that rules look at out of whole tables. Knows no rule."""
+"""Picks the rows that rules look at out of whole tables."""
 
 from __future__ import annotations
 

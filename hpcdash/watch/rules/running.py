@@ -1,4 +1,4 @@
-"""Is it running? A job that neither runs nor waits, and one that waits held. Knows no scheduler."""
+"""Is it running? A job that neither runs nor waits, and one that waits held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there room left? Bytes and inodes of a path: a share, a floor, and a forecast. Knows no tool that counts them."""
+"""Is there room left? Bytes and inodes of a path: a share, a floor, and a forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there a job lined up? A train that runs with nothing, or too little, behind it. Knows no scheduler."""
+"""Is there a job lined up? A train that runs with nothing, or too little, behind it."""
 
 from __future__ import annotations
 

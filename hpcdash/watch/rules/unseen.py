@@ -1,4 +1,4 @@
-"""Places that watchdogs are to look at and cannot, round after round: nothing tells of trouble there. Knows no file."""
+"""Places that watchdogs are to look at and cannot, round after round: nothing tells of trouble there."""
 
 from __future__ import annotations
 

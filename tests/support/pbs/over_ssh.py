@@ -1,4 +1,4 @@
-"""A login node that is reached over a real sshd, whose PBS is the stand-ins. Knows no test."""
+"""A login node that is reached over a real sshd, whose PBS is the stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made-up Torque cluster: its jobs, nodes, queues and server, attribute by attribute. Knows no format."""
+"""A made-up Torque cluster: its jobs, nodes, queues and server, attribute by attribute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab by hand: `python -m tests.support.slurm start|stop|env|scenario|check`. Knows no test."""
+"""The lab by hand: `python -m tests.support.slurm start|stop|env|scenario|check`."""
 
 from __future__ import annotations
 

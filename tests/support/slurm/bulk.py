@@ -1,4 +1,4 @@
-"""Fills a lab with very many distinct jobs, through libslurm and not sbatch; knows nothing of who counts them."""
+"""Fills a lab with very many distinct jobs, through libslurm and not sbatch."""
 
 from __future__ import annotations
 

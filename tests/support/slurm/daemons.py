@@ -1,4 +1,4 @@
-"""Starts daemons, records their pids, and ends only what it recorded. Knows nothing of Slurm's settings."""
+"""Starts daemons, records their pids, and ends only what it recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs whose names, comments and node reasons break a careless reader. Knows nothing of how they are read."""
+"""Jobs whose names, comments and node reasons break a careless reader."""
 
 from __future__ import annotations
 

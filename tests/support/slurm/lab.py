@@ -1,4 +1,4 @@
-"""A real Slurm of one's own on loopback: five nodes, fake GPUs, accounting, an sshd, a few users. Knows no test."""
+"""A real Slurm of one's own on loopback: five nodes, fake GPUs, accounting, an sshd, a few users."""
 
 from __future__ import annotations
 

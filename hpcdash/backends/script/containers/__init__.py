@@ -1,4 +1,4 @@
-"""How a command runs in a container on a node: one way for each runtime. Knows neither Slurm nor PBS."""
+"""How a command runs in a container on a node: one way for each runtime."""
 
 from __future__ import annotations
 

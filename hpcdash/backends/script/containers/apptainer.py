@@ -1,4 +1,4 @@
-"""Commands that run under Apptainer or Singularity, whichever a node has. Knows no scheduler."""
+"""Commands that run under Apptainer or Singularity, whichever a node has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run under Enroot: import the image, create the container, start it. Knows no scheduler."""
+"""Commands that run under Enroot: import the image, create the container, start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run under Podman, without root. Knows no scheduler beyond the names of its variables."""
+"""Commands that run under Podman, without root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a command that bash is to read, and what a container's runtime is started with. Knows no runtime."""
+"""Words of a command that bash is to read, and what a container's runtime is started with."""
 
 from __future__ import annotations
 
