@@ -6,7 +6,7 @@ STAMP := $(VENV)/.made
 # What needs no scheduler, no ssh server and no screen.
 UNIT_TESTS := tests/domain tests/logs tests/backends tests/launch tests/watch tests/job tests/contract tests/test_*.py
 
-.PHONY: venv demo unit test lint bench clean
+.PHONY: venv demo unit test fmt lint bench clean
 
 venv: $(STAMP)
 
@@ -42,6 +42,10 @@ test: $(STAMP)
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
+
+fmt: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

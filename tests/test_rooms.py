@@ -88,3 +88,10 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
                 importing.add(place.as_posix())
     # The values of request fields that PBS alone has are read by its grammar.
     assert importing == {"launch/request_fields.py"}
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    text = (ROOT.parent / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", text))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists() and not (ROOT.parent / name).exists()] == []
