@@ -160,7 +160,11 @@ class LogLines(Widget, can_focus=True):
         if style is None:
             style = self.rich_style
             if name:
-                style += self.get_component_rich_style(f"log-lines--{name}", partial=True)
+                try:
+                    style += self.get_component_rich_style(f"log-lines--{name}", partial=True)
+                except KeyError:
+                    # A worker draws before the style sheet was applied; it is drawn again then.
+                    return style
             self._line_styles[name] = style
         return style
 
