@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,8 @@ def test_all_output_of_a_command_has_arrived_as_it_ends_and_what_it_left_is_not_
         assert command.wait(10) == 3
         assert command.stderr is not None
         for pid in of_the_job(mark):
-            os.kill(int(pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         assert command.stderr.read() == b""
     assert received == "".join(f"{number}\n" for number in range(1, 20001)).encode()
 
