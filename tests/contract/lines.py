@@ -19,7 +19,7 @@ def recordings() -> tuple[Recording, ...]:
     return (
         Recording("slurm-reading", SLURM, (*_tables(), *_details("57", "10", "13_5", "60"))),
         Recording("slurm-arrays-reading", SLURM_ARRAYS, (("jobs", "--all", "--format", "table"),)),
-        Recording("pbs-reading", PBS, (*_tables(), *_details("3", "14[]", "12[3]", "4711"))),
+        Recording("pbs-reading", PBS, (*_tables(), *_details("3", "14[]", "12[3]", "4711", keeps_scripts=False))),
         Recording("torque-reading", TORQUE, _tables()),
         Recording(
             "slurm-actions",
@@ -53,7 +53,7 @@ def _tables() -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _details(*jobs: str) -> tuple[tuple[str, ...], ...]:
+def _details(*jobs: str, keeps_scripts: bool = True) -> tuple[tuple[str, ...], ...]:
     return tuple(
         line
         for job in jobs
@@ -65,6 +65,7 @@ def _details(*jobs: str) -> tuple[tuple[str, ...], ...]:
             ("log", job, "--path"),
             ("log", job, "--err", "--path"),
         )
+        if keeps_scripts or line[0] != "script"
     )
 
 

@@ -361,7 +361,13 @@ class SlurmLab:
             log.touch()
             for path in (folder, log):
                 shutil.chown(path, "mysql", "mysql")
-            self.admin(*mariadb_install_argv(self.run_dir))
+            try:
+                self.admin(*mariadb_install_argv(self.run_dir))
+            except LabError:
+                # On a loaded machine it fails now and then, and its tables with it.
+                for path in folder.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self.admin(*mariadb_install_argv(self.run_dir))
         argv = mariadb_argv(self.run_dir, self.settings.database_port)
         self._daemons.start("mariadb", argv, self._daemon_env)
         ready = mariadb_client_argv(self.run_dir, "select 1")
