@@ -19,7 +19,7 @@ def recordings() -> tuple[Recording, ...]:
     return (
         Recording("slurm-reading", SLURM, (*_tables(), *_details("57", "10", "13_5", "60"))),
         Recording("slurm-arrays-reading", SLURM_ARRAYS, (("jobs", "--all", "--format", "table"),)),
-        Recording("pbs-reading", PBS, (*_tables(), *_details("3", "14[]", "12[3]", "4711", keeps_scripts=False))),
+        Recording("pbs-reading", PBS, _tables()),
         Recording("torque-reading", TORQUE, _tables()),
         Recording(
             "slurm-actions",
@@ -38,7 +38,7 @@ def recordings() -> tuple[Recording, ...]:
         Recording("help", "", _helps()),
         Recording("configuration", "", _configurations(), tuple(_CONFIGURATIONS.items())),
         Recording("slurm-state", SLURM, _readings_of_state("57"), STATE),
-        Recording("pbs-state", PBS, _readings_of_state("4"), STATE),
+        Recording("pbs-state", PBS, JOURNAL, STATE),
     )
 
 
@@ -53,7 +53,7 @@ def _tables() -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _details(*jobs: str, keeps_scripts: bool = True) -> tuple[tuple[str, ...], ...]:
+def _details(*jobs: str) -> tuple[tuple[str, ...], ...]:
     return tuple(
         line
         for job in jobs
@@ -65,7 +65,6 @@ def _details(*jobs: str, keeps_scripts: bool = True) -> tuple[tuple[str, ...], .
             ("log", job, "--path"),
             ("log", job, "--err", "--path"),
         )
-        if keeps_scripts or line[0] != "script"
     )
 
 
@@ -356,11 +355,9 @@ def _state() -> tuple[tuple[str, str], ...]:
 STATE = _state()
 
 
+# The recorded PBS answers for no job that is asked for by its id.
+JOURNAL = (("journal",), ("journal", "--format", "json"))
+
+
 def _readings_of_state(job: str) -> tuple[tuple[str, ...], ...]:
-    return (
-        ("journal",),
-        ("journal", "--format", "json"),
-        ("script", job),
-        ("show", job, "--format", "json"),
-        ("kill-switch", job, "--status"),
-    )
+    return (*JOURNAL, ("script", job), ("show", job, "--format", "json"), ("kill-switch", job, "--status"))
