@@ -14,7 +14,7 @@ from hpcdash.config import ClusterSettings, load_settings
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.errors import UsageError
 
-_SAY = (
+_NEXT_STEP = (
     f"Write {' or '.join(f'--for {name}' for name in BACKENDS)}, or set backend = "
     f"{' or '.join(json.dumps(name) for name in BACKENDS)} in its table."
 )
@@ -44,5 +44,5 @@ def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
         return BACKENDS[name]
     raise UsageError(
         f"which scheduler is it for? The configuration does not say what {cluster.name} has",
-        _SAY,
+        _NEXT_STEP,
     )

@@ -91,13 +91,16 @@ class PbsBackend:
 
     @property
     def script_writer(self) -> ScriptWriter | None:
-        from hpcdash.backends.pbs import script
-        from hpcdash.backends.slurm import script as slurm_script
-
         if self._dialect is Dialect.SLURM_WRAPPERS:
+            from hpcdash.backends.slurm import script as slurm_script
+
             return slurm_script
         # Torque has no select.
-        return None if self._dialect is Dialect.TORQUE else script
+        if self._dialect is Dialect.TORQUE:
+            return None
+        from hpcdash.backends.pbs import script
+
+        return script
 
     @property
     def script_reader(self) -> ScriptReader:

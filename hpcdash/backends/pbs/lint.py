@@ -9,20 +9,20 @@ from hpcdash.backends.options import Option
 from hpcdash.backends.pbs.options import MAGIC, chunks, read_command_line, read_directives, resources, settings
 from hpcdash.backends.script.lint import (
     ScriptRules,
+    demand_places,
     directive_part,
     first_line_with,
-    lines_of,
     lint,
-    memory_bytes,
-    number,
-    over_the_script,
+    overridden_demand,
+    parse_bytes,
+    parse_count,
     refused,
 )
 from hpcdash.domain.demand import Demand, Finding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_duration
 
-_PBS_TIME = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9}){0,2}(?:\.[0-9]{1,3})?")
+_TIME = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9}){0,2}(?:\.[0-9]{1,3})?")
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
@@ -39,7 +39,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     said = [option for option in read_command_line(over).given if not option.problem]
     demanded = [option for option in said if option.name == "l"]
     demand = pbs_demand((*demanded, *given, *(option for option in said if option.name != "l")))
-    return over_the_script(demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"})
+    return overridden_demand(demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"})
 
 
 def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
@@ -56,9 +56,9 @@ def refusal_hint(words: str, version: str, script: str, options: Sequence[str] =
     return ""
 
 
-def is_pbs_time(text: str) -> bool:
+def _is_time(text: str) -> bool:
     """Whether qsub takes it for a walltime: seconds, or hours:minutes:seconds."""
-    return _PBS_TIME.fullmatch(text) is not None
+    return _TIME.fullmatch(text) is not None
 
 
 def pbs_demand(options: Sequence[Option]) -> Demand:
@@ -67,11 +67,11 @@ def pbs_demand(options: Sequence[Option]) -> Demand:
     said = settings(options, in_script=True)
     lines = {f"l.{name}": one for one in options if one.name == "l" for name, _ in resources(one.value or "")}
     select = chunks(said.get("l.select") or said.get("l.nodes") or "") if {"l.select", "l.nodes"} & said.keys() else []
-    counted = [(number(count or "1") or 1, dict(parts)) for count, parts in select]
+    counted = [(parse_count(count or "1") or 1, dict(parts)) for count, parts in select]
 
     def most(*names: str) -> int | None:
         found = [
-            amount for _, parts in counted for name in names if (amount := number(parts.get(name, ""))) is not None
+            amount for _, parts in counted for name in names if (amount := parse_count(parts.get(name, ""))) is not None
         ]
         return max(found, default=None)
 
@@ -80,12 +80,12 @@ def pbs_demand(options: Sequence[Option]) -> Demand:
             count * amount
             for count, parts in counted
             for name in names
-            if (amount := number(parts.get(name, ""))) is not None
+            if (amount := parse_count(parts.get(name, ""))) is not None
         ]
         return sum(found) if found else None
 
     walltime = said.get("l.walltime", "")
-    memories = [memory_bytes(parts.get("mem", ""), 1) for _, parts in counted]
+    memories = [parse_bytes(parts.get("mem", ""), 1) for _, parts in counted]
     chunk_place = ("l.select", "l.nodes")
     sources = {
         "queues": ("q",),
@@ -104,14 +104,14 @@ def pbs_demand(options: Sequence[Option]) -> Demand:
     return Demand(
         queues=(queue,) if queue else (),
         account=said.get("A", ""),
-        limit_seconds=parse_duration(walltime) if is_pbs_time(walltime) else None,
+        limit_seconds=parse_duration(walltime) if _is_time(walltime) else None,
         nodes=nodes,
-        cpus=in_all("ncpus", "ppn") or number(said.get("l.ncpus", "")),
-        cpus_per_node=most("ncpus", "ppn") or number(said.get("l.ncpus", "")),
-        gpus=in_all("ngpus", "gpus") or number(said.get("l.ngpus", "")),
-        gpus_per_node=most("ngpus", "gpus") or number(said.get("l.ngpus", "")),
+        cpus=in_all("ncpus", "ppn") or parse_count(said.get("l.ncpus", "")),
+        cpus_per_node=most("ncpus", "ppn") or parse_count(said.get("l.ncpus", "")),
+        gpus=in_all("ngpus", "gpus") or parse_count(said.get("l.ngpus", "")),
+        gpus_per_node=most("ngpus", "gpus") or parse_count(said.get("l.ngpus", "")),
         memory_per_node_bytes=max((amount for amount in memories if amount), default=None),
-        where=lines_of(sources, {**last, **lines}),
+        where=demand_places(sources, {**last, **lines}),
     )
 
 
@@ -123,7 +123,7 @@ def _value(option: Option, place: str) -> Iterator[Finding]:
     if option.name != "l":
         return
     for name, amount in resources(option.value or ""):
-        if name == "walltime" and not is_pbs_time(amount):
+        if name == "walltime" and not _is_time(amount):
             yield Finding("error", place, f"walltime={amount} is no time", "Write hours:minutes:seconds.")
 
 

@@ -178,7 +178,8 @@ def first_line_with(lines: Sequence[str], magic: str) -> int:
 # -- amounts in options
 
 
-def lines_of(sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]) -> dict[str, str]:
+def demand_places(sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]) -> dict[str, str]:
+    """`line 7` for each field of a demand whose options, by `sources`, a script gives on a line."""
     found = {}
     for part, names in sources.items():
         line = next((given[name].line for name in names if name in given), 0)
@@ -187,18 +188,20 @@ def lines_of(sources: Mapping[str, Iterable[str]], given: Mapping[str, Option]) 
     return found
 
 
-def number(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
+    """None for what is no count of at most nine digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def memory_bytes(text: str, bare_unit_bytes: int) -> int | None:
+def parse_bytes(text: str, bare_unit_bytes: int) -> int | None:
+    """None for what is no amount of memory; a number without a unit counts in `bare_unit_bytes`."""
     try:
         return parse_memory(text, bare_unit_bytes=bare_unit_bytes) or None
     except ValueError:
         return None
 
 
-def over_the_script(demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]) -> Demand:
+def overridden_demand(demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]) -> Demand:
     """A demand with the places of what options `names` say over a script: those for its queues, and for its time."""
     if not names:
         return demand

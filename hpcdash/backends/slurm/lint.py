@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from hpcdash.backends.options import Option
 from hpcdash.backends.script.lint import (
     ScriptRules,
+    demand_places,
     directive_part,
     first_line_with,
-    lines_of,
     lint,
-    memory_bytes,
-    number,
-    over_the_script,
+    overridden_demand,
+    parse_bytes,
+    parse_count,
 )
 from hpcdash.backends.slurm.options import MAGIC, OPTIONS, read_command_line, read_directives
 from hpcdash.domain.demand import Demand, Finding
@@ -24,8 +24,8 @@ from hpcdash.domain.units import KIB, MINUTE, format_clock, parse_duration
 
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|^~")
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and seconds or without.
-_SLURM_TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
-_SLURM_UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
+_TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
+_UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
@@ -38,7 +38,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     given = [option for option in read_directives(directive_part(script)).given if not option.problem]
     said = [option for option in read_command_line(over).given if not option.problem]
     demand, names = slurm_demand((*given, *said)), {option.name for option in said}
-    return over_the_script(demand, names, queues={"partition"}, limit_seconds={"time"})
+    return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
 
 
 def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
@@ -47,9 +47,9 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
     return (*options, f"--time={format_clock(limit_seconds)}") if limit_seconds else options
 
 
-def is_slurm_time(text: str) -> bool:
+def _is_time(text: str) -> bool:
     """Whether sbatch takes it for a time."""
-    return text.lower() in _SLURM_UNLIMITED or _SLURM_TIME.fullmatch(text) is not None
+    return text.lower() in _UNLIMITED or _TIME.fullmatch(text) is not None
 
 
 def slurm_demand(options: Sequence[Option]) -> Demand:
@@ -59,11 +59,11 @@ def slurm_demand(options: Sequence[Option]) -> Demand:
     def value(name: str) -> str:
         return (last[name].value or "") if name in last else ""
 
-    nodes, tasks = number(value("nodes").partition("-")[0]), number(value("ntasks"))
-    per_node = number(value("ntasks-per-node"))
+    nodes, tasks = parse_count(value("nodes").partition("-")[0]), parse_count(value("ntasks"))
+    per_node = parse_count(value("ntasks-per-node"))
     if tasks is None and nodes is not None and per_node is not None:
         tasks = nodes * per_node
-    each = number(value("cpus-per-task"))
+    each = parse_count(value("cpus-per-task"))
     at_once = tasks or nodes
     gpus, of_job = _gpus(value("gpus"))
     on_node, of_node = _gpus(value("gpus-per-node"), *_gpu_gres(value("gres")))
@@ -86,20 +86,20 @@ def slurm_demand(options: Sequence[Option]) -> Demand:
         queues=tuple(name for name in value("partition").split(",") if name),
         account=value("account"),
         qos=value("qos"),
-        limit_seconds=_slurm_seconds(value("time")),
+        limit_seconds=_seconds(value("time")),
         nodes=nodes,
         cpus=at_once * (each or 1) if at_once is not None else each,
         cpus_per_node=(per_node or 1) * each if each is not None else per_node,
         gpus=gpus,
         gpus_per_node=on_node,
         gpu_type=of_job or of_node,
-        memory_per_node_bytes=memory_bytes(value("mem"), KIB**2),
-        where=lines_of(sources, last),
+        memory_per_node_bytes=parse_bytes(value("mem"), KIB**2),
+        where=demand_places(sources, last),
     )
 
 
-def _slurm_seconds(text: str) -> int | None:
-    if not _SLURM_TIME.fullmatch(text):
+def _seconds(text: str) -> int | None:
+    if not _TIME.fullmatch(text):
         return None
     return parse_duration(text, bare_unit_seconds=MINUTE) or None
 
@@ -116,7 +116,7 @@ def _gpus(*texts: str) -> tuple[int | None, str]:
     types = set()
     for item in (item for text in texts for item in text.split(",") if item):
         kind, _, count = item.rpartition(":")
-        amount = number(count)
+        amount = parse_count(count)
         if amount is None:
             # A type alone is one of it.
             kind, amount = item, 1
@@ -133,8 +133,8 @@ def _unknown(option: Option, place: str) -> Finding:
     return Finding("warning", place, words, "It refuses the script, unless a plugin of this site takes it.")
 
 
-def _slurm_value(option: Option, place: str) -> Iterator[Finding]:
-    if option.name == "time" and not is_slurm_time(option.value or ""):
+def _value(option: Option, place: str) -> Iterator[Finding]:
+    if option.name == "time" and not _is_time(option.value or ""):
         words = f"{option.value!r} is no time to sbatch: it takes no units"
         yield Finding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
@@ -155,7 +155,7 @@ _RULES = ScriptRules(
     MAGIC,
     read_directives,
     script_demand,
-    option_findings=_slurm_value,
+    option_findings=_value,
     unknown=_unknown,
     foreign=_foreign,
     not_taken=("error", "sbatch refuses it"),
