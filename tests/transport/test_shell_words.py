@@ -69,9 +69,15 @@ def test_whatever_bin_sh_is_it_runs_the_command(inner: str) -> None:
 
 def test_nobody_is_left_to_kill_a_command_that_ended() -> None:
     """A second later its number may be another process's."""
-    command = remote_command(("sleep", "60"), limit_seconds=30)
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    assert subprocess.run(["sh", "-c", command.text], **quiet, timeout=20, check=False).returncode == 143
+    command = remote_command(("sh", "-c", "echo up; exec sleep 60"), limit_seconds=30)
+    with subprocess.Popen(
+        ["sh", "-c", command.text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert b"up\n" in process.stdout
+        process.stdin.close()
+        assert process.wait(20) == 143
     assert commands_with(command.marker.decode()) == []
 
 

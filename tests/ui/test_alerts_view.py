@@ -151,6 +151,7 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         await until(pilot, lambda: "looked 0 s ago" in status(app), "the age of the look")
         session.store.clock = FrozenClock(began + 122)
         await until(pilot, lambda: looks() == 3, "a look a minute while it is shown, however seldom [watch] looks")
+        await settled(pilot)
         # Where the cluster does not answer nothing was looked at: the age is that of the look before.
         transport.error = ConnectionFailed("no route to here", "Is the network up?")
         session.store.clock = FrozenClock(began + 192)
