@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.metric_series import batch_of, loss_of
-from hpcdash.logs.joined import joined
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.series import MetricLog
 from hpcdash.ui.views.chart import ChartView
 from hpcdash.ui.views.chart_following import ShownRun
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.parse import best_seconds
 from hpcdash.cli.log_tail import LogTail
-from hpcdash.logs.lines import shown_line
-from hpcdash.logs.pieces import pieces
-from hpcdash.stores.log_file import LogFile, Page
+from hpcdash.services.logs.file import LogFile, Page
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.pieces import pieces
 from hpcdash.transport.local import LocalTransport
 
 SPARSE_BYTES = 10 << 30

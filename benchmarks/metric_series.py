@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcdash.logs.downsample import Smoothing, ViewPoints, smoothed, view_of, whole_range
-from hpcdash.logs.joined import Series, joined
-from hpcdash.logs.metric_meaning.spikes import SpikeAnalysis, find_spikes
-from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau
-from hpcdash.logs.metrics import Floats, MetricBatch, Points
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
+from hpcdash.services.metrics.downsample import Smoothing, ViewPoints, smoothed, view_of, whole_range
+from hpcdash.services.metrics.findings import find_not_finite, find_plateau
+from hpcdash.services.metrics.joined import Series, joined
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.spikes import SpikeAnalysis, find_spikes
 
 POINTS = 1_000_000
 MANY_POINTS = 10_000_000

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcdash.logs.metric_reader import MetricReader
+from hpcdash.services.metrics.reader import MetricReader
 
 CHUNK_BYTES = 256 << 10
 MOST_SECONDS_A_MILLION = {"megatron": 5.0, "nanogpt": 2.0, "json": 2.0}

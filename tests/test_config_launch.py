@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpcdash.config import ConfigProblems, Settings, default_config_text, settings_from_text
+from hpcdash.config.queue_defaults import with_queue_defaults
+from hpcdash.config.request import read_request
+from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS
 from hpcdash.domain.request import Site, SlotType
-from hpcdash.launch.request_defaults import with_queue_defaults
-from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS
-from hpcdash.launch.request_file import read_request
 
 FILE = Path("/home/ada/config.toml")
 TEXT = """\

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from hpcdash.config import ConfigProblems, default_config_text, settings_from_text
-from hpcdash.watch.configured import WatchSettings
-from hpcdash.watch.findings import Severity
-from hpcdash.watch.secrets import notifiers_of, unready
-from hpcdash.watch.settings import QuietHours
+from hpcdash.config.watch_settings import QuietHours, WatchSettings
+from hpcdash.domain.alerts import Severity
+from hpcdash.services.watch.secrets import notifiers_of, unready
 
 FILE = Path("/home/ada/config.toml")
 SECRET = "T00SECRET"

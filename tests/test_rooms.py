@@ -29,17 +29,16 @@ NAMED = {
     "domain/root_cause.py": "lines in logs of trainings",
     "domain/switches.py": "directive lines are no commands",
     "domain/trains.py": "PBS's words for a job that its dependency holds",
-    "launch/form_fields.py": "labels of fields",
-    "launch/request_fields.py": "errors of values, and fields that are PBS's",
-    "launch/sudoers.py": "remarks in the rules",
-    "logs/paths.py": "names of logs where no option gives one",
-    "stores/launch_plan.py": "commands that may have acted though they failed",
-    "stores/templates.py": "directive lines tell a script from a request",
+    "services/submit/form_fields.py": "labels of fields",
+    "config/request_fields.py": "errors of values, and fields that are PBS's",
+    "services/submit/sudoers.py": "remarks in the rules",
+    "services/submit/launches.py": "commands that may have acted though they failed",
+    "services/state/templates.py": "directive lines tell a script from a request",
     "transport/shell_environment.py": "SLURM_CONF of a login",
     "ui/screens/action_words.py": "whom a signal reaches",
     "ui/views/submit_choices.py": "launcher = srun",
     "ui/views/submit_timing.py": "endings of scripts",
-    "watch/rules/failures.py": "a next step",
+    "services/watch/rules/failures.py": "a next step",
 }
 
 
@@ -87,7 +86,7 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
             if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
                 importing.add(place.as_posix())
     # The values of request fields that PBS alone has are read by its grammar.
-    assert importing == {"launch/request_fields.py"}
+    assert importing == {"config/request_fields.py"}
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

@@ -20,8 +20,8 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
-from hpcdash.stores.actions import Plan, Report, Row
-from hpcdash.stores.job_rows import ids_in_full
+from hpcdash.services.jobs.actions import Plan, Report, Row
+from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.ui.screens.action_words import pause_words
 from hpcdash.ui.session import ClusterSession
 
@@ -138,7 +138,7 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
 
 async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
     """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
-    from hpcdash.stores.requeue_looks import dropped_words, refusal_words, requeue_facts
+    from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
     for words in (await refusal_words(session.store, plan.rows), *await dropped_words(session.store, facts)):

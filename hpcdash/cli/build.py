@@ -33,16 +33,15 @@ from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.machine import node_name
 from hpcdash.local.wake import wake
 from hpcdash.private_files import close_to_others, make_private, require_own, write_private
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import ClusterClock, FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.kept_scripts import KeptScripts
-from hpcdash.stores.launches import LAUNCHES_BELOW_HOME, Launches
-from hpcdash.stores.poller import Pace, Poller
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
+from hpcdash.services.cluster.poller import Pace, Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.session import ClusterSession

@@ -17,7 +17,7 @@ from hpcdash.cli.stdout import print_json, print_text
 from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
@@ -148,7 +148,7 @@ def run_config_check(common: CommonOptions) -> None:
         path, _ = config_path(common.config)
         print(f"there is no {path}; everything is by default (`hpcdash config example` shows what it may hold)")
         return
-    from hpcdash.watch.secrets import notifiers_of, unready
+    from hpcdash.services.watch.secrets import notifiers_of, unready
 
     clusters = counted(len(settings.clusters), "cluster")
     notifiers, warnings = notifiers_of(settings.watch.notices, str(settings.file))

@@ -16,14 +16,14 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.stdout import print_text
 from hpcdash.cli.watch import nobody_told
 from hpcdash.config import config_path, load_settings
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, UsageError
-from hpcdash.stores.watch_cron import CronStand, folder_there, install, remove, stands, write_script
+from hpcdash.services.watch.cron import CronStand, folder_there, install, remove, stands, write_script
+from hpcdash.services.watch.secrets import variables_of
 from hpcdash.ui.session import ClusterSession
-from hpcdash.watch.configured import WatchSettings
-from hpcdash.watch.secrets import variables_of
 
 WATCH_SCRIPT = "hpcdash-watch"
 _USUAL = "1h"

@@ -18,13 +18,13 @@ from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.outside import run_outside
 from hpcdash.config import Settings, config_path, load_settings
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.session import ClusterSession
-from hpcdash.watch.configured import WatchSettings
 
 
 def run_dashboard(common: CommonOptions) -> None:
@@ -77,8 +77,8 @@ def watched(
 
     What is written into `file` counts at once.
     """
-    from hpcdash.stores.watch_board import WatchBoard
-    from hpcdash.stores.watch_state import WatchFiles
+    from hpcdash.services.watch.board import WatchBoard
+    from hpcdash.services.watch.state import WatchFiles
 
     files = WatchFiles(folder, session.name)
     if file is None:

@@ -29,8 +29,8 @@ from hpcdash.local import FOLDER_VARIABLE
 from hpcdash.local.machine import this_machine
 from hpcdash.local.wake import supervisor_pid
 from hpcdash.private_files import make_private
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 
@@ -124,7 +124,7 @@ def _cache_check() -> Check:
 
 def _alerts_checks(settings: Settings) -> list[Check]:
     """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch] names no one."""
-    from hpcdash.watch.secrets import notifiers_of, unready
+    from hpcdash.services.watch.secrets import notifiers_of, unready
 
     notifiers, _ = notifiers_of(settings.watch.notices, str(settings.file or ""))
     mute = unready(notifiers)

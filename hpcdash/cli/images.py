@@ -16,8 +16,8 @@ from hpcdash.cli.site import chosen_site
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
-from hpcdash.launch.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
-from hpcdash.stores.launches import LAUNCHES_BELOW_HOME
+from hpcdash.services.submit.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
+from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME
 from hpcdash.transport.base import Prompt, PromptField, Transport
 from hpcdash.ui.session import ClusterSession
 

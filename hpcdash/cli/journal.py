@@ -12,7 +12,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.stdout import print_json
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, visible, width_of
-from hpcdash.stores.journal import JournalEntry
+from hpcdash.services.state.journal import JournalEntry
 
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
 # The last column is as wide as it is.
@@ -41,7 +41,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.cli.oneshot import with_session
-    from hpcdash.stores.noted_submissions import settle_noted, unsettled
+    from hpcdash.services.submit.recovery import settle_noted, unsettled
     from hpcdash.ui.session import ClusterSession
 
     async def work(session: ClusterSession) -> None:

@@ -19,10 +19,10 @@ from hpcdash.domain.exits import exit_words
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.known_jobs import telling_task
-from hpcdash.stores.log_file import LogFile, Look, next_look_seconds
-from hpcdash.stores.logs import LogPlace, locate_logs
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.logs.file import LogFile, Look, next_look_seconds
+from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.ui.session import ClusterSession
 
 # A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the last time.

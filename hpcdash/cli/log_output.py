@@ -13,8 +13,8 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from hpcdash.domain.text import clip
-from hpcdash.logs.lines import ShownLine, shown_line
-from hpcdash.logs.pieces import pieces
+from hpcdash.services.logs.lines import ShownLine, shown_line
+from hpcdash.services.logs.pieces import pieces
 
 # Back to the line's start, and what stood there erased (ECMA-48: CR, EL).
 _REWRITE = "\r\x1b[K"

@@ -10,8 +10,16 @@ from collections.abc import Awaitable, Callable
 from hpcdash.cli.log_output import LogOutput
 from hpcdash.domain.text import visible
 from hpcdash.errors import AuthenticationFailed, CommandTimedOut, HostKeyChanged, HostKeyRefused, UnreachableError
-from hpcdash.logs.pieces import LONGEST_PIECE
-from hpcdash.stores.log_file import LONGEST_PAUSE_SECONDS, Chunk, FileChange, LogFile, Look, change, next_look_seconds
+from hpcdash.services.logs.file import (
+    LONGEST_PAUSE_SECONDS,
+    Chunk,
+    FileChange,
+    LogFile,
+    Look,
+    change,
+    next_look_seconds,
+)
+from hpcdash.services.logs.pieces import LONGEST_PIECE
 
 # The first read of a file and each that may find little; one that finds as much is followed by large ones at once.
 SMALL_BYTES = 64 * 1024

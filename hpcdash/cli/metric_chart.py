@@ -10,19 +10,17 @@ import numpy as np
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.charts.draw import draw
-from hpcdash.charts.reading import JobFacts, RunReader, words_of_course
-from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept
-from hpcdash.charts.state import ChartState, Line
 from hpcdash.cli.metric_output import axis_of
 from hpcdash.domain.text import visible
-from hpcdash.logs.joined import JoinedRun
-from hpcdash.logs.metric_meaning.findings import number_words, step_words
-from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run
-from hpcdash.logs.metric_meaning.restarts import lost_time_words
-from hpcdash.logs.metric_meaning.spikes import FEWEST_POINTS, find_spikes
-from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau
-from hpcdash.logs.metric_meaning.throughput import quantity_of
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
+from hpcdash.services.metrics.charts.draw import draw
+from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, words_of_course
+from hpcdash.services.metrics.charts.state import ChartState, Line
+from hpcdash.services.metrics.eta import lost_time_words
+from hpcdash.services.metrics.findings import find_not_finite, find_plateau, number_words, step_words
+from hpcdash.services.metrics.joined import JoinedRun
+from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
+from hpcdash.services.metrics.throughput import Growth, pace_of_age, paces_of_run, quantity_of
 
 LEAST_WIDTH, LARGEST_WIDTH = 40, 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.

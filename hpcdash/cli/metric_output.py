@@ -13,8 +13,8 @@ import pyarrow.csv as pa_csv
 
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.spreadsheets import without_formulas
-from hpcdash.logs.joined import JoinedRun, Series
-from hpcdash.logs.series import MINUS_INF, NAN, PLUS_INF
+from hpcdash.services.metrics.joined import JoinedRun, Series
+from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 
 
 def axis_of(run: JoinedRun, name: str | None = None) -> str:

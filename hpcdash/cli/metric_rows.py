@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from hpcdash.cli.metric_output import axis_of, table_as_csv, wide_table
 from hpcdash.domain.text import visible
-from hpcdash.logs.joined import JoinedRun
+from hpcdash.services.metrics.joined import JoinedRun
 
 
 class ComingRows:

@@ -28,13 +28,13 @@ from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.logs.series import EXACT_POINTS
-from hpcdash.stores.metrics import WatchedRun
+from hpcdash.services.metrics.run import WatchedRun
+from hpcdash.services.metrics.series import EXACT_POINTS
 from hpcdash.ui.session import ClusterSession
 
 if TYPE_CHECKING:
     from hpcdash.cli.metric_rows import ComingRows
-    from hpcdash.logs.metric_meaning.paces import Growth
+    from hpcdash.services.metrics.throughput import Growth
 
 # So many points are written as they stand in the log; of more the oldest are folded.
 EXPORTED_POINTS = 5_000_000
@@ -186,7 +186,7 @@ class _Output:
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
         # What draws is of no use to the other forms.
         from hpcdash.cli.metric_chart import Paper, chart_text, facts_of, meaning
-        from hpcdash.logs.metric_meaning.paces import Growth
+        from hpcdash.services.metrics.throughput import Growth
 
         run = self._run
         encoding = sys.stdout.encoding or "utf-8"

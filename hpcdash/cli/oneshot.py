@@ -28,10 +28,10 @@ from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.words import Pair
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.job_picture import JobPicture, Part
-from hpcdash.stores.job_words import job_groups
-from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.page import job_groups
 from hpcdash.ui.session import ClusterSession
 
 T = TypeVar("T")

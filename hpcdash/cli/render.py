@@ -18,10 +18,10 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import read_source
 from hpcdash.cli.site import chosen_site, scheduler_for
 from hpcdash.cli.stdout import print_text
+from hpcdash.config.queue_defaults import with_queue_defaults
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
-from hpcdash.launch.request_defaults import with_queue_defaults
 
 _UID_LETTERS = 8
 

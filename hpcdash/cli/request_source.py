@@ -11,9 +11,9 @@ from pathlib import Path
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import decode, shown_path
+from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.domain.request import Request, Site
 from hpcdash.errors import ConfigError, HpcdashError, UsageError
-from hpcdash.launch.request_file import RequestProblems, read_request
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20

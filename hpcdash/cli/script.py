@@ -11,7 +11,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.stdout import print_text
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.text import visible
-from hpcdash.stores.scripts import READ_FROM, fetch_script
+from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.ui.session import ClusterSession
 
 

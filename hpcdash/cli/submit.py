@@ -23,9 +23,8 @@ from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
-from hpcdash.stores.job_rows import ids_in_full
-from hpcdash.stores.resubmission import Again, settle
-from hpcdash.stores.submission import plan_submission, refuse_large_array
+from hpcdash.services.jobs.rows import ids_in_full
+from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array, settle
 from hpcdash.ui.session import ClusterSession
 
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -120,7 +119,7 @@ def run_submit(
 
 def _unsettled_words(session: ClusterSession) -> str:
     """How many submissions nobody saw the end of: the next one may be one of them again; '' for none."""
-    from hpcdash.stores.noted_submissions import unsettled_today
+    from hpcdash.services.submit.recovery import unsettled_today
 
     entries = unsettled_today(session.store, session.actions.journal)
     names = [name for one in entries for name in one.job_ids]
@@ -213,7 +212,7 @@ class _Run:
             found = await settle(self._session.store, planned, report, _say)
             self._told(0, found[-1])
         else:
-            from hpcdash.stores.chains import chain_words, submit_chain
+            from hpcdash.services.chains import chain_words, submit_chain
 
             found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told, _say)
             _say(chain_words(found, count))
@@ -247,7 +246,7 @@ class _Run:
 
     async def _remember(self) -> str:
         """Keep it among those that the form starts from, as it was submitted; why that was not done, in words."""
-        from hpcdash.stores.recents import Recents
+        from hpcdash.services.state.recents import Recents
 
         launches, kept = self._session.launches, self._submitting.kept()
         if launches is None or launches.state_folder is None or kept is None:

@@ -14,13 +14,13 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.request_source import RequestSource, read_source
 from hpcdash.cli.site import chosen_site
 from hpcdash.cli.submit import Kept, finding_words, read_script
+from hpcdash.config.request import RequestProblems
+from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Launcher, Request
 from hpcdash.errors import UsageError
-from hpcdash.launch.request_file import RequestProblems
-from hpcdash.launch.request_text import request_text
-from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.stores.resubmission import Again
+from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.plan import Again
 from hpcdash.ui.session import ClusterSession
 
 # They run Python's files themselves.

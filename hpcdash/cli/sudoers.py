@@ -17,7 +17,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.stdout import print_text
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import program_text, sudoers_text
+from hpcdash.services.submit.sudoers import program_text, sudoers_text
 
 # login.defs(5), UID_MIN: below are system accounts.
 _LEAST_UID = 1000

@@ -18,8 +18,8 @@ from hpcdash.domain.switch_looks import SwitchLook, clear_doubt, folder_words, g
 from hpcdash.domain.switch_progress import Progress, progress_words, shared_words, unseen_words
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
-from hpcdash.stores.actions import Plan
-from hpcdash.stores.switches import Namesakes, Switch
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.switches.switches import Namesakes, Switch
 from hpcdash.ui.session import ClusterSession
 
 _COMMAND_LETTERS = 2000

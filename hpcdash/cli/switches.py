@@ -18,10 +18,9 @@ from hpcdash.domain.switch_looks import in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
-from hpcdash.stores.actions import Plan
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.switch_logs import SwitchLog
-from hpcdash.stores.switches import Switch, Switches, SwitchRefused
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, SwitchRefused
 from hpcdash.ui.session import ClusterSession
 
 Deed = Literal["drop", "clear", "status", "forget"]

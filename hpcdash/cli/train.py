@@ -25,7 +25,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import class_counts, latest_end, picture, train_notes, wait_words
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
-from hpcdash.stores.trains import TrainReader
+from hpcdash.services.chains import TrainReader
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.widgets.cells import short_instant, signs
 

@@ -16,20 +16,20 @@ from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import load_settings
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, HpcdashError, UsageError
-from hpcdash.stores.watch_round import RoundReport, watch_round
-from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind
+from hpcdash.services.watch.judge import pulse_line
+from hpcdash.services.watch.message import trial_message
+from hpcdash.services.watch.notifiers.base import Notifier
+from hpcdash.services.watch.notifiers.delivery import deliver
+from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
+from hpcdash.services.watch.round import RoundReport, watch_round
+from hpcdash.services.watch.secrets import notifiers_of, unready
+from hpcdash.services.watch.state import WatchFiles
 from hpcdash.ui.session import ClusterSession
-from hpcdash.watch.alerts import AlertEvent, AlertKind
-from hpcdash.watch.configured import WatchSettings
-from hpcdash.watch.message import trial_message
-from hpcdash.watch.notifiers.base import Notifier
-from hpcdash.watch.notifiers.delivery import deliver
-from hpcdash.watch.notifiers.terminal import TerminalNotifier
-from hpcdash.watch.pulse import pulse_line
-from hpcdash.watch.secrets import notifiers_of, unready
 
 _SHORTEST_ROUND_SECONDS = 1
 

@@ -21,8 +21,8 @@ from hpcdash.config.settings import (
     UiSettings,
 )
 from hpcdash.config.values import Reader, Unfit
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.request import Site
-from hpcdash.watch.configured import WatchSettings
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TABLES = ("poll", "keys", "aliases", "clusters", "ui", "embedded", "launch", "metrics", "watch")
@@ -57,6 +57,8 @@ _EMBEDDED: Mapping[str, Reader] = {
 _UI: Mapping[str, Reader] = {"fold_arrays": values.flag, "clock": values.one_of("local", "utc")}
 _SITE_KEYS = frozenset(field.name for field in fields(Site))
 _VIEWS = ("jobs", "nodes", "queues", "history")
+# Columns the dashboard makes of several, or of logs.
+_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
 
 
 def check_document(
@@ -252,10 +254,6 @@ def _unknown_key(key: str, path: KeyPath, known: Iterable[str]) -> str:
     elif not hint and "launch" not in path and key in _SITE_KEYS:
         hint = "; it belongs in [launch]"
     return f"unknown key{hint}"
-
-
-# Columns the dashboard makes of several, or of logs.
-_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
 
 
 def _column_names(view: str) -> list[str]:

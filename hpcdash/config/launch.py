@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from hpcdash.config.problems import KeyPath, shown
+from hpcdash.config.queue_defaults import overridden
+from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS, as_fields, image_root_problem, variable, whose
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.config.values import Reader, Unfit, line_of_text
-from hpcdash.launch.pools import overridden
-from hpcdash.launch.request_fields import QUEUE_FIELDS, SITE_FIELDS, as_fields, image_root_problem, variable, whose
-from hpcdash.launch.sudoers import PLAIN_PATH
+
+PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 
 
 class Checking(Protocol):

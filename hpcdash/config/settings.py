@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.config.destination import SshDestination
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.request import Site
-from hpcdash.watch.configured import WatchSettings
 
 DEFAULT_THEME = "hpcdash-dark"
 

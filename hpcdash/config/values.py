@@ -152,7 +152,7 @@ def key_presses(value: object) -> str:
 def metric_pattern(value: object) -> str:
     """A regular expression whose named groups are metrics."""
     # numpy comes with it, and a configuration without patterns need not wait for it.
-    from hpcdash.logs.metric_patterns import compile_patterns
+    from hpcdash.config.metric_patterns import compile_patterns
 
     text = line_of_text(value)
     try:

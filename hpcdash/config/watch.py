@@ -9,55 +9,39 @@ from hpcdash.config import values
 from hpcdash.config import watch_values as of_watch
 from hpcdash.config.problems import KeyPath, dotted, quoted
 from hpcdash.config.values import Reader
-from hpcdash.watch.configured import (
+from hpcdash.config.watch_settings import (
     ANYONE,
-    QUOTA_TOOLS,
-    FailuresRule,
-    HangingRule,
-    LossesRule,
-    Meant,
-    NodesRule,
-    Notice,
-    RunningRule,
-    SavesRule,
-    Secret,
-    StorageRule,
-    TrainRule,
-    WatchSettings,
-)
-from hpcdash.watch.settings import (
     LOSS_KINDS,
+    QUOTA_TOOLS,
     AlertSettings,
     AppriseSettings,
     CheckpointWatch,
     CommandSettings,
+    FailuresRule,
     FailuresWatch,
+    HangingRule,
     HangingWatch,
+    LossesRule,
     LossWatch,
     MailSettings,
+    Meant,
+    NodesRule,
     NodesWatch,
+    Notice,
     QuietHours,
+    RunningRule,
+    SavesRule,
+    Secret,
+    StorageRule,
     StorageWatch,
     TerminalSettings,
+    TrainRule,
     TrainWatch,
+    WatchSettings,
     WebhookSettings,
 )
 
 T = TypeVar("T")
-
-
-class Checking(Protocol):
-    """Collects problems while it reads tables."""
-
-    def problem(self, path: KeyPath, message: str) -> None: ...
-
-    def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]: ...
-
-    def fields(
-        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], inner: Iterable[str] = ()
-    ) -> dict[str, Any]: ...
-
-
 _TOP: Mapping[str, Reader] = {
     "every_seconds": of_watch.round_seconds,
     "pulse_file": of_watch.path_here,
@@ -118,6 +102,19 @@ _TABLES = (
     *("quiet", "snoozed", "running", "hanging", "losses", "storage", "nodes", "trains", "saves", "failures"),
     *("mail", "webhook", "command", "apprise", "terminal"),
 )
+_HEADERS = ("headers", "headers_file", "headers_env")
+
+
+class Checking(Protocol):
+    """Collects problems while it reads tables."""
+
+    def problem(self, path: KeyPath, message: str) -> None: ...
+
+    def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]: ...
+
+    def fields(
+        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], inner: Iterable[str] = ()
+    ) -> dict[str, Any]: ...
 
 
 def watch_settings(checking: Checking, document: Mapping[str, object], clusters: Collection[str]) -> WatchSettings:
@@ -321,9 +318,6 @@ class _Watch:
             self._checking.problem((*path, key), f"{told[0]} says it already")
         found = {ways[key][0]: fit.pop(key) for key in ways if key in fit}
         return fit, Secret(**found) if found else None
-
-
-_HEADERS = ("headers", "headers_file", "headers_env")
 
 
 def _never(value: Any) -> Any:

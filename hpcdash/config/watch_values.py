@@ -7,10 +7,10 @@ from datetime import datetime, time
 from hpcdash.config import values
 from hpcdash.config.problems import quoted, shown
 from hpcdash.config.values import Reader, Unfit
+from hpcdash.config.watch_settings import zone_of
+from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, parse_duration, parse_memory
 from hpcdash.errors import ConfigError
-from hpcdash.watch.findings import Severity
-from hpcdash.watch.quiet import zone_of
 
 _LONGEST_SECONDS = 3650.0 * DAY
 _LARGEST = 10**18

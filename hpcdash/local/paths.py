@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hpcdash.backends.output_patterns import PathFacts, default_pattern, output_path
 from hpcdash.local.job import Job
 from hpcdash.local.store import Submission
-from hpcdash.logs.paths import PathFacts, default_pattern, output_path
 
 
 def script_path(folder: Path, number: int) -> Path:

@@ -10,7 +10,7 @@ from hpcdash.domain.job_ids import array_of
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.words import state_word
-from hpcdash.stores.departures import JobEvent
+from hpcdash.services.jobs.tracker import JobEvent
 
 # More jobs and arrays than these at once are told in one line.
 _ANNOUNCED_ONE_BY_ONE = 4

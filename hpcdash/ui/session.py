@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.launches import Launches
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.submit.launches import Launches
 
 if TYPE_CHECKING:
     # Its rules are loaded when something is first judged.
-    from hpcdash.stores.watch_board import WatchBoard
+    from hpcdash.services.watch.board import WatchBoard
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_age
 from hpcdash.errors import CommandError, HpcdashError
-from hpcdash.stores.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.lines import StatusPart

@@ -15,7 +15,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.pbs.actions import action_commands, alterable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.errors import UsageError, program_words
-from hpcdash.stores.job_rows import ids_in_full
+from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.transport.base import Completed
 from hpcdash.transport.shell import remote_command
 

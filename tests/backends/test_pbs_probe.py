@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, parse_probe, probe_quer
 from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
-from hpcdash.stores.scheduler_search import find_scheduler
+from hpcdash.services.cluster.queries import find_scheduler
 from hpcdash.transport.base import Completed
 
 _SCENES = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"

@@ -14,15 +14,15 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import NoSuchJob
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.logs import LogPlace, locate_logs
-from hpcdash.stores.submission import plan_submission
-from hpcdash.stores.triage import tasks_of
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.jobs.triage import tasks_of
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.locate import LogPlace, locate_logs
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.plan import plan_submission
 from hpcdash.transport.local import LocalTransport
 
 Row = Mapping[str, Any]

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from hpcdash.backends.script.cron import CronJob
 from hpcdash.domain.states import WAITING
-from hpcdash.stores.watch_cron import CronStand, install, remove, stands
+from hpcdash.services.watch.cron import CronStand, install, remove, stands
 from tests.behaviour.clusters import Cluster
 
 EVERY_SECONDS = 2

@@ -14,16 +14,16 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.stores.resubmission import settle
-from hpcdash.stores.scripts import fetch_script
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.plan import settle
 from tests.behaviour.clusters import Cluster
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a history that is waited for here."""
-    monkeypatch.setattr("hpcdash.stores.lost_answers._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
 
 
 @pytest.fixture

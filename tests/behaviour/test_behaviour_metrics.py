@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from hpcdash.stores.metrics import WatchedRun
+from hpcdash.services.metrics.run import WatchedRun
 from tests.behaviour.clusters import LIMIT_SECONDS, Cluster
 
 # Writes what it says beside it, so that a curve can be compared with it.

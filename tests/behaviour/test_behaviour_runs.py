@@ -8,8 +8,8 @@ import os
 import pytest
 
 from hpcdash.errors import NoSuchJob
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.scripts import fetch_script
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
 from tests.behaviour.clusters import Cluster, Row, bash
 
 

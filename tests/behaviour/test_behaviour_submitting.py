@@ -14,9 +14,8 @@ from hpcdash.backends.queries import Answer, JobScope
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
-from hpcdash.stores.resubmission import Again, plan_again, settle, wanted_of
-from hpcdash.stores.scripts import fetch_script
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.submit.plan import Again, plan_again, plan_submission, settle, wanted_of
 from tests.behaviour.clusters import Cluster, Row, bash
 
 SWEEP = """#SBATCH --time=7
@@ -29,8 +28,8 @@ ARGUMENTS = ("--lr=0.1", "--epochs=3")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a history that is waited for here."""
-    monkeypatch.setattr("hpcdash.stores.lost_answers._LOOK_AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr("hpcdash.stores.resubmission._HISTORY_LAG_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.plan._HISTORY_LAG_SECONDS", 0.0)
 
 
 @dataclass(frozen=True, slots=True)

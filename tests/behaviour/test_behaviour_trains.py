@@ -12,11 +12,8 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.stakes import choose
 from hpcdash.domain.train_words import class_counts, wait_words
 from hpcdash.domain.trains import Train, living_targets
-from hpcdash.stores.chains import submit_chain
-from hpcdash.stores.resubmission import Again
-from hpcdash.stores.stubs import fetch_stubbed, replace_stubbed
-from hpcdash.stores.submission import plan_submission
-from hpcdash.stores.trains import TrainReader, plan_append, same_again
+from hpcdash.services.chains import TrainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
+from hpcdash.services.submit.plan import Again, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
 

@@ -9,7 +9,7 @@ import pytest
 from hpcdash.backends.actions import Outcome
 from hpcdash.cli.acting import jobs_words
 from hpcdash.cli.journal import ended_words
-from hpcdash.stores.journal import JournalEntry
+from hpcdash.services.state.journal import JournalEntry
 
 
 def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.config import ClusterSettings, Settings
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
 from tests.e2e.program import Program, home_with, together
 from tests.e2e.screen import dashboard
 

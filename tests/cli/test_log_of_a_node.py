@@ -13,8 +13,8 @@ from hpcdash.cli import log as log_command
 from hpcdash.cli.log_output import LogOutput, RawOutput
 from hpcdash.cli.options import CommonOptions
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.logs import locate_logs
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.locate import locate_logs
 from hpcdash.ui.session import ClusterSession
 from tests.support.node_disk import NOTE, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
@@ -79,7 +79,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 async def command(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
     for module in ("hpcdash.cli.log", "hpcdash.cli.log_tail"):
         monkeypatch.setattr(f"{module}.next_look_seconds", lambda quiet_seconds: 0.01)
-    monkeypatch.setattr("hpcdash.stores.log_file.UNREACHED_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.services.logs.file.UNREACHED_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("hpcdash.cli.log_tail._QUIET_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_FIRST_STATE_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_LONGEST_STATE_SECONDS", 0.05)

@@ -19,7 +19,7 @@ from hpcdash.cli import log_tail
 from hpcdash.cli.log_output import RawOutput, TerminalOutput, colours_of
 from hpcdash.cli.log_tail import LogTail
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
-from hpcdash.stores.log_file import LogFile
+from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 

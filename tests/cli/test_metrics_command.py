@@ -238,7 +238,7 @@ def test_what_goes_wrong_within_hpcdash_ends_with_a_status_and_words(
 
     (tmp_path / "train.log").write_text("step 1 loss 2\n")
     monkeypatch.setenv("HPCDASH_QUEUE", str(tmp_path / "queue"))
-    monkeypatch.setattr("hpcdash.logs.metric_reader.MetricReader.feed", fails)
+    monkeypatch.setattr("hpcdash.services.metrics.reader.MetricReader.feed", fails)
     with pytest.raises(HpcdashError, match="hpcdash could not read this: ValueError: of no sense") as raised:
         run_metrics(
             CommonOptions(local=True, backend="local"),

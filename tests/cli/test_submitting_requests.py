@@ -18,10 +18,10 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.launches import WantedLaunch
-from hpcdash.stores.recents import Recents
-from hpcdash.stores.resubmission import Again
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.state.recents import Recents
+from hpcdash.services.submit.launches import WantedLaunch
+from hpcdash.services.submit.plan import Again
 from tests.e2e.program import Program, home_with
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.pbs import StandIns

@@ -16,8 +16,8 @@ from hpcdash.cli.build import build_session, connection_pool
 from hpcdash.cli.prompter import TerminalPrompter
 from hpcdash.cli.watch import _Watch
 from hpcdash.config import load_settings
-from hpcdash.stores.snapshots import Kind, Snapshot
-from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.watch.state import WatchFiles
 from tests.e2e.program import Program, home_with
 from tests.local.queue_lab import QueueLab, until
 

@@ -26,7 +26,7 @@ from hpcdash.cli import build
 from hpcdash.cli.main import main
 from hpcdash.errors import NotRecorded
 from hpcdash.recorded import load_case, normalised_argv, token_of
-from hpcdash.stores.clock import FrozenClock
+from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
 from hpcdash.transport.local import run_process
 from hpcdash.transport.pool import ConnectionPool

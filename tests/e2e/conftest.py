@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from tests.e2e.live_store import store_on
 from tests.e2e.program import Program, home_with, program_on_the_spot, program_over_ssh
 from tests.e2e.scene import DRAINED_NODE, Scene, play

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.poller import Pace, Poller
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.poller import Pace, Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.transport.base import Prompter
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.journal import Journal
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
 from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
 from tests.e2e.program import Program, program_over_ssh, together
@@ -373,7 +373,7 @@ ACTING = """
 import asyncio, sys
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.cli.build import journal
-from hpcdash.stores.actions import Actions
+from hpcdash.services.jobs.actions import Actions
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from hpcdash.domain.states import ENDED
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.job_picture import JobPicture
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.overview import JobPicture
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 

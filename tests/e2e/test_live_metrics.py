@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.stores.metrics import WatchedRun
+from hpcdash.services.metrics.run import WatchedRun
 from tests.e2e.live_store import store_on
 from tests.e2e.program import Program
 from tests.e2e.screen import dashboard

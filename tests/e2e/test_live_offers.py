@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hpcdash.domain.request import Container, Request
-from hpcdash.stores.checks import estimate_start, missing_paths
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.offers import fetch_offers
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.checks import estimate_start, missing_paths
+from hpcdash.services.submit.queues import fetch_offers
 from tests.e2e.live_store import store_on
 from tests.support.scripts import lint_script
 from tests.support.slurm import SlurmLab

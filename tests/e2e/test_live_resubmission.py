@@ -13,11 +13,11 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.triage import TaskGroup
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.resubmission import Again, plan_again, settle, wanted_of
-from hpcdash.stores.triage import Triage, TriageReader
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.jobs.triage import Triage, TriageReader
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.plan import Again, plan_again, settle, wanted_of
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
@@ -146,8 +146,8 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(slurm_lab
 def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
     slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
-    monkeypatch.setattr("hpcdash.stores.lost_answers._LOOK_AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr("hpcdash.stores.resubmission._HISTORY_LAG_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.plan._HISTORY_LAG_SECONDS", 0.0)
     old_id = slurm_lab.submit("alice", "-J", f"lost {is_sent}", "--hold")
 
     async def again() -> tuple[bool | None, str]:

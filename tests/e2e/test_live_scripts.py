@@ -14,9 +14,9 @@ from hpcdash.backends.job_detail import Script
 from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.logs import LogPlace, locate_logs
-from hpcdash.stores.scripts import fetch_script
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.logs.locate import LogPlace, locate_logs
 from tests.e2e.live_store import store_on
 from tests.e2e.program import Program
 from tests.support.slurm import SlurmLab

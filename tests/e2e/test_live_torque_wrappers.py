@@ -18,10 +18,10 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import ControllerDown, UsageError
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
 from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
 from tests.e2e.program import Program, row_of

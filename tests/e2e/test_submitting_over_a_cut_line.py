@@ -14,15 +14,14 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.stores import lost_answers
-from hpcdash.stores.actions import Actions, Report
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal, JournalEntry
-from hpcdash.stores.lost_answers import settle
-from hpcdash.stores.resubmission import Again
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions, Report
+from hpcdash.services.state.journal import Journal, JournalEntry
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.recovery import settle
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.e2e.program import Program, Run, home_with

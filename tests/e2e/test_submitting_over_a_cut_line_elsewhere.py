@@ -18,14 +18,14 @@ from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import queue_program
-from hpcdash.stores import lost_answers
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.lost_answers import settle
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import plan_submission
+from hpcdash.services.submit.recovery import settle
 from hpcdash.transport.ssh import SshTransport
 from tests.local.queue_lab import QueueLab
 from tests.support.cut_line import CutLine, Gate, gate

@@ -12,14 +12,14 @@ import pytest
 
 from hpcdash.backends.script.body import LIBRARY_NAME, Place
 from hpcdash.backends.script.call import call_files, result_words
+from hpcdash.config.request import RequestProblems, read_request
+from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.pickles import read_packed, unpacked
 from hpcdash.job.zip import job_zip
-from hpcdash.launch.form import draft_of, read_form
-from hpcdash.launch.request_file import RequestProblems, read_request
-from hpcdash.launch.request_text import request_text
+from hpcdash.services.submit.form import draft_of, read_form
 from tests.support.scripts import Scheduler, batch_script
 
 PLACE = Place("1a2b", "/jobs/x-1a2b")

@@ -14,8 +14,8 @@ from hpcdash.backends.script.containers.login import source_login
 from hpcdash.backends.slurm.script import slurm_preamble
 from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause
-from hpcdash.launch.excerpt import MOST_LINES, failure_excerpt, hosts_up
-from hpcdash.logs.lines import shown_line
+from hpcdash.services.jobs.failures import MOST_LINES, failure_excerpt, hosts_up
+from hpcdash.services.logs.lines import shown_line
 
 FRAME = '  File "/home/alice/train.py", line 12, in main\n    main()'
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB"

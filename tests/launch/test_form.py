@@ -7,8 +7,8 @@ import pytest
 from hpcdash.backends.pbs import lint as pbs_lint
 from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
-from hpcdash.launch.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
-from hpcdash.launch.form_fields import FIELDS, GROUPS
+from hpcdash.services.submit.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
+from hpcdash.services.submit.form_fields import FIELDS, GROUPS
 
 ALL = {
     "name": "train",

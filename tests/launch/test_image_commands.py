@@ -6,7 +6,7 @@ import pytest
 
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
-from hpcdash.launch.images import Step, Store, import_steps, list_steps, pull_steps
+from hpcdash.services.submit.images import Step, Store, import_steps, list_steps, pull_steps
 
 APPTAINER = Store(Runtime.APPTAINER, "singularity", "/images")
 PODMAN = Store(Runtime.PODMAN, "podman")

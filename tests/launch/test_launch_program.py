@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import NOTHING_THERE, program_text
+from hpcdash.services.submit.sudoers import NOTHING_THERE, program_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 SHELLS = ("/usr/bin/dash", "/usr/bin/bash", "/usr/bin/busybox sh")

@@ -11,8 +11,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.request import Request, Site, SlotType
-from hpcdash.launch.lint import lint_request
-from hpcdash.launch.resource_words import resource_words
+from hpcdash.services.submit.request_lint import lint_request, resource_words
 
 GB, HOUR = 1 << 30, 3600
 MAIN = QueueOffer("main", True, True, 48 * HOUR, 4, 2, 32, 20, cpus_per_node=8, memory_per_node_bytes=64 * GB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.launch.pools import DefaultPools, Pool, default_pools, overridden
+from hpcdash.config.queue_defaults import DefaultPools, Pool, default_pools, overridden
 
 CPU, CPU_DEFAULT = Pool("cpu"), Pool("cpu", is_default=True)
 GPU, GPU_DEFAULT, MORE = (

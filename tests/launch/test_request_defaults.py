@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdash.config.queue_defaults import Pool, with_queue_defaults
+from hpcdash.config.request import read_request
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
-from hpcdash.launch.pools import Pool
-from hpcdash.launch.request_defaults import with_queue_defaults
-from hpcdash.launch.request_file import read_request
 
 POOLS = (Pool("cpu", is_default=True), Pool("gpu", has_gpus=True))
 GPU = {"GPU": {"account": "llm", "slots_per_node": 8, "slots": 3, "tres_supported": False}}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import ConfigError
-from hpcdash.launch.request_file import RequestProblems, read_request
 
 FULL = """\
 name = "train llm"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.config.request import read_request
+from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
-from hpcdash.launch.request_file import read_request
-from hpcdash.launch.request_text import request_text
 
 PRINTED = st.text(st.characters(min_codepoint=32, exclude_categories=("C", "Zl", "Zp", "Zs")), min_size=1, max_size=12)
 LINE = st.one_of(PRINTED, st.sampled_from(['a "b" \\c', "'''", '"""', "#x", "é–漢", "a = [1]", "$HOME/`x`", "\\"]))

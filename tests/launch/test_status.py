@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
-from hpcdash.launch.status import LaunchStatus, is_pulling, status_of, status_words
+from hpcdash.services.jobs.launch_status import LaunchStatus, is_pulling, status_of, status_words
 
 
 def test_every_state_has_its_status() -> None:

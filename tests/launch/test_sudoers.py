@@ -12,7 +12,7 @@ import pytest
 from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import sudoers_text
+from hpcdash.services.submit.sudoers import sudoers_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 PROGRAM = "/usr/local/libexec/hpcdash-launch"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdash.logs.metrics import Floats, MetricBatch, Points
+from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
 
 
 def batch_of(

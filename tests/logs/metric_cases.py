@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdash.logs.metrics import MetricBatch
+from hpcdash.services.metrics.batch import MetricBatch
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "metrics"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.log"))

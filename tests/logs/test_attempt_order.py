@@ -8,8 +8,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from hpcdash.logs.joined import joined
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.series import MetricLog
 from tests.logs.metric_batches import batch_of
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import HpcdashError
-from hpcdash.logs.downsample import Smoothing, smoothed, view_of, whole_range
-from hpcdash.logs.joined import Series, joined
-from hpcdash.logs.metrics import Floats
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.downsample import Smoothing, smoothed, view_of, whole_range
+from hpcdash.services.metrics.joined import Series, joined
+from hpcdash.services.metrics.series import MetricLog
 from tests.logs.metric_batches import batch_of
 
 any_value = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([float("nan"), float("inf"), float("-inf")]))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.style import Style
 
 from hpcdash.domain.text import visible
-from hpcdash.logs import lines
-from hpcdash.logs.lines import Span, shown_line
+from hpcdash.services.logs import lines
+from hpcdash.services.logs.lines import Span, shown_line
 
 _BITS = (
     *(

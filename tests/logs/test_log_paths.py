@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.logs.paths import PathFacts, default_pattern, finish_shown, output_path, paths_as_shown, shown_is_doubtful
+from hpcdash.backends.output_patterns import (
+    PathFacts,
+    default_pattern,
+    finish_shown,
+    output_path,
+    paths_as_shown,
+    shown_is_doubtful,
+)
 
 JOB = PathFacts("9", "/w", "alice", "we irdx", "n1")
 TASK = PathFacts("8", "/w", "alice", "sweep", "n2", array_id="5", task="13", is_array=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.logs.pieces import BLOCK, LONGEST_PIECE, Piece, Pieces, pieces, read_from
+from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, Piece, Pieces, pieces, read_from
 
 FILLINGS = (
     b"x",

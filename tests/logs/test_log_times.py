@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpcdash.logs.times import Stamp, comparable, read_stamp, read_wanted
+from hpcdash.services.logs.search import Stamp, comparable, read_stamp, read_wanted
 
 ABOUT = datetime(2026, 11, 21, 12, 0)
 MOMENT = datetime(2026, 11, 21, 10, 22, 33, tzinfo=UTC).timestamp()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metrics import MetricBatch
+from hpcdash.services.metrics.batch import MetricBatch
+from hpcdash.services.metrics.reader import MetricReader
 from tests.logs.metric_cases import CONTENTS, NAMES, expected, expected_samples, samples, without_offsets
 
 

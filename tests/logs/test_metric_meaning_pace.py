@@ -8,21 +8,23 @@ from math import inf, isnan, nan
 import numpy as np
 import pytest
 
-from hpcdash.logs.joined import JoinedRun, LostTime, joined
-from hpcdash.logs.metric_meaning.eta import eta_of
-from hpcdash.logs.metric_meaning.findings import duration_words, number_words, step_words
-from hpcdash.logs.metric_meaning.paces import Growth, pace_of_age, paces_of_run, seconds_per_step
-from hpcdash.logs.metric_meaning.restarts import gap_seconds, lost_time_words, repeated_seconds
-from hpcdash.logs.metric_meaning.throughput import (
+from hpcdash.services.metrics.batch import Points
+from hpcdash.services.metrics.eta import eta_of, gap_seconds, lost_time_words, repeated_seconds
+from hpcdash.services.metrics.findings import duration_words, number_words, step_words
+from hpcdash.services.metrics.joined import JoinedRun, LostTime, joined
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.throughput import (
+    Growth,
     Measure,
     Pace,
+    pace_of_age,
     pace_of_metric,
     pace_of_times,
+    paces_of_run,
     quantity_of,
+    seconds_per_step,
     tokens_per_second,
 )
-from hpcdash.logs.metrics import Points
-from hpcdash.logs.series import MetricLog
 from tests.logs.metric_batches import batch_of
 
 HOUR = 3600.0

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpcdash.local.demo
-from hpcdash.logs.joined import joined
-from hpcdash.logs.metric_meaning.spikes import NOTHING_ANALYSED, find_spikes
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metrics import Floats
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.spikes import NOTHING_ANALYSED, find_spikes
 from tests.logs.metric_batches import clean_loss
 
 NOISES = ["normal", "student", "skewed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcdash.logs.metric_meaning.stretches import find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import find_not_finite, find_plateau, find_stall
 from tests.logs.metric_batches import clean_loss
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from hpcdash.config.metric_patterns import LINE_SECONDS, compile_patterns, pattern_problems
 from hpcdash.errors import ConfigError
-from hpcdash.logs.metric_patterns import LINE_SECONDS, compile_patterns, pattern_problems
-from hpcdash.logs.metric_reader import MetricReader
+from hpcdash.services.metrics.reader import MetricReader
 
 # It is tried at 2 ** 30 places of this line.
 _ENDLESS = "a" * 60 + "!"

@@ -9,9 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import ConfigError
-from hpcdash.logs.metric_reader import MetricReader, read_stretch
-from hpcdash.logs.metric_samples import MOST_LOSSES, MOST_METRICS
-from hpcdash.logs.metric_text import LONGEST_LINE_BYTES
+from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS
+from hpcdash.services.metrics.reader import LONGEST_LINE_BYTES, MetricReader, read_stretch
 from tests.logs.metric_cases import CONTENTS, MIXED, NAMES, samples
 
 # No shrinking: it takes minutes, and the first example found says enough.

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metric_shapes import _are_thousands
-from hpcdash.logs.metric_text import _without_colours
+from hpcdash.services.metrics.reader import MetricReader, _without_colours
+from hpcdash.services.metrics.shapes import _are_thousands
 from tests.logs.metric_cases import samples
 
 SHAPES = {

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.logs.attempts import MAX_ATTEMPTS
-from hpcdash.logs.cells import CELL_ROWS, LOW, TOTAL
-from hpcdash.logs.joined import Series, joined
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metric_samples import MOST_LOSSES, MOST_METRICS
-from hpcdash.logs.metrics import MetricBatch, Points
-from hpcdash.logs.series import MINUS_INF, NAN, PLUS_INF, MetricLog
+from hpcdash.services.metrics.attempts import MAX_ATTEMPTS
+from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS, MetricBatch, Points
+from hpcdash.services.metrics.cells import CELL_ROWS, LOW, TOTAL
+from hpcdash.services.metrics.joined import Series, joined
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog
 from tests.logs.metric_batches import batch_of
 
 ODD = [float("nan"), float("inf"), float("-inf")]

@@ -10,8 +10,8 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, program_words
-from hpcdash.stores.actions import Actions, Report
-from hpcdash.stores.journal import Journal
+from hpcdash.services.jobs.actions import Actions, Report
+from hpcdash.services.state.journal import Journal
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import ScriptedTransport
@@ -238,7 +238,7 @@ async def test_very_many_ids_are_looked_for_in_the_whole_queue(acting: Acting) -
 async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.stores.actions._GOES_ON_SECONDS", 0.01)
+    monkeypatch.setattr("hpcdash.services.jobs.actions._GOES_ON_SECONDS", 0.01)
     goes_on = asyncio.Event()
     acting.transport.answers = [goes_on]
     acting.transport.says = [b"it is temporarily un", b"able\nhalf a li"]

@@ -10,15 +10,14 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
-from hpcdash.stores import lost_answers
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.chains import chain_words, submit_chain
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.resubmission import Again
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.chains import chain_words, submit_chain
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import Again, plan_submission
 from hpcdash.transport.base import Completed
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 

@@ -14,11 +14,10 @@ from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut
-from hpcdash.launch.wanted_paths import PathKind, WantedPath
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.checks import MOST_PATHS, estimate_start, missing_paths
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.checks import MOST_PATHS, PathKind, WantedPath, estimate_start, missing_paths
 from hpcdash.transport.local import LocalTransport
 
 

@@ -8,11 +8,10 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.units import format_clock
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import ClusterClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import ClusterClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
 

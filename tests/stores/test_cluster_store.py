@@ -23,10 +23,10 @@ from hpcdash.errors import (
     RateLimited,
     UnreadableOutput,
 )
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.joins import with_job_counts
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.job_counts import with_job_counts
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import (
     EVERYONE,

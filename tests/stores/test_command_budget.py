@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.stores.budget import WINDOW_SECONDS, CommandBudget
+from hpcdash.services.cluster.queries import WINDOW_SECONDS, CommandBudget
 from tests.support.scripted_cluster import HandClock
 
 SPANS = st.lists(st.integers(0, 40), max_size=60)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AccountingUnavailable, ControllerDown
-from hpcdash.stores.departures import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, NO_HISTORY, JobEvent
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.tracker import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, NO_HISTORY, JobEvent
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import HISTORY, RECENT, ScriptedTransport
 from tests.support.slurm_text import Fields

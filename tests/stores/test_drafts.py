@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.stores.drafts import Drafts, KeptDraft
+from hpcdash.services.state.drafts import Drafts, KeptDraft
 
 
 def test_a_draft_is_taken_once_as_it_was_kept(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ConnectionFailed, program_words
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.failures import FAILED, fetch_failure
-from hpcdash.stores.job_picture import CONTAINERS_EVERY_SECONDS, JobPicture, Part
-from hpcdash.stores.job_words import job_groups
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.failures import FAILED, fetch_failure
+from hpcdash.services.jobs.overview import CONTAINERS_EVERY_SECONDS, JobPicture, Part
+from hpcdash.services.jobs.page import job_groups
 from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import HandClock
 from tests.support.scripted_transport import ScriptedTransport

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.domain import schema
-from hpcdash.stores.joins import with_job_counts
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.job_counts import with_job_counts
+from hpcdash.services.cluster.snapshots import Kind
 
 
 def jobs(*rows: tuple[str, str | None, str | None, int]) -> pa.Table:

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.stores import appended_lines
-from hpcdash.stores.journal import Journal, JournalUnwritable
+from hpcdash.services.state import journal as appended_lines
+from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 HOSTILE = '\x1b[31m"\\\n\r\u2028\u202e\udcff\x00 | {"event":"before"}'
 DONE = (Outcome("41", True),)
@@ -110,7 +110,7 @@ def test_a_line_cut_by_a_crash_is_counted_and_the_next_one_stands_alone(journal:
 KILLED = """
 import os, sys
 from pathlib import Path
-from hpcdash.stores.journal import Journal
+from hpcdash.services.state.journal import Journal
 print(Journal(Path(sys.argv[1])).before(cluster="juno", user="alice", verb="cancel", job_ids=["41"], commands=[]))
 sys.stdout.flush()
 os.kill(os.getpid(), 9)
@@ -183,9 +183,9 @@ MANY = """
 import sys
 from pathlib import Path
 from hpcdash.backends.actions import Outcome
-from hpcdash.stores import appended_lines
-from hpcdash.stores.journal import Journal
-appended_lines.ROTATE_BYTES = int(sys.argv[2])
+from hpcdash.services.state import journal as journals
+from hpcdash.services.state.journal import Journal
+journals.ROTATE_BYTES = int(sys.argv[2])
 journal = Journal(Path(sys.argv[1]))
 for number in range(40):
     job_ids = [str(number)] * 50

@@ -19,16 +19,16 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
-from hpcdash.stores import kept_scripts, lost_answers
-from hpcdash.stores.actions import Actions, Report
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.kept_scripts import APART_SECONDS, KEPT_SECONDS, KeptScript, KeptScripts
-from hpcdash.stores.resubmission import Again, settle
-from hpcdash.stores.scripts import fetch_script, keep_submitted
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions, Report
+from hpcdash.services.jobs.scripts import fetch_script, keep_submitted
+from hpcdash.services.state import submitted_scripts as kept_scripts
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS, KeptScript, KeptScripts
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import Again, plan_submission, settle
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import RECENT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hpcdash.stores.known_jobs import telling_task
+from hpcdash.services.jobs.lookup import telling_task
 
 
 def tasks(*rows: tuple[int, str, int]) -> pa.Table:

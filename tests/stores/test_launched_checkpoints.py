@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.stores.launched_checkpoints import LaunchedCheckpoints
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
 from tests.support.train_rows import row
 
 

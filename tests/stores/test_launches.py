@@ -14,12 +14,12 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
-from hpcdash.stores import launches as launches_module
-from hpcdash.stores.appended_lines import older_file
-from hpcdash.stores.launch_cleanup import has_completed, has_failed
-from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.state.journal import older_file
+from hpcdash.services.submit import launches as launches_module
+from hpcdash.services.submit.cleanup import has_completed, has_failed
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import HISTORY, QUEUES, ScriptedTransport

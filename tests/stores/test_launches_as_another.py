@@ -18,14 +18,14 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.launch.sudoers import NOTHING_THERE
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.stores.staging import discard_argv
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.staging import discard_argv
+from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import CommandTimedOut, UnreachableError
-from hpcdash.logs.lines import shown_line
-from hpcdash.logs.pieces import BLOCK, LONGEST_PIECE, pieces
-from hpcdash.stores import log_file
-from hpcdash.stores.log_file import FileChange, LogFile, Look, Page, change, next_look_seconds
+from hpcdash.services.logs import file as log_file
+from hpcdash.services.logs.file import FileChange, LogFile, Look, Page, change, next_look_seconds
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.ssh import SshTransport

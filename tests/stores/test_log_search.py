@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.stores import log_search
-from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.log_search import Found, NoTimes, find_text, find_time, local_wall_time
+from hpcdash.services.logs import search as log_search
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.search import Found, NoTimes, find_text, find_time, local_wall_time
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import put, put_sparse, size_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.stores import log_window
-from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.log_window import Event, LogWindow
+from hpcdash.services.logs import window as log_window
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.window import Event, LogWindow
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append, bytes_of, make_folder, put, remove, remove_folder, rename, size_of
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores import log_file
-from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.log_window import Event, LogWindow
-from hpcdash.stores.through_node import NodeUnreached, ThroughNode
+from hpcdash.services.logs import file as log_file
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.window import Event, LogWindow
 from hpcdash.transport.base import Completed, Transport
 from hpcdash.transport.local import LocalTransport
+from hpcdash.transport.node import NodeUnreached, ThroughNode
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
 from tests.support.sshd import (
@@ -386,7 +386,7 @@ async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:
 
 
 def test_the_script_is_posix() -> None:
-    from hpcdash.stores.through_node import _THROUGH_SCRIPT
+    from hpcdash.transport.node import _THROUGH_SCRIPT
 
     for shell in filter(shutil.which, ("dash", "bash", "ksh", "busybox")):
         words = [shell, "sh"] if shell == "busybox" else [shell]

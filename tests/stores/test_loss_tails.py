@@ -13,10 +13,10 @@ import pytest
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConnectionFailed, HpcdashError
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.metrics.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append

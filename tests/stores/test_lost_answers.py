@@ -24,16 +24,14 @@ from hpcdash.errors import (
     NotSent,
     program_words,
 )
-from hpcdash.stores import lost_answers
-from hpcdash.stores.actions import Actions, Report
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal, JournalEntry
-from hpcdash.stores.lost_answers import settle
-from hpcdash.stores.noted_submissions import searches_of, settle_noted, settle_recent
-from hpcdash.stores.resubmission import Again
-from hpcdash.stores.submission import plan_submission
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions, Report
+from hpcdash.services.state.journal import Journal, JournalEntry
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.recovery import searches_of, settle, settle_noted, settle_recent
 from hpcdash.transport.base import Completed
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import HISTORY, RECENT

@@ -13,18 +13,19 @@ from typing import Any, cast
 import pytest
 
 from hpcdash.backends.job_detail import LogFiles
-from hpcdash.charts.reading import JobFacts, RunReader
-from hpcdash.charts.series import SeriesKept
-from hpcdash.logs.joined import JoinedRun
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metric_words import zone_behind_seconds
-from hpcdash.logs.series import MetricLog
-from hpcdash.stores import metric_source, metrics
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.metric_places import MetricPlace, MetricPlaces
-from hpcdash.stores.metric_streams import Stream, run_of_streams
-from hpcdash.stores.metrics import WatchedRun
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.metrics import run as metrics
+from hpcdash.services.metrics import source as metric_source
+from hpcdash.services.metrics.charts.curves import SeriesKept
+from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
+from hpcdash.services.metrics.joined import JoinedRun
+from hpcdash.services.metrics.places import MetricPlace, MetricPlaces
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.run import WatchedRun
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.streams import Stream, run_of_streams
+from hpcdash.services.metrics.words import zone_behind_seconds
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdash.logs.joined import joined
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.series import MetricLog
-from hpcdash.stores import metric_source
-from hpcdash.stores.log_file import LogFile
-from hpcdash.stores.metric_source import MetricSource
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.metrics import source as metric_source
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.source import MetricSource
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append, bytes_of, put, remove, rename
 

@@ -17,15 +17,17 @@ import hpcdash
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConfigError, ConnectionFailed, NoSuchJob
-from hpcdash.stores import metric_looks, metric_source, metrics
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.kept_scripts import KeptScripts
-from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.stores.logs import locate_logs
-from hpcdash.stores.metric_files import NamedMetricsFiles
-from hpcdash.stores.metrics import WatchedRun
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.metrics import run as metric_looks
+from hpcdash.services.metrics import run as metrics
+from hpcdash.services.metrics import source as metric_source
+from hpcdash.services.metrics.places import NamedMetricsFiles
+from hpcdash.services.metrics.run import WatchedRun
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.local.queue_lab import QueueLab

@@ -13,11 +13,11 @@ from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.offers import AccountOffer, QueueOffer
 from hpcdash.errors import AccountingUnavailable, ConnectionFailed, ControllerDown
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.offers import fetch_offers
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.queues import fetch_offers
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.pbs.cluster import StandIns

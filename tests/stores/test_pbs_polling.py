@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.pbs.backend import BACKEND
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cluster import HISTORY_SECONDS, ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
 from hpcdash.transport.local import LocalTransport
 from tests.support.pbs import StandIns
 from tests.support.scripted_cluster import HandClock

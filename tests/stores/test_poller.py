@@ -19,9 +19,9 @@ from hpcdash.errors import (
     UsageError,
     program_words,
 )
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.poller import NEEDS_A_PERSON
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.poller import NEEDS_A_PERSON
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import EVERYONE, HISTORY, MINE, NODES, PROBED, QUEUES

@@ -11,13 +11,14 @@ import pytest
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ControllerDown, UsageError
-from hpcdash.stores import lost_answers, resubmission
-from hpcdash.stores.actions import Report
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.resubmission import Again, Search, plan_again, settle, wanted_of
-from hpcdash.stores.triage import fetch_tasks
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Report
+from hpcdash.services.jobs.triage import fetch_tasks
+from hpcdash.services.submit import plan as resubmission
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.plan import Again, Search, plan_again, settle, wanted_of
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import RECENT
 

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.domain import schema
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.somebody import as_somebody_else
 
@@ -127,7 +126,7 @@ def test_another_schema_and_another_format_are_none(tmp_path: Path, monkeypatch:
     assert cache.load(Kind.NODES) is None
     cache.save(jobs("1"))
     assert cache.load(Kind.MINE) is not None
-    monkeypatch.setattr("hpcdash.stores.cache.FORMAT_VERSION", b"2")
+    monkeypatch.setattr("hpcdash.services.cluster.snapshots.FORMAT_VERSION", b"2")
     assert cache.load(Kind.MINE) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
-from hpcdash.stores.staging import (
+from hpcdash.services.submit.staging import (
     MOST_STAGED_BYTES,
     NOTHING_THERE,
     Staged,

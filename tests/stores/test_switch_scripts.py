@@ -18,7 +18,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_doubt, clear_refusal, group_words, refusal, warnings
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.switch_scripts import (
+from hpcdash.services.switches.scripts import (
     ACT_SECONDS,
     clear_command,
     drop_command,

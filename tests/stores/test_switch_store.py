@@ -23,17 +23,16 @@ from hpcdash.domain.switch_looks import in_time
 from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
-from hpcdash.stores import actions as acting
-from hpcdash.stores import switch_scripts
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.switch_logs import SwitchLog
-from hpcdash.stores.switches import Switch, Switches, SwitchRefused
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs import actions as acting
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.switches import scripts as switch_scripts
+from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, SwitchRefused
 from hpcdash.transport.local import LocalTransport
 from tests.local.queue_lab import QueueLab
 

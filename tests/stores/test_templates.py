@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import UsageError
-from hpcdash.stores.recents import MOST_RECENT, Recents
-from hpcdash.stores.templates import Templates, difference
+from hpcdash.services.state.recents import MOST_RECENT, Recents
+from hpcdash.services.state.templates import Templates, difference
 
 REQUEST = 'command = "x"\nslots = 8\n'
 SCRIPT = "#!/bin/bash\n#SBATCH -n 1\ncommand=x\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 from hpcdash.backends.job_detail import Script
 from hpcdash.cli.build import build_replay
 from hpcdash.errors import program_words
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.trains import Appendix, TrainReader, plan_append
+from hpcdash.services.chains import Appendix, TrainReader, plan_append
+from hpcdash.services.cluster.snapshots import Kind
 
 PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"
 SCRIPT = Script("#!/bin/sh\n#PBS -N child\nsleep 60\n", "a test's")

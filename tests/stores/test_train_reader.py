@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.trains import MOST_ASKED, TrainReader
+from hpcdash.services.chains import MOST_ASKED, TrainReader
+from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_transport import HISTORY
 from tests.ui.acting_stage import acting_session, job
 from tests.ui.train_stage import PAST, WAITS, TrainTransport

@@ -10,12 +10,12 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ConnectionFailed, NoSuchJob, UsageError
-from hpcdash.stores import triage as triage_module
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.log_ends import END_BYTES, LogEnd, ends_query
-from hpcdash.stores.triage import Triage, TriageReader, fetch_tasks, path_template
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs import triage as triage_module
+from hpcdash.services.jobs.triage import Triage, TriageReader, fetch_tasks, path_template
+from hpcdash.services.logs.ends import END_BYTES, LogEnd, ends_query
 from tests.support.failed_array import FailedArray
 from tests.support.slurm_text import answered
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.stores.watch_facts import MOST_TAIL_BYTES, Asked, DiskAsked, Facts, TailAsked, facts_query
+from hpcdash.services.watch.facts import MOST_TAIL_BYTES, Asked, DiskAsked, Facts, TailAsked, facts_query
+from hpcdash.services.watch.rules.storage import storage
 from hpcdash.transport.base import Completed
-from hpcdash.watch.rules.storage import storage
-from hpcdash.watch.settings import StorageWatch
 
 MIB = 1 << 20
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")

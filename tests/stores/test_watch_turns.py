@@ -16,19 +16,19 @@ from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
 from hpcdash.config import settings_from_text
+from hpcdash.domain.alerts import Severity
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import CommandError, RateLimited
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind, Snapshot
-from hpcdash.stores.watch_facts import MOST_FILES, MOST_TAILS, Asked, Facts, FileLook
-from hpcdash.stores.watch_judge import FRESH_SECONDS, Look
-from hpcdash.stores.watch_state import WatchState
-from hpcdash.stores.watching import MOST_LOCATED, Watching
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.watch.cluster import MOST_LOCATED, Watching
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, Facts, FileLook
+from hpcdash.services.watch.judge import FRESH_SECONDS, Look
+from hpcdash.services.watch.state import WatchState
+from hpcdash.services.watch.training import TailBytes
 from hpcdash.transport.local import LocalTransport
-from hpcdash.watch.findings import Severity
-from hpcdash.watch.tails import TailBytes
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0

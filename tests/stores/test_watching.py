@@ -17,26 +17,32 @@ import pytest
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
 from hpcdash.config import settings_from_text
+from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.errors import ConnectionFailed, HpcdashError
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock, SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.kept_scripts import KeptScripts
-from hpcdash.stores.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.switch_names import RECORDS_NAME
-from hpcdash.stores.watch_board import WatchBoard
-from hpcdash.stores.watch_grace import qos_state
-from hpcdash.stores.watch_round import RoundReport, watch_round
-from hpcdash.stores.watch_state import MOST_SAMPLES, SAMPLE_EVERY_SECONDS, QosState, WatchFiles, WatchState, add_sample
-from hpcdash.stores.watching import Watching
+from hpcdash.services.cluster.clock import FrozenClock, SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.switches.names import RECORDS_NAME
+from hpcdash.services.watch.board import WatchBoard
+from hpcdash.services.watch.cluster import Watching, qos_state
+from hpcdash.services.watch.notifiers.base import Notifier
+from hpcdash.services.watch.round import RoundReport, watch_round
+from hpcdash.services.watch.secrets import notifiers_of
+from hpcdash.services.watch.state import (
+    MOST_SAMPLES,
+    SAMPLE_EVERY_SECONDS,
+    QosState,
+    WatchFiles,
+    WatchState,
+    add_sample,
+)
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
-from hpcdash.watch.configured import WatchSettings
-from hpcdash.watch.findings import Finding, Severity
-from hpcdash.watch.notifiers.base import Notifier
-from hpcdash.watch.secrets import notifiers_of
 from tests.local.conftest import queue as queue
 from tests.local.queue_lab import QueueLab
 from tests.support.hook_receiver import answer, hook_receiver

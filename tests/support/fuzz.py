@@ -30,6 +30,7 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.job_detail import Script
+from hpcdash.backends.output_patterns import PathFacts, finish_shown, output_path, paths_as_shown
 from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
@@ -45,12 +46,11 @@ from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.errors import HpcdashError
-from hpcdash.logs.lines import shown_line
-from hpcdash.logs.metric_reader import MetricReader, read_stretch
-from hpcdash.logs.paths import PathFacts, finish_shown, output_path, paths_as_shown
-from hpcdash.logs.pieces import pieces
-from hpcdash.logs.times import read_stamp
 from hpcdash.recorded import token_of
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.pieces import pieces
+from hpcdash.services.logs.search import read_stamp
+from hpcdash.services.metrics.reader import MetricReader, read_stretch
 from hpcdash.transport.base import Completed
 from tests.support.slurm_text import PAST_JOB
 

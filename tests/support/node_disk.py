@@ -49,5 +49,5 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
         return made.files(detail)
 
     monkeypatch.setattr(SlurmBackend, "log_files", log_files)
-    monkeypatch.setattr("hpcdash.stores.log_file.NODE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made

@@ -29,8 +29,8 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
-from hpcdash.stores.cluster import MOST_HOSTS
-from hpcdash.stores.joins import running_hosts
+from hpcdash.services.cluster.job_counts import running_hosts
+from hpcdash.services.cluster.store import MOST_HOSTS
 from hpcdash.transport.base import Completed
 from tests.support.pbs import SCENES, StandIns
 from tests.support.play_case import HISTORY_SECONDS

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.cluster import Changed, ClusterStore
-from hpcdash.stores.departures import JobEvent
-from hpcdash.stores.poller import Pace, Poller
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.poller import Pace, Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.store import Changed, ClusterStore
+from hpcdash.services.jobs.tracker import JobEvent
 from tests.support.scripted_transport import HISTORY, PROBED, ScriptedTransport
 
 PACE = Pace(

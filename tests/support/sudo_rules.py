@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdash.launch.sudoers import program_text, sudoers_text
+from hpcdash.services.submit.sudoers import program_text, sudoers_text
 from tests.support import suite
 
 SUDOERS = Path("/etc/sudoers.d")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.config.watch_settings import CommandSettings
 from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.services.watch.message import trial_message
+from hpcdash.services.watch.notifiers.command import CommandNotifier
 from hpcdash.transport.local import LocalTransport
-from hpcdash.watch.message import trial_message
-from hpcdash.watch.notifiers.command import CommandNotifier
-from hpcdash.watch.settings import CommandSettings
 from tests.support.sshd import block_until_there, until_gone, until_there
 
 Starter = Callable[[LocalTransport, tuple[str, ...]], Coroutine[None, None, None]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.stores.clock import FrozenClock
+from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.views.chart import ChartView
 from hpcdash.ui.widgets.chart_plot import ChartPlot

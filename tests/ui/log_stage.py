@@ -14,11 +14,11 @@ from hpcdash.cli.build import journal, pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import token_of
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import Clock, SystemClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.clock import Clock, SystemClock
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp

@@ -19,11 +19,11 @@ from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import token_of
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
 from hpcdash.transport.base import Completed, Health, Stream
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession

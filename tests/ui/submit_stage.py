@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from hpcdash.cli.build import build_queue_session
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Site
-from hpcdash.stores.launches import Launches
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.submit import SubmitView

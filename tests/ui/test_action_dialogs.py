@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from hpcdash.config import settings_from_text
+from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import ConnectionFailed, program_words
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.watch_board import WatchBoard
-from hpcdash.stores.watch_facts import FACTS_SCRIPT
-from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.watch.board import WatchBoard
+from hpcdash.services.watch.facts import FACTS_SCRIPT
+from hpcdash.services.watch.state import WatchFiles
 from hpcdash.transport.base import Completed
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.alerts import AlertsView
 from hpcdash.ui.widgets.lines import StatusLine
-from hpcdash.watch.configured import WatchSettings
 from tests.ui.stage import AnsweringTransport, answering, press, replayed, screen_text, settled, until
 
 SIZE = (120, 34)

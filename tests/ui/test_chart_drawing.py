@@ -12,19 +12,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcdash.charts.canvas import Canvas, curve_dots
-from hpcdash.charts.draw import draw
-from hpcdash.charts.reading import JobFacts, RunReader
-from hpcdash.charts.scale import clock_ticks, duration_ticks, height_ticks, linear_ticks, log_ticks, whole_ticks
-from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept, smoothing_of
-from hpcdash.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
-from hpcdash.charts.svg import svg_of
 from hpcdash.cli.metric_output import as_csv, wide_table
-from hpcdash.logs.joined import JoinedRun, joined
-from hpcdash.logs.metric_meaning.findings import step_words
-from hpcdash.logs.metric_reader import MetricReader
-from hpcdash.logs.metrics import Floats, MetricBatch, Points
-from hpcdash.logs.series import MetricLog
+from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept, smoothing_of
+from hpcdash.services.metrics.charts.draw import Canvas, curve_dots, draw
+from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
+from hpcdash.services.metrics.charts.scale import (
+    clock_ticks,
+    duration_ticks,
+    height_ticks,
+    linear_ticks,
+    log_ticks,
+    whole_ticks,
+)
+from hpcdash.services.metrics.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
+from hpcdash.services.metrics.charts.svg import svg_of
+from hpcdash.services.metrics.findings import step_words
+from hpcdash.services.metrics.joined import JoinedRun, joined
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.series import MetricLog
 from hpcdash.ui.widgets.chart_export import write_chart
 
 

@@ -27,7 +27,7 @@ def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(run: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("hpcdash.stores.metrics.WatchedRun._read_on", never)
+    monkeypatch.setattr("hpcdash.services.metrics.run.WatchedRun._read_on", never)
 
 
 def spiked(step: int) -> float:

@@ -38,8 +38,8 @@ SPIKE_AT = 700
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at, and findings looked for, every 50 ms."""
-    monkeypatch.setattr("hpcdash.stores.metric_looks.next_look_seconds", lambda quiet: 0.05)
-    monkeypatch.setattr("hpcdash.stores.metrics.TOLD_SECONDS", 0.02)
+    monkeypatch.setattr("hpcdash.services.metrics.run.next_look_seconds", lambda quiet: 0.05)
+    monkeypatch.setattr("hpcdash.services.metrics.run.TOLD_SECONDS", 0.02)
     monkeypatch.setattr("hpcdash.ui.views.chart_following.READ_SECONDS", 0.05)
 
 
@@ -328,8 +328,8 @@ async def test_how_much_of_a_large_log_is_read_is_said(log: Path, monkeypatch: p
     async def never(run: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("hpcdash.stores.metric_source.FIRST_BYTES", 200_000)
-    monkeypatch.setattr("hpcdash.stores.metrics.WatchedRun._keep_filled", never)
+    monkeypatch.setattr("hpcdash.services.metrics.source.FIRST_BYTES", 200_000)
+    monkeypatch.setattr("hpcdash.services.metrics.run.WatchedRun._keep_filled", never)
     put(log, training_log(range(1, 3001)))
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -357,8 +357,8 @@ def _watching(pilot: Pilot[Any]) -> bool:
 def test_no_array_of_a_chart_is_imported_before_one_is_opened() -> None:
     code = (
         "import sys, hpcdash.ui.app\n"
-        "print([name for name in sys.modules if name in ('pandas', 'hpcdash.logs.joined',"
-        " 'hpcdash.charts.draw', 'hpcdash.stores.metrics')])"
+        "print([name for name in sys.modules if name in ('pandas', 'hpcdash.services.metrics.joined',"
+        " 'hpcdash.services.metrics.charts.draw', 'hpcdash.services.metrics.run')])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"
@@ -384,7 +384,7 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, mo
         def fails(*_: object, **__: object) -> None:
             raise ValueError("year 54892898 is out of range")
 
-        wrong.setattr("hpcdash.charts.draw.draw", fails)
+        wrong.setattr("hpcdash.services.metrics.charts.draw.draw", fails)
         async with chart_dashboard(log.parent, note_error=noted.append).run_test(size=SIZE) as pilot:
             await settled(pilot)
             await pilot.app.main.push("chart", job_id=RUNNING)
@@ -394,12 +394,12 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(log: Path, mo
             chart_of(pilot).start()
             await drawn(pilot)
             assert "could not" not in screen_text(pilot.app)
-            wrong.setattr("hpcdash.charts.reading.RunReader.read", fails)
+            wrong.setattr("hpcdash.services.metrics.charts.reading.RunReader.read", fails)
             append(log, training_log(range(101, 201)))
             await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")
             wrong.undo()
             append(log, training_log(range(201, 211)))
             await until(pilot, lambda: "could not" not in screen_text(pilot.app), "no words")
-            wrong.setattr("hpcdash.stores.metric_looks.run_of_streams", fails)
+            wrong.setattr("hpcdash.services.metrics.run.run_of_streams", fails)
             append(log, training_log(range(211, 301)))
             await until(pilot, lambda: "hpcdash could not read this: ValueError" in screen_text(pilot.app), "the words")

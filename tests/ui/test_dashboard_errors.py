@@ -19,9 +19,8 @@ from hpcdash.errors import (
     HpcdashError,
     LoginRequired,
 )
-from hpcdash.stores.cache import SnapshotCache
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.screens.dialogs import WordsDialog
@@ -94,7 +93,7 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
 async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
     error: HpcdashError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.stores.poller._FIRST_BACK_OFF_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.services.cluster.poller._FIRST_BACK_OFF_SECONDS", 0.05)
     transport = AnsweringTransport()
     transport.mine = jobs_text(20)
     session = answering(transport, ages=True)

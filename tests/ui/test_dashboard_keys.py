@@ -11,9 +11,9 @@ from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.departures import JobEvent
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.actions import ACTIONS, available, help_groups, key_sign, remapped, textual_keys
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.palette import ActionProvider

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from benchmarks.generate_jobs import jobs_text
 from hpcdash.backends.queries import ParsedTable, Query
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.table import TableView

@@ -15,8 +15,8 @@ from hpcdash.backends.slurm.usage import ENDED_FIELDS
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import ControllerDown, HpcdashError, program_words
 from hpcdash.recorded import token_of
-from hpcdash.stores.departures import JobEvent
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.views.job import JobView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.stores.journal import Journal
+from hpcdash.services.state.journal import Journal
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.journal import JournalView
 from tests.ui.acting_stage import EVERYDAY, NOW, ActingTransport, acting_app

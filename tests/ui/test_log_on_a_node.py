@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hpcdash.stores.log_file import UNREACHED_PAUSE_SECONDS
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.logs.file import UNREACHED_PAUSE_SECONDS
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.widgets.log_pace import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node

@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from hpcdash.errors import ConnectionFailed
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from tests.support.real_files import append, make_folder, put, put_sparse, remove, size_of
 from tests.ui.log_stage import (
@@ -356,7 +356,7 @@ async def test_the_pager_opens_the_file_itself_where_it_is_here(log: Path) -> No
 async def test_the_pager_gets_a_copy_of_the_end_where_the_file_is_elsewhere(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.stores.log_copy._same_file", lambda path, chunk: None)
+    monkeypatch.setattr("hpcdash.services.logs.copy._same_file", lambda path, chunk: None)
     put(log, numbered(1_000))
     seen: list[tuple[bytes, int, Path]] = []
     app = log_dashboard(log.parent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.stores.log_file import LogFile, Look
-from hpcdash.stores.log_window import LogWindow, Row
+from hpcdash.services.logs.file import LogFile, Look
+from hpcdash.services.logs.window import LogWindow, Row
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.widgets.log_viewport import Viewport, letter_at, wrapped
 

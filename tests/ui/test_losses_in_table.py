@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.text import width_of
-from hpcdash.stores.loss_tails import LossTail
+from hpcdash.services.metrics.loss_tails import LossTail
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.loss_cell import CURVE_CELLS, VALUE_CELLS, loss_cell, sparkline, value_words
 from tests.support.real_files import append, put
@@ -85,7 +85,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
 
 
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
-    modules = ("hpcdash.stores.loss_tails", "hpcdash.ui.widgets.loss_cell", "hpcdash.stores.metrics")
+    modules = ("hpcdash.services.metrics.loss_tails", "hpcdash.ui.widgets.loss_cell", "hpcdash.services.metrics.run")
     program = f"import sys, hpcdash.ui.app; sys.exit(any(name in sys.modules for name in {modules}))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -100,7 +100,7 @@ async def test_a_log_that_cannot_be_read_is_said_once_and_ends_nothing(
     app = log_dashboard(tmp_path, both_in_one=True)
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await settled(pilot)
-        monkeypatch.setattr("hpcdash.logs.metric_reader.MetricReader.feed", fails)
+        monkeypatch.setattr("hpcdash.services.metrics.reader.MetricReader.feed", fails)
         app.main.view.choose_columns(COLUMNS["jobs"])
         await until(pilot, lambda: "hpcdash could not read this" in screen_text(app), "the words")
 

@@ -21,12 +21,12 @@ from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import program_words
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
@@ -267,7 +267,7 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
         waited.append(seconds)
         await goes_on.wait()
 
-    monkeypatch.setattr("hpcdash.stores.actions.pause", pause)
+    monkeypatch.setattr("hpcdash.services.jobs.actions.pause", pause)
     rows = [job(f"{number}.pbs01", "pending") for number in range(100, 350)]
     transport = PbsTransport()
     app = pbs_app(transport, tmp_path, rows=rows)

@@ -47,7 +47,7 @@ SHOWN = [*((name, SMALL) for name in NARROW), *((name, LARGE) for name in SCENES
 @pytest.fixture(autouse=True)
 def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The back-off of a failed question has no jitter."""
-    monkeypatch.setattr("hpcdash.stores.poller.random.random", lambda: 0.5)
+    monkeypatch.setattr("hpcdash.services.cluster.poller.random.random", lambda: 0.5)
 
 
 @pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])

@@ -18,11 +18,11 @@ from hpcdash.backends.submissions import StartEstimate
 from hpcdash.config import settings_from_text
 from hpcdash.domain.offers import Offers
 from hpcdash.errors import CommandTimedOut
-from hpcdash.launch.form import Draft
-from hpcdash.stores.actions import Report
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.watch_board import WatchBoard
-from hpcdash.stores.watch_state import WatchFiles
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Report
+from hpcdash.services.submit.form import Draft
+from hpcdash.services.watch.board import WatchBoard
+from hpcdash.services.watch.state import WatchFiles
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.submit import SubmitView
@@ -127,7 +127,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         async def unanswered(*_: object) -> NoReturn:
             raise CommandTimedOut("no answer in 10 s")
 
-        monkeypatch.setattr("hpcdash.stores.checks.missing_paths", unanswered)
+        monkeypatch.setattr("hpcdash.services.submit.checks.missing_paths", unanswered)
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert isinstance(app.screen, ConfirmDialog)
@@ -203,7 +203,7 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         return report.outcomes
 
     monkeypatch.setattr(ClusterStore, "act", act)
-    monkeypatch.setattr("hpcdash.stores.lost_answers.settle", settle)
+    monkeypatch.setattr("hpcdash.services.submit.recovery.settle", settle)
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -317,7 +317,7 @@ async def test_to_open_the_form_again_and_again_asks_the_cluster_once(
         asked.append(store.name)
         return Offers()
 
-    monkeypatch.setattr("hpcdash.stores.offers.fetch_offers", fetch)
+    monkeypatch.setattr("hpcdash.services.submit.queues.fetch_offers", fetch)
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -564,7 +564,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
             return StartEstimate(refusal="Job violates accounting\x1b[2J", hint="ask for less")
         return StartEstimate(starts_at_epoch=store.clock.now() + 7200, node_list="g[01-02]")
 
-    monkeypatch.setattr("hpcdash.stores.checks.estimate_start", estimate)
+    monkeypatch.setattr("hpcdash.services.submit.checks.estimate_start", estimate)
     monkeypatch.setattr("hpcdash.ui.views.submit_answer._EVERY_SECONDS", 0.0)
     monkeypatch.setattr("hpcdash.ui.views.submit_timing._REST_SECONDS", 0.3)
     app = recorded_app(tmp_path)

@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hpcdash.errors import program_words
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import Completed
 from hpcdash.ui.screens.switch_dialog import SwitchDialog
 from tests.support.slurm_text import Fields

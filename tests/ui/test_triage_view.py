@@ -13,13 +13,13 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config import ClusterSettings
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores import lost_answers
-from hpcdash.stores.actions import Actions
-from hpcdash.stores.budget import CommandBudget
-from hpcdash.stores.clock import FrozenClock
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.journal import Journal
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog
 from hpcdash.ui.session import ClusterSession

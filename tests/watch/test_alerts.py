@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.config.watch_settings import AlertSettings, QuietHours
+from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.errors import ConfigError, HpcdashError
-from hpcdash.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
-from hpcdash.watch.findings import ANY_ASPECT, Finding, Severity, finding_key
-from hpcdash.watch.settings import AlertSettings, QuietHours
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
 
 RAISED, WORSENED, REMINDED, RECOVERED, UNWATCHED = AlertKind
 HOUR = 3600.0

@@ -15,25 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import UsageError
-from hpcdash.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState
-from hpcdash.watch.findings import Finding, Severity
-from hpcdash.watch.message import Message, message_of, trial_message
-from hpcdash.watch.notifiers.apprise import AppriseNotifier
-from hpcdash.watch.notifiers.base import NotifyFailed, without_secrets
-from hpcdash.watch.notifiers.command import CommandNotifier
-from hpcdash.watch.notifiers.delivery import Delivery, deliver, notifier_for
-from hpcdash.watch.notifiers.mail import MailNotifier
-from hpcdash.watch.notifiers.terminal import TerminalNotifier
-from hpcdash.watch.notifiers.webhook import WebhookNotifier
-from hpcdash.watch.round import tell
-from hpcdash.watch.settings import (
+from hpcdash.config.watch_settings import (
     AppriseSettings,
     CommandSettings,
     MailSettings,
     TerminalSettings,
     WebhookSettings,
 )
+from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.errors import UsageError
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState
+from hpcdash.services.watch.message import Message, message_of, trial_message
+from hpcdash.services.watch.notifiers.apprise import AppriseNotifier
+from hpcdash.services.watch.notifiers.base import NotifyFailed, without_secrets
+from hpcdash.services.watch.notifiers.command import CommandNotifier
+from hpcdash.services.watch.notifiers.delivery import Delivery, deliver, notifier_for
+from hpcdash.services.watch.notifiers.mail import MailNotifier
+from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
+from hpcdash.services.watch.notifiers.webhook import WebhookNotifier
+from hpcdash.services.watch.pending import tell
 from tests.support.certificates import server_context
 from tests.support.hook_receiver import answer, hook_receiver
 from tests.support.mail_receiver import mail_receiver

@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.watch.findings import Finding, Severity
-from hpcdash.watch.rules.losses import ends_late, losses
-from hpcdash.watch.settings import LOSS_KINDS, LossWatch
-from hpcdash.watch.tails import Course, LogTail, TailBytes
-from hpcdash.watch.training import MOST_POINTS, course, noticed, read_from, read_on
+from hpcdash.config.watch_settings import LOSS_KINDS, LossWatch
+from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.services.watch.rules.losses import ends_late, losses
+from hpcdash.services.watch.training import MOST_POINTS, Course, LogTail, TailBytes, course, noticed, read_from, read_on
 
 NOW = 1_790_000_000.0
 STEPS = 5000

@@ -10,20 +10,7 @@ import pytest
 
 from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.slurm.backend import SlurmBackend
-from hpcdash.domain.schema import JOBS, NODES
-from hpcdash.domain.trains import find_train
-from hpcdash.stores.watch_judge import ALL_RULES
-from hpcdash.watch.findings import Finding, Severity, finding_key
-from hpcdash.watch.pulse import pulse_line, pulse_words
-from hpcdash.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
-from hpcdash.watch.rules.failures import fails_on_a_node
-from hpcdash.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
-from hpcdash.watch.rules.losses import losses
-from hpcdash.watch.rules.nodes import drained_nodes, spare_nodes
-from hpcdash.watch.rules.running import is_running, living_rows
-from hpcdash.watch.rules.successors import no_successor
-from hpcdash.watch.rules.waiting import waits_for_ever
-from hpcdash.watch.settings import (
+from hpcdash.config.watch_settings import (
     CheckpointWatch,
     FailuresWatch,
     HangingWatch,
@@ -32,8 +19,20 @@ from hpcdash.watch.settings import (
     RunningWatch,
     TrainWatch,
 )
-from hpcdash.watch.tails import Noticed
-from hpcdash.watch.titles import title_of
+from hpcdash.domain.alerts import Finding, Severity, finding_key
+from hpcdash.domain.schema import JOBS, NODES
+from hpcdash.domain.trains import find_train
+from hpcdash.services.watch.alerts import title_of
+from hpcdash.services.watch.judge import ALL_RULES, pulse_line, pulse_words
+from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
+from hpcdash.services.watch.rules.failures import fails_on_a_node
+from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
+from hpcdash.services.watch.rules.losses import losses
+from hpcdash.services.watch.rules.nodes import drained_nodes, spare_nodes
+from hpcdash.services.watch.rules.running import is_running, living_rows
+from hpcdash.services.watch.rules.successors import no_successor
+from hpcdash.services.watch.rules.waiting import waits_for_ever
+from hpcdash.services.watch.training import Noticed
 from tests.support.train_rows import BEGIN, at, row, task
 
 NOW = at(600)

@@ -12,13 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.config.watch_settings import StorageWatch
+from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, HOUR
 from hpcdash.errors import UnreadableOutput
-from hpcdash.watch.findings import Severity
-from hpcdash.watch.quotas import PARSERS, parse_beegfs_quota, parse_lfs_quota, parse_mmlsquota, parse_quota
-from hpcdash.watch.rules.storage import growth_a_day, storage
-from hpcdash.watch.settings import StorageWatch
-from hpcdash.watch.usage import Usage, joined, of_path, parse_df, parse_df_inodes, parse_du
+from hpcdash.services.watch.disks import (
+    PARSERS,
+    Usage,
+    joined,
+    of_path,
+    parse_beegfs_quota,
+    parse_df,
+    parse_df_inodes,
+    parse_du,
+    parse_lfs_quota,
+    parse_mmlsquota,
+    parse_quota,
+)
+from hpcdash.services.watch.rules.storage import growth_a_day, storage
 
 KIB, GIB, TIB = 1024, 1 << 30, 1 << 40
 DF = b"Filesystem     1024-blocks      Used Available Capacity Mounted on\n"

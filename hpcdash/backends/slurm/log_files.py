@@ -11,9 +11,7 @@ from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.options import Option, last_value
-from hpcdash.backends.slurm.options import read_directives, read_submit_line
-from hpcdash.domain import nodelist
-from hpcdash.logs.paths import (
+from hpcdash.backends.output_patterns import (
     PathFacts,
     default_pattern,
     finish_shown,
@@ -21,6 +19,8 @@ from hpcdash.logs.paths import (
     paths_as_shown,
     shown_is_doubtful,
 )
+from hpcdash.backends.slurm.options import read_directives, read_submit_line
+from hpcdash.domain import nodelist
 
 _NULL = "(null)"
 _INTERACTIVE = frozenset({"srun", "salloc"})

@@ -13,6 +13,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
+from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
@@ -23,7 +24,6 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
-from hpcdash.logs.paths import JOB_DEFAULT, TASK_DEFAULT
 
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
 # either: the job gets sbatch's whole environment, so that no LC_ALL of ours may be in it.

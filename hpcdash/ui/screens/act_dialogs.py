@@ -18,7 +18,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.domain import stakes
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.words import state_word
-from hpcdash.stores.actions import Plan, Report
+from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.ui.screens import action_words
 from hpcdash.ui.widgets.cells import signs
 

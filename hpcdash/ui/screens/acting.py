@@ -16,7 +16,7 @@ from textual.widgets import Static
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
-from hpcdash.stores.actions import Plan, Report
+from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.ui.screens import action_words
 from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.session import ClusterSession
@@ -29,7 +29,7 @@ from hpcdash.ui.widgets.lines import Hint
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from hpcdash.stores.resubmission import Again
+    from hpcdash.services.submit.plan import Again
 
     _Screen = Screen[None]
 else:
@@ -225,7 +225,7 @@ class Acting(_Screen):
 
     async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
-        from hpcdash.stores.lost_answers import settle
+        from hpcdash.services.submit.recovery import settle
 
         if not any(outcome.done is None for outcome in report.outcomes):
             return report.outcomes

@@ -11,7 +11,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_clock
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.actions import Plan, Report
+from hpcdash.services.jobs.actions import Plan, Report
 
 Row = Mapping[str, Any]
 _NO_FOLDERS: Mapping[str, str] = {}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from textual.screen import Screen
 
 from hpcdash.domain.text import clip, visible
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 
 if TYPE_CHECKING:
-    from hpcdash.stores.watch_board import WatchBoard
-    from hpcdash.watch.alerts import AlertEvent
+    from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.services.watch.board import WatchBoard
 
 UNWATCHED = "a recording has no watchdogs: nothing runs there that could be looked at"
 _WORDS_CELLS = 160
@@ -67,9 +67,9 @@ class Alerting(Screen[None], inherit_bindings=False):
             self.run_worker(self._ring(session, events), group="ringing")
 
     async def _ring(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
-        from hpcdash.watch.message import message_of
-        from hpcdash.watch.notifiers.base import NotifyFailed
-        from hpcdash.watch.notifiers.terminal import TerminalNotifier
+        from hpcdash.services.watch.message import message_of
+        from hpcdash.services.watch.notifiers.base import NotifyFailed
+        from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 
         driver = self.app._driver
         if driver is None or session.watching is None:

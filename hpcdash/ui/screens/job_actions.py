@@ -17,10 +17,10 @@ from hpcdash.domain.stakes import Choice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.stores.job_rows import rows_meant
-from hpcdash.stores.known_jobs import known_row, task_with_log
-from hpcdash.stores.resubmission import plan_again
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.lookup import known_row, task_with_log
+from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.submit.plan import plan_again
 from hpcdash.ui.screens.acting import Acting
 from hpcdash.ui.screens.action_words import error_words, left_behind_words, present_value, subject
 from hpcdash.ui.screens.alter_dialog import AlterDialog, Field
@@ -143,7 +143,7 @@ class JobActions(Acting):
 
     async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
-        from hpcdash.stores.requeue_looks import dropped_words, refusal_words, requeue_facts
+        from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
 
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)

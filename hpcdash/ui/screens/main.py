@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.departures import JobEvent
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.actions import FORM, Action, textual_keys
 from hpcdash.ui.announcements import announcements
 from hpcdash.ui.offered_actions import OfferedActions, is_of_a_form, obeyed_while_typing, ranked

@@ -9,9 +9,9 @@ from typing import Any
 from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.errors import UsageError
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.resubmission import Wanted, wanted_of
-from hpcdash.stores.triage import fetch_tasks
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.triage import fetch_tasks
+from hpcdash.services.submit.plan import Wanted, wanted_of
 from hpcdash.ui.views.base import Targets, View
 from hpcdash.ui.views.triage import TriageView
 

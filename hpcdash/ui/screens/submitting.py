@@ -14,18 +14,18 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.known_jobs import known_row
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.screens.action_words import error_words
 from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.views.submit import SubmitView
 
 if TYPE_CHECKING:
-    from hpcdash.launch.form import Draft
-    from hpcdash.stores.launches import PlannedLaunch
-    from hpcdash.stores.resubmission import Again
+    from hpcdash.services.submit.form import Draft
+    from hpcdash.services.submit.launches import PlannedLaunch
+    from hpcdash.services.submit.plan import Again
     from hpcdash.ui.session import ClusterSession
     from hpcdash.ui.views.submit_look import Look
 
@@ -70,7 +70,7 @@ class Submitting(JobActions):
         stop = session.store.listen(heard)
 
     async def _settle_earlier(self, session: ClusterSession) -> None:
-        from hpcdash.stores.noted_submissions import settle_recent
+        from hpcdash.services.submit.recovery import settle_recent
 
         for words in await settle_recent(session.store, session.actions.journal):
             self.notify(visible(words), severity="warning", timeout=20, markup=False)
@@ -169,7 +169,7 @@ class Submitting(JobActions):
         question: str,
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
-        from hpcdash.stores.chains import chain_words, submit_chain
+        from hpcdash.services.chains import chain_words, submit_chain
 
         dialog = self.ask_first(
             first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
@@ -246,7 +246,7 @@ class Submitting(JobActions):
 
 def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
     """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
-    from hpcdash.launch.wanted_paths import dropped_finding, kill_switch_of
+    from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
 
     if looked.request is None:
         return ()
@@ -263,7 +263,7 @@ def _planner(
     name = looked.request.name if looked.request is not None else ""
 
     async def launch(after: tuple[str, ...] | None) -> _Planned:
-        from hpcdash.stores.launches import WantedLaunch
+        from hpcdash.services.submit.launches import WantedLaunch
 
         nonlocal name
         request = looked.request
@@ -275,8 +275,8 @@ def _planner(
         return _Planned(planned.again, planned)
 
     async def hand_in(after: tuple[str, ...] | None) -> _Planned:
-        from hpcdash.stores.job_rows import ids_in_full
-        from hpcdash.stores.submission import plan_submission, refuse_large_array
+        from hpcdash.services.jobs.rows import ids_in_full
+        from hpcdash.services.submit.plan import plan_submission, refuse_large_array
         from hpcdash.ui.views.submit_look import script_submission
 
         if looked.as_it_is is None or not looked.script:

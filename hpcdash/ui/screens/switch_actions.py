@@ -31,7 +31,7 @@ class SwitchActions(Acting):
     def _open_switch(self, kind: SwitchKind) -> None:
         # Few ask for it, and the first screen does not wait for it.
         from hpcdash.domain.switches import SwitchKind
-        from hpcdash.stores.switches import Switches
+        from hpcdash.services.switches.switches import Switches
         from hpcdash.ui.screens.switch_dialog import SwitchDialog
 
         job_ids = self.view.switch_jobs()

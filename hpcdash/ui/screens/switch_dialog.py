@@ -18,7 +18,7 @@ from textual.widgets import Button, Input, Static
 from hpcdash.domain.switch_looks import clear_refusal, refusal
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
-from hpcdash.stores.actions import Plan
+from hpcdash.services.jobs.actions import Plan
 from hpcdash.ui.screens.act_dialogs import FRAME, AnswerButton
 from hpcdash.ui.screens.switch_doing import SwitchDoing
 from hpcdash.ui.screens.switch_following import LOOK_SECONDS

@@ -14,7 +14,7 @@ from hpcdash.domain.switch_progress import Progress, unseen_words
 from hpcdash.domain.switch_story import Deeds
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.actions import Plan
+from hpcdash.services.jobs.actions import Plan
 from hpcdash.ui.screens.switch_following import SwitchFollowing
 
 _GONE_ALREADY = "nothing was done: no job that is known to name it runs or waits any more"

@@ -19,12 +19,11 @@ from hpcdash.domain.switch_progress import Progress
 from hpcdash.domain.switch_story import Deeds
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.actions import Plan
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.switch_jobs import progress_of
-from hpcdash.stores.switch_logs import SwitchLog
-from hpcdash.stores.switches import Namesakes, Switch, Switches, SwitchRefused
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.switches.names import progress_of
+from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
 from hpcdash.ui.screens.act_dialogs import ScrollingDialog
 from hpcdash.ui.screens.action_words import error_words
 from hpcdash.ui.session import ClusterSession

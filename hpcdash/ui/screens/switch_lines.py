@@ -14,7 +14,7 @@ from hpcdash.domain.switch_story import Deeds, story_lines
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
 from hpcdash.domain.words import state_word
-from hpcdash.stores.switches import Switch
+from hpcdash.services.switches.switches import Switch
 
 _MOST_LISTED = 8
 Line = tuple[str, str, str]

@@ -14,9 +14,8 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.train_words import AppendWish, read_append
 from hpcdash.domain.trains import Unit
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.stores.chains import MOST_LINKS, chain_words, submit_chain
-from hpcdash.stores.resubmission import Again
-from hpcdash.stores.trains import Appendix, plan_append, same_again
+from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_append, same_again, submit_chain
+from hpcdash.services.submit.plan import Again
 from hpcdash.ui.screens.action_words import error_words
 from hpcdash.ui.screens.job_actions import JobActions
 from hpcdash.ui.session import ClusterSession
@@ -105,7 +104,7 @@ class TrainActions(JobActions):
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
         # Asked for by few, and not needed for a first sight of a train.
-        from hpcdash.stores.stubs import fetch_stubbed, replace_stubbed
+        from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
         open_outside = getattr(self.app, "open_outside", None)
         if open_outside is None:

@@ -15,20 +15,20 @@ from hpcdash.domain.schema import TEXT, TIME, WORD
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.watch.alerts import is_of_job, title_of
 from hpcdash.ui.screens.alerting import UNWATCHED
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.base import CHART_RANK, ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.rows_layout import Column
-from hpcdash.watch.titles import is_of_job, title_of
 
 if TYPE_CHECKING:
     # The watchdogs are loaded when something is first judged.
-    from hpcdash.stores.watch_board import WatchBoard
-    from hpcdash.watch.alerts import AlertState
+    from hpcdash.services.watch.alerts import AlertState
+    from hpcdash.services.watch.board import WatchBoard
 
 # Words without a key are looked for in `name`, `id` and `user`.
 ALERTS = pa.schema(

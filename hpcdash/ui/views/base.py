@@ -15,8 +15,8 @@ from textual.widget import Widget
 from hpcdash.backends.base import Capability
 from hpcdash.domain.states import ACTIVE, ENDED
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 
 # Beside the log's.

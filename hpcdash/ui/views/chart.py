@@ -16,15 +16,14 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.charts.signs import SEVERAL
-from hpcdash.charts.state import LETTERS, MOST_RUNS, Mark
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.known_jobs import known_row
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, Mark
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.base import Targets, View, ViewSpec
 from hpcdash.ui.views.chart_following import ShownRun
@@ -34,7 +33,7 @@ from hpcdash.ui.widgets.lines import Line
 
 if TYPE_CHECKING:
     # Arrays are not imported before a chart is opened.
-    from hpcdash.charts.series import ChartRequest
+    from hpcdash.services.metrics.charts.curves import ChartRequest
 
 _HISTORY_SECONDS = 4.0
 # Before what is seldom pressed.
@@ -77,7 +76,7 @@ class ChartView(ChartSeeing, can_focus=True):
     # -- what is said around it
 
     def tell(self, request: ChartRequest) -> None:
-        from hpcdash.charts.draw import legend
+        from hpcdash.services.metrics.charts.draw import legend
 
         self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
         self.set_class(not self.picture.panels, "-empty")

@@ -10,10 +10,10 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpcdash.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
 from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.known_jobs import known_row
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.unexpected import unexpected
 from hpcdash.ui.views.base import View
@@ -22,16 +22,20 @@ from hpcdash.ui.widgets.chart_plot import ChartPlot
 
 if TYPE_CHECKING:
     # Arrays are not imported before a chart is opened.
-    from hpcdash.charts.reading import Reading, RunReader
-    from hpcdash.charts.series import ChartRequest, SeriesKept
-    from hpcdash.stores.metrics import WatchedRun
+    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesKept
+    from hpcdash.services.metrics.charts.reading import Reading, RunReader
+    from hpcdash.services.metrics.run import WatchedRun
 
 # What stands out is looked for so often, and no more than a sixth of the time.
 READ_SECONDS = 1.0
 _READ_SHARE = 5.0
 _TRIED_AGAIN_SECONDS = 20.0
 # With arrays; 75 ms.
-_ARRAYS = ("hpcdash.stores.metrics", "hpcdash.charts.draw", "hpcdash.charts.reading")
+_ARRAYS = (
+    "hpcdash.services.metrics.run",
+    "hpcdash.services.metrics.charts.draw",
+    "hpcdash.services.metrics.charts.reading",
+)
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ class ChartFollowing(View):
 
     async def _watch(self, run: ShownRun) -> None:
         """Read a run's logs; what keeps one from it is shown, and tried again."""
-        from hpcdash.stores import metrics
+        from hpcdash.services.metrics import run as metrics
 
         while True:
             try:
@@ -149,7 +153,7 @@ class ChartFollowing(View):
 
     async def _keep_drawn(self) -> None:
         """Draw whenever something changed; what changed meanwhile is in the next picture."""
-        from hpcdash.charts.draw import draw
+        from hpcdash.services.metrics.charts.draw import draw
 
         while True:
             await self._dirty.wait()
@@ -204,7 +208,7 @@ class ChartFollowing(View):
             self._dirty.set()
 
     async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> Reading:
-        from hpcdash.charts.reading import RunReader
+        from hpcdash.services.metrics.charts.reading import RunReader
 
         if run.reader is None:
             run.reader = RunReader(is_ascii=is_ascii())
@@ -212,7 +216,7 @@ class ChartFollowing(View):
         return await asyncio.to_thread(run.reader.read, watched.run, names, axis, self._facts(watched), kept)
 
     def _facts(self, watched: WatchedRun) -> Any:
-        from hpcdash.charts.reading import JobFacts
+        from hpcdash.services.metrics.charts.reading import JobFacts
 
         now = self.session.store.clock.now()
         row = watched.row
@@ -233,7 +237,7 @@ class ChartFollowing(View):
         )
 
     def request(self) -> ChartRequest:
-        from hpcdash.charts.series import ChartRequest, ChartRun, SeriesKept
+        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
 
         if self._kept is None:
             self._kept = SeriesKept()

@@ -10,8 +10,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from hpcdash.charts.signs import explained
-from hpcdash.charts.state import LETTERS, SMOOTHINGS, ChartState, Mark
+from hpcdash.services.metrics.charts.state import LETTERS, SMOOTHINGS, ChartState, Mark, explained
 from hpcdash.ui.views.chart_following import ChartFollowing, is_ascii
 from hpcdash.ui.widgets.chart_plot import ChartPlot
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView

@@ -12,8 +12,8 @@ from hpcdash.backends.base import Capability
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.states import JobState
 from hpcdash.domain.words import ended_words
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.jobs import JobsView
 from hpcdash.ui.widgets import cells

@@ -19,10 +19,10 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.text import visible
 from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.job_picture import JobPicture, Part
-from hpcdash.stores.job_words import Group, job_groups
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.page import Group, job_groups
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.views.base import Targets, View, ViewSpec, chart_rank

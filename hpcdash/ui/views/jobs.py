@@ -17,8 +17,8 @@ from hpcdash.domain.short_ids import shared_ending
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration
 from hpcdash.domain.words import ended_words, state_word
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, ViewSpec, chart_rank
 from hpcdash.ui.views.table import TableView

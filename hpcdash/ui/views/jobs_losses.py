@@ -9,11 +9,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.charts.state import is_loss, main_metric
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
-from hpcdash.stores.loss_tails import LossTails
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.metrics.charts.state import is_loss, main_metric
+from hpcdash.services.metrics.loss_tails import LossTails
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.unexpected import unexpected
 from hpcdash.ui.widgets import cells

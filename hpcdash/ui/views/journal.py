@@ -16,9 +16,9 @@ from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.journal import JournalEntry, JournalUnreadable
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 from hpcdash.ui.screens.dialogs import WordsDialog
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView

@@ -17,10 +17,10 @@ from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.known_jobs import known_row, known_tasks
-from hpcdash.stores.logs import LogPlace, locate_logs
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row, known_tasks
+from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, View, ViewSpec, chart_rank
 from hpcdash.ui.widgets.command_bar import CommandBar

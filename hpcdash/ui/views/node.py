@@ -18,8 +18,8 @@ from hpcdash.domain.nodelist import contains
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.jobs import JobsView

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.units import format_age
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells

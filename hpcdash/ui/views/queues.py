@@ -11,7 +11,7 @@ from hpcdash.domain.states import REFUSING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
 from hpcdash.domain.words import queue_note
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.table import TableView
 from hpcdash.ui.widgets import cells

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.table import TableView
 

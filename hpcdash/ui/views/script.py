@@ -19,9 +19,9 @@ from hpcdash.backends.job_detail import Script
 from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.job_rows import rows_meant
-from hpcdash.stores.scripts import fetch_script
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, View, ViewSpec
 from hpcdash.ui.widgets.command_bar import CommandBar

@@ -18,9 +18,9 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.drafts import Drafts, KeptDraft
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import ViewSpec
 from hpcdash.ui.views.submit_page import DIFFERENCE, FORM, SCRIPT
@@ -28,8 +28,8 @@ from hpcdash.ui.views.submit_timing import SubmitTiming
 from hpcdash.ui.widgets.script_page import ScriptPage
 
 if TYPE_CHECKING:
-    from hpcdash.launch.form import Draft
-    from hpcdash.stores.templates import Templates
+    from hpcdash.services.state.templates import Templates
+    from hpcdash.services.submit.form import Draft
     from hpcdash.ui.widgets.form_choice import Choice
     from hpcdash.ui.widgets.form_page import FormPage
 
@@ -61,7 +61,7 @@ class SubmitView(SubmitTiming):
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
-        from hpcdash.stores.templates import Templates
+        from hpcdash.services.state.templates import Templates
         from hpcdash.ui.views.submit_unknown import NotKnown
 
         folder = self.launches.state_folder
@@ -74,7 +74,7 @@ class SubmitView(SubmitTiming):
         self._offered_after: tuple[str, str] | None = None
 
     def compose(self) -> ComposeResult:
-        from hpcdash.launch.form_fields import Way
+        from hpcdash.services.submit.form_fields import Way
         from hpcdash.ui.widgets.form_page import FormPage
 
         self.set_class(self.app.size.width < _WIDE_COLUMNS, "-narrow")
@@ -133,7 +133,7 @@ class SubmitView(SubmitTiming):
 
     def put(self, draft: Draft, *, as_it_is: bool = False) -> None:
         """Another draft in its place; the one before can be had back."""
-        from hpcdash.launch.form_fields import Way
+        from hpcdash.services.submit.form_fields import Way
 
         before = self.draft()
         if before.texts and before != draft:
@@ -152,7 +152,7 @@ class SubmitView(SubmitTiming):
 
     def _take_kept(self) -> None:
         """What stood here when the last program was ended, unless something stands here by now."""
-        from hpcdash.launch.form import Draft
+        from hpcdash.services.submit.form import Draft
 
         folder = self.launches.state_folder
         if (
@@ -193,7 +193,7 @@ class SubmitView(SubmitTiming):
 
     def do_other_way(self) -> None:
         """From a request to a batch script as it is, and back; what both have stays."""
-        from hpcdash.launch.form_fields import Way
+        from hpcdash.services.submit.form_fields import Way
         from hpcdash.ui.views.submit_look import Look
 
         self.seen, self.page_shown, self._coloured = Look(), FORM, ""

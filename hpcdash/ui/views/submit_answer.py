@@ -13,7 +13,7 @@ from hpcdash.domain.demand import Finding
 from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.cluster import ClusterStore
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.ui.views.submit_look import Look
 
 # It is asked no more often than that.
@@ -50,7 +50,7 @@ class ClusterAnswer:
 
     async def ask(self, looked: Look) -> None:
         """Ask when it would start, and which of its paths are missing."""
-        from hpcdash.stores.checks import estimate_start, missing_paths
+        from hpcdash.services.submit.checks import estimate_start, missing_paths
 
         over = looked.as_it_is
         self.is_asking, self._asked_at = True, time.monotonic()
@@ -73,7 +73,7 @@ class ClusterAnswer:
 
         A kill switch may be dropped at any time: where one is named nothing is known to be well.
         """
-        from hpcdash.stores.checks import missing_paths
+        from hpcdash.services.submit.checks import missing_paths
 
         key, switch = _key(looked), _switch_of(looked)
         if looked.request is None or (self._missing_of == key and not self.missing and not switch):
@@ -164,7 +164,7 @@ def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], st
 
 def _switch_of(looked: Look) -> str:
     """The kill switch that a request names, '' for none."""
-    from hpcdash.launch.wanted_paths import kill_switch_of
+    from hpcdash.services.submit.checks import kill_switch_of
 
     return "" if looked.request is None else kill_switch_of(looked.request)
 

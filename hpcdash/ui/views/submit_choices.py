@@ -14,9 +14,9 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.domain.words import state_word
-from hpcdash.launch.form_fields import FIELDS, FieldKind
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.form_fields import FIELDS, FieldKind
 from hpcdash.ui.widgets.form_choice import Choice
 
 _MOST_JOBS = 200

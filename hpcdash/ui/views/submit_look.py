@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcdash.backends.submissions import Submission
+from hpcdash.config.request import read_request
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.launch.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
-from hpcdash.launch.form_fields import FIELDS, HERE, THERE
-from hpcdash.launch.request_file import read_request
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.launches import Launches
-from hpcdash.stores.recents import Recent, Recents
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.recents import Recent, Recents
+from hpcdash.services.submit.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
+from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
+from hpcdash.services.submit.launches import Launches
 
 # Stands for what tells a launch from others, which it gets when it is submitted.
 _UID = "new"
@@ -79,7 +79,7 @@ class BatchFile:
 
     async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
         """What the form names."""
-        from hpcdash.stores.batch_files import read_here, read_there
+        from hpcdash.services.submit.plan import read_here, read_there
 
         file, where = _named(texts)
         if where != HERE and file and self._of == (file, where):
@@ -114,9 +114,8 @@ class LastSubmitted:
 def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
     """The request that a draft makes, and its script."""
     from hpcdash.backends.script.call import call_words
-    from hpcdash.launch.lint import lint_request
-    from hpcdash.launch.request_text import request_text
-    from hpcdash.launch.resource_words import resource_words
+    from hpcdash.config.request_text import request_text
+    from hpcdash.services.submit.request_lint import lint_request, resource_words
 
     site, packs_nodes = launches.settings.site, launches.packs_nodes
     reading = read_form(draft, site)
@@ -184,7 +183,7 @@ def _named(texts: Mapping[str, str]) -> tuple[str, str]:
 
 def in_its_queue(request: Request, launches: Launches) -> Request:
     """The request as it will be submitted: in a queue, with what the site says of that."""
-    from hpcdash.launch.request_defaults import with_queue_defaults
+    from hpcdash.config.queue_defaults import with_queue_defaults
 
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
@@ -240,7 +239,7 @@ def look_at_script(
 
 def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None) -> Submission:
     """What is handed in; `after` takes the place of the jobs it was to wait for."""
-    from hpcdash.stores.batch_files import path_there
+    from hpcdash.services.submit.plan import path_there
 
     return Submission(
         script=content,
@@ -281,7 +280,7 @@ def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> No
 
 def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers) -> None:
     """What the cluster has not got, of the fields that can be read while others cannot."""
-    from hpcdash.launch.lint import lint_request
+    from hpcdash.services.submit.request_lint import lint_request
 
     tables = {name.partition(".")[0] for name in problems}
     texts = {name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables}

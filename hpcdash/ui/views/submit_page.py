@@ -58,7 +58,7 @@ class SubmitPage(View):
 
     @property
     def _is_as_it_is(self) -> bool:
-        from hpcdash.launch.form_fields import Way
+        from hpcdash.services.submit.form_fields import Way
 
         return self.form.way is Way.SCRIPT
 
@@ -91,7 +91,7 @@ class SubmitPage(View):
         """Complaints beside the fields, and the verdict below."""
         if not self.is_live:
             return
-        from hpcdash.launch.form import MISSING
+        from hpcdash.services.submit.form import MISSING
 
         looked = self.seen
         problems = {
@@ -115,12 +115,12 @@ class SubmitPage(View):
         self.query_one("#verdict", Static).update(verdict(looked, shown, asides, start))
 
     def _has_field(self, name: str) -> bool:
-        from hpcdash.launch.form_fields import FIELDS
+        from hpcdash.services.submit.form_fields import FIELDS
 
         return name in FIELDS
 
     def _label(self, name: str) -> str:
-        from hpcdash.launch.form_fields import FIELDS
+        from hpcdash.services.submit.form_fields import FIELDS
 
         return FIELDS[name].label if name in FIELDS else name
 

@@ -11,8 +11,8 @@ from hpcdash.domain.units import DAY, HOUR, parse_duration
 from hpcdash.errors import UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.config.watch_settings import SavesRule
     from hpcdash.ui.views.submit_look import Look
-    from hpcdash.watch.configured import SavesRule
 
 EVERY, TAKES = "saves_every", "save_takes"
 # What a number without a unit counts in, as for `hpcdash checkpoints`.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.launch.form import Draft, draft_of, read_form
-from hpcdash.launch.form_fields import HERE, THERE
+from hpcdash.services.submit.form import Draft, draft_of, read_form
+from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.widgets.form_choice import Choice
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from textual.timer import Timer
 
 from hpcdash.domain.offers import Offers
 from hpcdash.errors import HpcdashError
-from hpcdash.stores.launches import Launches
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.submit_page import SubmitPage
 
 if TYPE_CHECKING:
-    from hpcdash.launch.form import Draft
-    from hpcdash.stores.recents import Recents
+    from hpcdash.services.state.recents import Recents
+    from hpcdash.services.submit.form import Draft
     from hpcdash.ui.views.submit_look import Look
     from hpcdash.ui.widgets.form_page import FormPage
 
@@ -36,7 +36,7 @@ class SubmitTiming(SubmitPage):
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
-        from hpcdash.stores.recents import Recents
+        from hpcdash.services.state.recents import Recents
         from hpcdash.ui.views.submit_look import BatchFile, LastSubmitted
 
         self.launches = session.launches or Launches(session.store)
@@ -54,7 +54,7 @@ class SubmitTiming(SubmitPage):
 
     def draft(self) -> Draft:
         """What stands in the form."""
-        from hpcdash.launch.form import Draft
+        from hpcdash.services.submit.form import Draft
 
         return Draft(self.form.texts(), self._rest)
 
@@ -73,7 +73,7 @@ class SubmitTiming(SubmitPage):
 
     async def _learn(self) -> None:
         """What is offered there, and where launches will be."""
-        from hpcdash.stores.offers import fetch_offers
+        from hpcdash.services.submit.queues import fetch_offers
 
         store = self.session.store
         self._scripts_here = await asyncio.to_thread(_scripts_here)

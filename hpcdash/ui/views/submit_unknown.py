@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.launch.form import Draft
+from hpcdash.services.submit.form import Draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from hpcdash.domain.query_keys import keys_of
 from hpcdash.domain.text import counted
 from hpcdash.domain.words import state_word
 from hpcdash.errors import QueryError
-from hpcdash.stores.cluster import Changed
-from hpcdash.stores.snapshots import SCHEMAS, Kind
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
+from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import View
 from hpcdash.ui.widgets.cells import signs

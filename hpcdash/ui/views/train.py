@@ -24,8 +24,8 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.trains import Train, Unit, living_targets
 from hpcdash.domain.words import ended_words
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.trains import TrainReader
+from hpcdash.services.chains import TrainReader
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, ViewSpec
 from hpcdash.ui.views.jobs import elapsed_cell, job_hint

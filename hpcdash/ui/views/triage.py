@@ -19,8 +19,8 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.triage import EndedTask, TaskGroup
 from hpcdash.domain.words import state_word
-from hpcdash.stores.snapshots import Kind
-from hpcdash.stores.triage import Row, Triage, TriageReader
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.triage import Row, Triage, TriageReader
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.views.base import Targets, ViewSpec
 from hpcdash.ui.views.read_table import ReadTableView

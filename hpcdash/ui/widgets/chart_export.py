@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from hpcdash.charts.series import ChartRequest
-from hpcdash.charts.svg import svg_of
 from hpcdash.domain.spreadsheets import without_formulas
-from hpcdash.logs.metrics import Floats
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.charts.curves import ChartRequest
+from hpcdash.services.metrics.charts.svg import svg_of
 
 
 def file_stem(job_id: str, metric: str, at: datetime) -> str:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from hpcdash.domain.states import WAITING
 from hpcdash.domain.words import state_word
-from hpcdash.stores.cluster import ClusterStore
-from hpcdash.stores.snapshots import Kind
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
 
 MOST_OTHERS = 60
 _LISTS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)

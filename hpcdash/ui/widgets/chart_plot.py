@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from hpcdash.charts.state import MOST_RUNS, PanelPlace, Picture
+from hpcdash.services.metrics.charts.state import MOST_RUNS, PanelPlace, Picture
 
 _RUN_COLOURS = ("primary", "warning", "success", "accent", "secondary", "error", "foreground", "primary")
 _STYLES = ("axis", "title", "restart", "cursor", "warning", "bad")

@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hpcdash.domain.text import clip, visible
-from hpcdash.stores.job_words import Entry, Group
+from hpcdash.services.jobs.page import Entry, Group
 from hpcdash.ui.widgets import cells
 
 StyleOf = Callable[[str], Style]

@@ -15,7 +15,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static, TextArea
 
 from hpcdash.domain.text import visible
-from hpcdash.launch.form_fields import YES, FieldKind, FormField
+from hpcdash.services.submit.form_fields import YES, FieldKind, FormField
 
 # What completes a field: the values there are, those that begin with what stands there first.
 Values = Callable[[str], Sequence[str]]

@@ -12,7 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 
-from hpcdash.launch.form_fields import GROUPS, FormGroup, Way
+from hpcdash.services.submit.form_fields import GROUPS, FormGroup, Way
 from hpcdash.ui.widgets.form_field import FieldInput, FieldLines, FieldRow, FieldToggle, GroupHeading, Values
 
 _SAID_CELLS = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdash.stores.log_window import HELD_ROWS, PAGE_BYTES, LogWindow
+from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, LogWindow
 from hpcdash.ui.widgets.log_viewport import Viewport
 
 # Rows that are held ahead of the screen; fewer than half of those held on either side, so that reading comes to an end.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
-from hpcdash.stores.log_window import LogWindow
+from hpcdash.services.logs.window import LogWindow
 from hpcdash.ui.widgets.log_viewport import Viewport
 
 # Words, and their style.

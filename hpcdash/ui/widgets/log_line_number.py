@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdash.stores.log_window import LogWindow
+from hpcdash.services.logs.window import LogWindow
 
 
 class LineNumber:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hpcdash.stores.poller import Poller
+from hpcdash.services.cluster.poller import Poller
 
 # Between two looks: while it grows, at most, and how much longer for each look that showed nothing new.
 _SHORTEST_SECONDS = 0.5

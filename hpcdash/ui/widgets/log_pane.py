@@ -10,8 +10,8 @@ from textual.message import Message
 
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import CommandTimedOut
-from hpcdash.stores.log_copy import copy_end, same_file_here
-from hpcdash.stores.log_search import NoTimes, find_text, find_time, local_wall_time
+from hpcdash.services.logs.copy import copy_end, same_file_here
+from hpcdash.services.logs.search import NoTimes, find_text, find_time, local_wall_time
 from hpcdash.ui.widgets.log_reading import LogReading
 
 

@@ -18,8 +18,8 @@ from textual.widgets import Static
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
-from hpcdash.logs.lines import shown_line
-from hpcdash.stores.log_window import LogWindow, Row
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.window import LogWindow, Row
 from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.widgets.lines import Line
 from hpcdash.ui.widgets.log_ahead import wanted_side

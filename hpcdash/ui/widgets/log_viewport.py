@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpcdash.domain.text import width_of
-from hpcdash.logs.lines import ShownLine, shown_line
-from hpcdash.stores.log_window import LogWindow, Row
+from hpcdash.services.logs.lines import ShownLine, shown_line
+from hpcdash.services.logs.window import LogWindow, Row
 
 _KEPT_LINES = 600
 

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.units import format_age, format_memory
 from hpcdash.domain.words import clock_words, ended_words, state_word
-from hpcdash.stores.log_window import Event, LogWindow
+from hpcdash.services.logs.window import Event, LogWindow
 from hpcdash.ui.widgets.cells import short_instant
 
 # A log that had nothing for so long is said to be still; training writes a line more often than that.

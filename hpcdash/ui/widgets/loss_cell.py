@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isfinite, isnan
 
-from hpcdash.stores.loss_tails import LossTail
+from hpcdash.services.metrics.loss_tails import LossTail
 from hpcdash.ui.widgets import cells
 
 CURVE_CELLS = 10

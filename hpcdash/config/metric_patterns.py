@@ -1,0 +1,133 @@
+"""Reads lines by a person's own regular expressions, under a limit on their time.
+
+Named groups say what is what: `step`, `epoch`, `tokens`, and each other name is a metric's: `loss=(?P<loss>[0-9.]+)`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hpcdash.domain.text import counted
+from hpcdash.errors import ConfigError
+
+_PLACES = {"step", "epoch", "tokens"}
+# What one line may take; a usual one takes some millionths of a second.
+LINE_SECONDS = 0.25
+# What all lines may: this at once, and so much for each that was read.
+_BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
+# regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
+_MOST_UNROLLED = 50_000
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<count>[0-9]+)(?:,[0-9]*)?\}|.", re.DOTALL)
+# On a machine that is busy a limit on real time may pass without any work having been done.
+_MOST_TRIES = 8
+_REMEDY = ": a repetition within a repetition, as in (a+)+, may be the cause"
+
+
+class MetricPattern:
+    """One expression, and what it cost in this process: where it takes too long, whatever the log, it is used no more.
+
+    Raises ValueError for what is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        # Python's own `re` cannot be stopped, and keeps every other thread waiting meanwhile.
+        import regex
+
+        self.text = text
+        try:
+            self._expression: Any = regex.compile(text)
+        except regex.error as error:
+            raise ValueError(str(error)) from None
+        self._seconds = 0.0
+        self._lines = 0
+        self._lines_left_out = 0
+        self.is_given_up = False
+
+    @property
+    def problem(self) -> str:
+        """What was not read because it took too long, in words; '' for nothing."""
+        if self.is_given_up:
+            return f"the pattern {self.text!r} of [metrics] takes too long and is no longer used{_REMEDY}"
+        if self._lines_left_out:
+            lines = counted(self._lines_left_out, "line")
+            return f"the pattern {self.text!r} of [metrics] took too long on {lines}, left out{_REMEDY}"
+        return ""
+
+    def search(self, text: str) -> dict[str, str | None] | None:
+        """The named groups of the first match; None where there is none, or none was found in time."""
+        if self.is_given_up:
+            return None
+        began = time.perf_counter()
+        try:
+            found = self._search(text)
+        except TimeoutError:
+            self._lines_left_out += 1
+            found = None
+        self._lines += 1
+        self._seconds += min(time.perf_counter() - began, LINE_SECONDS)
+        self.is_given_up = self._seconds > _BURST_SECONDS + _SECONDS_A_LINE * self._lines
+        return None if found is None else found.groupdict()
+
+    def _search(self, text: str) -> Any:
+        """The match; raises TimeoutError."""
+        try:
+            return self._expression.search(text, timeout=LINE_SECONDS)
+        except TimeoutError:
+            began = time.thread_time()
+        for _ in range(_MOST_TRIES):
+            try:
+                return self._expression.search(text, timeout=LINE_SECONDS)
+            except TimeoutError:
+                if time.thread_time() - began >= LINE_SECONDS / 2:
+                    raise
+        raise TimeoutError
+
+
+def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
+    """The expressions, compiled; raises ConfigError naming one that is none, or that names no metric."""
+    return tuple(map(_compiled, patterns))
+
+
+def pattern_problems(patterns: Iterable[str]) -> list[str]:
+    """What was not read by these, which were compiled before, because it took too long, in words."""
+    return [problem for text in patterns if (problem := _compiled(text).problem)]
+
+
+# One for all logs: what it costs is known once.
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> MetricPattern:
+    try:
+        names = set(re.compile(pattern).groupindex)
+        if _unrolled(pattern) > _MOST_UNROLLED:
+            raise ValueError("it repeats more than any line is long")
+        compiled = MetricPattern(pattern)
+    except (ValueError, re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"the pattern {pattern!r} is no regular expression: {error}", "Correct it; Python's `re` explains them."
+        ) from None
+    if not names - _PLACES:
+        raise ConfigError(
+            f"the pattern {pattern!r} names no metric", "Give it a named group, as in loss=(?P<loss>[0-9.]+)."
+        )
+    return compiled
+
+
+def _unrolled(pattern: str) -> int:
+    """How many characters, sets and the like an expression has once its counts (`{8}`) are written out."""
+    sizes, last = [0], 0
+    for token in _TOKEN.finditer(pattern):
+        if token[0] == "(":
+            sizes.append(0)
+        elif token[0] == ")":
+            last = sizes.pop()
+            sizes[-1] += last
+        elif token["count"]:
+            sizes[-1] += last * (int(token["count"]) - 1)
+            last *= int(token["count"])
+        else:
+            sizes[-1], last = sizes[-1] + 1, 1
+    return sizes[0]

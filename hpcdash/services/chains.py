@@ -1,0 +1,447 @@
+"""Job chains: finds the one a job belongs to, submits one, appends to it, and edits what its stubs run."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.appending import appended
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.script.stub import stub_target
+from hpcdash.backends.submissions import MARK_START, Submission
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.trains import Train, find_train, given_dependency
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandMissing,
+    CommandTimedOut,
+    HpcdashError,
+    NoSuchJob,
+    UnreachableError,
+    UnreadableOutput,
+    UsageError,
+    excerpt,
+)
+from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
+from hpcdash.services.jobs.actions import Actions, Plan
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search, plan_submission, settle
+
+# Each is a call of the scheduler's own submission command.
+MOST_LINKS = 100
+Row = Mapping[str, Any]
+# What each of these waited for is a question to the history by itself; others are joined by their names.
+MOST_ASKED = 12
+# What is told where a job was submitted: Slurm's, PBS's, Torque's, the embedded queue's.
+_LINES = ("SubmitLine", "Submit_arguments", "submit_args")
+_DEPENDENCIES = ("Dependency", "depend")
+# How often a history is asked again for a job that is as new as that, each time after twice as long.
+_MOST_TIMES = 6
+_NEW_SECONDS = 120.0
+_SOON_SECONDS = 1.0
+_MOST_BYTES = 4 << 20
+_LIMIT_SECONDS = 30.0
+_CHANGED, _CUT, _NO_FILE = 76, 75, 66
+# The new file is made beside the old one, with its mode and owner, and put in its place in one step: whoever opens it
+# has all of the one or all of the other. $1 its path, $2 the old one's sum, $3 the new one's.
+_REPLACE = """
+file=$(readlink -f -- "$1") && [ -f "$file" ] || exit 66
+new=$(mktemp "$file.XXXXXX") || exit 73
+trap 'rm -f -- "$new"' EXIT
+trap 'exit 75' HUP INT TERM
+cp -p -- "$file" "$new" && cat > "$new" || exit 73
+sum() { sha256sum < "$1" | cut -d ' ' -f 1; }
+[ "$(sum "$new")" = "$3" ] || exit 75
+[ "$(sum "$file")" = "$2" ] || exit 76
+mv -f -- "$new" "$file" || exit 73
+"""
+
+
+async def submit_chain(
+    plan_link: Callable[[tuple[str, ...]], Awaitable[Again]],
+    actions: Actions,
+    store: ClusterStore,
+    count: int,
+    told: Callable[[int, Outcome], None] = lambda link, outcome: None,
+    heard: Callable[[str], None] | None = None,
+) -> tuple[Outcome, ...]:
+    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given: () for the first, then the job
+    before it.
+
+    One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard` is as in
+    Actions.run. The first that was not
+    submitted, or of which that is not known, is the last: `chain_words` says what stands then. Raises UsageError for a
+    count that is none, and what planning the first raises; a later one that cannot be planned is an outcome.
+    """
+    if not 1 <= count <= MOST_LINKS:
+        raise UsageError(f"a chain has 1 to {MOST_LINKS} jobs, not {count}", "A longer train is an array: 1-1000%1.")
+    outcomes: list[Outcome] = []
+    after: tuple[str, ...] = ()
+    for link in range(count):
+        try:
+            again = await plan_link(after)
+        except HpcdashError as error:
+            if not outcomes:
+                raise
+            outcome = Outcome(outcomes[-1].job_id, False, f"not submitted: {error.message}")
+        else:
+            outcome = await _submitted(again, actions, store, heard)
+        outcomes.append(outcome)
+        told(link, outcome)
+        if not outcome.new_job:
+            break
+        after = (outcome.new_job,)
+    return tuple(outcomes)
+
+
+async def _submitted(
+    again: Again, actions: Actions, store: ClusterStore, heard: Callable[[str], None] | None
+) -> Outcome:
+    """Runs a plan of one submission, looks for it where the answer was lost, and says where the journal has it not."""
+    report = await actions.run(again.plan, heard=heard)
+    outcome = (await settle(store, again, report))[-1]
+    if report.journal_problem:
+        return replace(outcome, words=f"{outcome.words}; {report.journal_problem}")
+    return outcome
+
+
+def chain_words(outcomes: Sequence[Outcome], count: int) -> str:
+    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why no more."""
+    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
+    jobs = f"{len(standing)} job{'' if len(standing) == 1 else 's'}"
+    if count == 1:
+        return outcomes[0].words if outcomes else "nothing was sent"
+    if len(standing) == count:
+        return f"{jobs}, one after the other: {' '.join(standing)}"
+    rest = count - len(outcomes)
+    last = outcomes[-1] if outcomes else None
+    parts = [f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")]
+    if last is not None and not last.new_job:
+        parts.append(f"number {len(outcomes)}: {last.words or 'no word of why'}")
+    if rest:
+        parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
+    return "; ".join(parts)
+
+
+class TrainReader:
+    """Reads the train of one job, again and again: what a job was submitted to wait for is asked once.
+
+    `notes` say in words what of the past cannot be asked; `changed` is called in the event loop when there is more to
+    show.
+    """
+
+    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+        self.store = store
+        self.job_id = job_id
+        self.train: Train | None = None
+        self.notes: tuple[str, ...] = ()
+        # What a job waited for, by its number: as the queue told it once, or as it was submitted.
+        self.told: dict[str, str] = {}
+        self._changed = changed
+        self._asked: set[str] = set()
+        # A history learns of a job, and of how it was submitted, some moments after it begins: when and how often those
+        # were asked for of which it did not tell.
+        self._missed: dict[str, tuple[float, int]] = {}
+
+    async def read(self) -> Train:
+        """The train as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
+        await self.store.open()
+        self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
+        tables, notes = await self._tables()
+        for attempt in range(MOST_ASKED + 1):
+            train = await asyncio.to_thread(self._find, tables)
+            if not train.units:
+                raise NoSuchJob(
+                    f"job {self.job_id} was not found in the queue or in its history", "Is the number right?"
+                )
+            # The one that was asked for first: its own past leads to the others.
+            wanted = sorted(
+                (job_id for job_id in train.unsure if number_of(job_id) not in self._asked),
+                key=lambda job_id: number_of(job_id) != number_of(self.job_id),
+            )[: MOST_ASKED - len(self._asked)]
+            if not wanted:
+                break
+            self.train = train
+            if attempt == 0:
+                self._changed()
+            problem = await self._ask(wanted)
+            if problem:
+                notes = (*notes, problem)
+                break
+        if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in train.unsure):
+            notes = (*notes, f"more may belong to it: what jobs waited for is asked of {MOST_ASKED} at the most")
+        self.train, self.notes = train, notes
+        self._changed()
+        return train
+
+    @property
+    def again_in_seconds(self) -> float | None:
+        """When to read again what a history could not tell yet; None where there is no such thing."""
+        due = [self._due_in(number) for number in self._missed]
+        return max(_SOON_SECONDS, min(due)) if due and min(due) < inf else None
+
+    def _due_in(self, number: str) -> float:
+        asked_at, times = self._missed[number]
+        return asked_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
+
+    async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
+        """The owner's jobs in the queue and in the past, the freshest first, and why some are missing."""
+        store, backend = self.store, self.store.backend
+        row = known_row(store, self.job_id)
+        tables: list[pa.Table] = []
+        if row is None:
+            tables = await self._asked_for(array_of(self.job_id))
+        owner = row["user"] if row is not None else next((table["user"][0].as_py() for table in tables), None)
+        queued, past = await asyncio.gather(
+            store.ask(backend.jobs_query(JobScope(user=owner or store.user, ended=True))),
+            self._past(owner or store.user),
+            return_exceptions=True,
+        )
+        if isinstance(queued, BaseException):
+            raise queued
+        notes: tuple[str, ...] = ()
+        found = [queued.table]
+        if isinstance(past, HpcdashError):
+            notes = (f"what left the queue is not known: {past.message}",)
+        elif isinstance(past, BaseException):
+            raise past
+        else:
+            found.append(past.table)
+        return [*found, *tables], notes
+
+    async def _past(self, owner: str) -> ParsedTable:
+        if self.store.probe is not None and self.store.probe.has_accounting is False:
+            raise AccountingUnavailable("this cluster keeps no accounting")
+        return await self.store.ask(self.store.backend.history_query(owner, HISTORY_SECONDS))
+
+    async def _asked_for(self, job_id: str) -> list[pa.Table]:
+        """The job or array by itself, where no list has it."""
+        backend = self.store.backend
+        for query in (backend.jobs_query(JobScope(job_ids=(job_id,))), backend.history_query(None, 0, (job_id,))):
+            try:
+                table = (await self.store.ask(query)).table
+            except (NoSuchJob, AccountingUnavailable, CommandMissing):
+                continue
+            if table.num_rows:
+                return [table]
+        raise NoSuchJob(
+            f"job {self.job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+        )
+
+    def _find(self, tables: Sequence[pa.Table]) -> Train:
+        number = number_of(self.job_id)
+        for table in tables:
+            depend = table.filter(pc.is_valid(table["dependency"]))
+            for job_id, text in zip(depend["id"].to_pylist(), depend["dependency"].to_pylist(), strict=True):
+                self.told[number_of(job_id)] = text
+        named = {number, *self.told}
+        for text in self.told.values():
+            named.update(number_of(job_id) for job_id in parse_dependency(text).job_ids)
+        numbers = pa.array([int(one) for one in named if one], pa.int64())
+        names = {name for table in tables for name in _names_of(table, number)}
+        rows: list[Row] = []
+        for table in tables:
+            of_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
+            wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), of_name)
+            rows += table.filter(wanted).to_pylist()
+        return find_train(self.job_id, rows, self.told)
+
+    async def _ask(self, job_ids: Sequence[str]) -> str:
+        """What these waited for, as they were submitted; why it cannot be asked, '' where it can."""
+        backend = self.store.backend
+        self._asked.update(map(number_of, job_ids))
+        asked = (self.store.ask(backend.history_native_query(job_id)) for job_id in job_ids)
+        for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            number = number_of(job_id)
+            if isinstance(answer, NoSuchJob):
+                self._miss(number)
+                continue
+            if isinstance(answer, HpcdashError):
+                return f"what jobs waited for is not known once they start: {answer.message}"
+            if isinstance(answer, BaseException):
+                raise answer
+            if (text := _submitted_to_wait_for(answer)) is None:
+                self._miss(number)
+            else:
+                self.told[number] = text
+                self._missed.pop(number, None)
+        return ""
+
+    def _miss(self, number: str) -> None:
+        """Of a job that is long known nothing more is told later than the next time."""
+        _, times = self._missed.get(number, (0.0, 0))
+        rows = self.train.rows if self.train is not None else ()
+        moments = [row[key] for row in rows if number_of(row["id"]) == number for key in ("submitted_at", "started_at")]
+        newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
+        is_new = self.store.clock.now() - newest < _NEW_SECONDS
+        self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MOST_TIMES + 1)
+
+
+def _names_of(table: pa.Table, number: str) -> set[str]:
+    own = table.filter(pc.equal(as_array(table["_number"]), int(number or -1)))
+    return {name for name in own["name"].to_pylist() if name}
+
+
+def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
+    """A dependency as schedulers show it, '' for none; None where it is not told."""
+    for key in _DEPENDENCIES:
+        if parse_dependency(native.get(key)).conditions:
+            return native[key]
+    lines = [native[key] for key in _LINES if native.get(key)]
+    return given_dependency(lines[0]) if lines else None
+
+
+# -- appending
+
+
+@dataclass(frozen=True, slots=True)
+class Appendix:
+    """What is run once more at the end of a train: a job that is known, or a script of one's own.
+
+    `detail` and `past` are what the scheduler says of the job; of a script of one's own they are not there.
+    """
+
+    job_id: str
+    script: Script
+    name: str
+    detail: JobDetail | None = None
+    past: Mapping[str, str] | None = None
+
+
+async def same_again(store: ClusterStore, job_id: str) -> Appendix:
+    """The script and options of a job or array of the train; raises what keeps them from being read."""
+    detail = await store.fetch_detail(job_id)
+    script = await fetch_script(store, job_id, detail=detail)
+    try:
+        past = await store.ask(store.backend.history_native_query(job_id))
+    except (NoSuchJob, AccountingUnavailable, CommandMissing):
+        past = {}
+    return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
+
+
+def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = "") -> Again:
+    """What submitting it to wait for the end of `after`, well or badly, would run; nothing is submitted.
+
+    `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises UsageError.
+    """
+    wanted = Submission(
+        script=appendix.script.text.encode("utf-8", "surrogateescape"),
+        name=appendix.name,
+        array=array,
+        after=tuple(after),
+    )
+    if appendix.detail is None:
+        return plan_submission(store, wanted)
+    mark = f"{MARK_START}{secrets.token_hex(5)}"
+    row = appendix.detail.job.to_pylist()[0]
+    # Which tasks an array had need not be known where others are named.
+    tasks = parse_tasks(array) if array and row["array_id"] else None
+    again = store.backend.resubmission(appendix.detail, appendix.past or {}, appendix.script, tasks, mark)
+    phrased = store.backend.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
+    waiting = appended(again, phrased)
+    if waiting is None:
+        return _from_row(store, wanted, row)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    job_id = waiting.command.job_ids[0]
+    request = ActionRequest(Verb.SUBMIT, (job_id,))
+    search = Search(waiting.mark, waiting.job_name or None, not_before)
+    notes = tuple(note for note in waiting.notes if not note.startswith("left out, as meant for then"))
+    return Again(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
+
+
+def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> Again:
+    """Where a job's options are in no command: what its row says of it goes before the script's own lines."""
+    words = [f"--{name}={value}" for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"])) if value]
+    if row["limit_seconds"]:
+        words.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
+    again = plan_submission(store, replace(wanted, options=tuple(words)))
+    note = "its name, folder and time limit are those it had; all else is as its script's lines say"
+    return replace(again, asides=(*again.asides, note))
+
+
+@dataclass(frozen=True, slots=True)
+class StubbedScript:
+    """The file that a job's stub will read, as it was when it was fetched."""
+
+    job_id: str
+    path: str
+    content: bytes
+
+
+async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
+    """Raises UsageError where the job's script is no stub, and what keeps either file from being read."""
+    script = await fetch_script(store, job_id)
+    path = stub_target(script.text)
+    if path is None:
+        raise UsageError(
+            f"the script of {job_id} is the scheduler's own copy, which nothing changes any more",
+            "Jobs that are submitted with a stub read theirs when they start: hpcdash stub SCRIPT | hpcdash submit -",
+        )
+    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", path)
+    content = await store.ask(Query(argv, partial(_content, path=path), limit_seconds=_LIMIT_SECONDS))
+    return StubbedScript(job_id, path, content)
+
+
+async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: bytes) -> Outcome:
+    """Put `content` in its place, if the file is still as it was fetched; raises nothing.
+
+    Done None: the answer was lost, look at the file; a second try changes nothing that is there already.
+    """
+    if not content.startswith(b"#!"):
+        # Sourced or given to an interpreter it would run, but it is no script any more by itself.
+        return Outcome(before.path, False, "its first line does not begin with #!")
+    sums = (hashlib.sha256(text).hexdigest() for text in (before.content, content))
+    argv = ("sh", "-c", _REPLACE, "sh", before.path, *sums)
+    command = ActionCommand(argv, (before.path,), partial(_read, path=before.path), content, _LIMIT_SECONDS)
+    try:
+        await store.open(force=True)
+        answer = await store.act(command)
+    except (UnreachableError, CommandTimedOut) as error:
+        return Outcome(before.path, None, f"whether it was written is not known: {error.message}")
+    except HpcdashError as error:
+        return Outcome(before.path, False, f"not written: {error.message}")
+    return _read(answer, path=before.path)[0]
+
+
+def _content(answer: Answer, *, path: str) -> bytes:
+    if answer.status != 0:
+        words = excerpt(answer.stderr)
+        raise UnreadableOutput(
+            f"{path}: {words.rpartition(': ')[2] or 'it cannot be read'}",
+            "The next of its train fails when it starts, unless the file is put back.",
+            argv=answer.argv,
+            status=answer.status,
+            words=words,
+        )
+    if len(answer.stdout) > _MOST_BYTES:
+        raise UnreadableOutput(f"{path} is larger than any script", argv=answer.argv, status=answer.status)
+    return answer.stdout
+
+
+def _read(answer: Answer, *, path: str) -> tuple[Outcome, ...]:
+    said = {
+        _CHANGED: "somebody changed it meanwhile: nothing was written",
+        _CUT: "it did not arrive whole: nothing was written",
+        _NO_FILE: "it is not there any more: nothing was written",
+    }
+    if answer.status == 0:
+        return (Outcome(path, True, "written; what starts from now on reads it"),)
+    words = excerpt(answer.stderr) or f"status {answer.status}"
+    return (Outcome(path, False, said.get(answer.status, f"not written: {words}")),)

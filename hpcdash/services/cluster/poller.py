@@ -1,0 +1,227 @@
+"""Asks one cluster at the pace its views need and its controller can bear; one poll serves every view."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    HostKeyChanged,
+    HostKeyRefused,
+    HpcdashError,
+    RateLimited,
+)
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+
+_LONGEST_BACK_OFF_SECONDS = 300.0
+_FIRST_BACK_OFF_SECONDS = 5.0
+_FIRST_AFTER_GIVING_UP_SECONDS = 60.0
+# 5 s doubled as often as this is past the longest back-off, however the jitter falls.
+_MOST_DOUBLINGS = 8
+# What a person has to settle: asked again only when they say so.
+NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often each kind is asked, in seconds; `controller_share` is the most of the controller's time we take."""
+
+    seconds: Mapping[Kind, float]
+    unfocused_factor: float = 4.0
+    controller_share: float = 0.1
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """When a kind was last asked (monotonic), how long it took, and how often in a row it failed."""
+
+    asked_at: float = float("-inf")
+    took_seconds: float = 0.0
+    failures: int = 0
+    jitter: float = field(default_factory=random.random)
+
+
+class Poller:
+    """Keeps the kinds of `interest` fresh. One's own jobs are always of interest: that is what alarms hang on."""
+
+    def __init__(self, store: ClusterStore, pace: Pace, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.store = store
+        self.pace = pace
+        self.focused = True
+        self.waiting_for_person: HpcdashError | None = None
+        self._interest: frozenset[Kind] = frozenset({Kind.MINE})
+        self._schedules: dict[Kind, _Schedule] = {kind: _Schedule() for kind in Kind}
+        self._monotonic = monotonic
+        self._wanted_now: set[Kind] = set()
+        self._in_flight: set[Kind] = set()
+        # When the questions that have no answer yet were sent.
+        self._sent_at: dict[Kind, float] = {}
+        self._force = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._polls: set[asyncio.Task[None]] = set()
+
+    def show(self, kinds: Iterable[Kind]) -> None:
+        """Which kinds are on the screen now, besides one's own jobs."""
+        self._interest = frozenset({Kind.MINE, *kinds})
+        self._wanted_now &= self._interest
+        self._wake.set()
+
+    def focus(self, focused: bool) -> None:
+        """Whether a person looks; without focus each kind is asked `unfocused_factor` times less often."""
+        self.focused = focused
+        self._wake.set()
+
+    def ask_now(self) -> None:
+        """Ask for all that is shown at once: a person asked, or has just acted.
+
+        A question that is on its way may have been answered before the act: it is asked again once that one ended.
+        """
+        for kind in self._interest:
+            self._schedules[kind].failures = 0
+        self._wanted_now |= self._interest
+        self.waiting_for_person = None
+        self._force = True
+        self._wake.set()
+
+    def interval_seconds(self, kind: Kind) -> float:
+        """How long from one question to the next, as things stand."""
+        schedule = self._schedules[kind]
+        seconds = self.pace.seconds[kind]
+        if not self.focused:
+            seconds *= self.pace.unfocused_factor
+        spared = schedule.took_seconds / self.pace.controller_share if self.pace.controller_share > 0 else 0.0
+        if not schedule.failures:
+            return max(seconds, min(spared, _LONGEST_BACK_OFF_SECONDS))
+        doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
+        back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
+        # One that was given up on may have hung: that is no time of the controller's as yet.
+        spared = min(spared, _FIRST_AFTER_GIVING_UP_SECONDS * 2.0**doublings)
+        back_off = min(max(back_off, spared), _LONGEST_BACK_OFF_SECONDS)
+        # The first failure may be a moment's: asked again sooner than usual.
+        return back_off if schedule.failures == 1 else max(seconds, back_off)
+
+    def is_spared(self, kind: Kind) -> bool:
+        """Whether it is asked less often than wanted, as its answers take long."""
+        schedule = self._schedules[kind]
+        wanted = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
+        return not schedule.failures and self.interval_seconds(kind) > 1.5 * wanted
+
+    def next_in_seconds(self, kind: Kind) -> float:
+        """How long until this kind is asked again."""
+        if kind in self._wanted_now:
+            return 0.0
+        return self._schedules[kind].asked_at + self.interval_seconds(kind) - self._monotonic()
+
+    def unanswered_seconds(self, kind: Kind | None = None) -> float:
+        """How long the oldest question that is on its way has been so, or that for a kind; 0 where there is none."""
+        sent = [at for one, at in self._sent_at.items() if kind in (None, one)]
+        return self._monotonic() - min(sent) if sent else 0.0
+
+    def start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name=f"poll {self.store.name}")
+            self._task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        tasks = [*self._polls]
+        if self._task is not None:
+            tasks.append(self._task)
+            self._task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that was ended before its first step has tidied up nothing.
+        self._in_flight.clear()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if due := self._due():
+                # Not awaited: a kind that takes a minute to answer does not hold up the others.
+                self._in_flight.update(due)
+                task = asyncio.create_task(self.poll(due), name=f"poll {self.store.name} for {', '.join(due)}")
+                self._polls.add(task)
+                task.add_done_callback(self._polls.discard)
+                task.add_done_callback(_report)
+            try:
+                async with asyncio.timeout(self._pause_seconds()):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _due(self) -> list[Kind]:
+        free = self._interest - self._in_flight
+        if self.waiting_for_person is not None:
+            free &= self._wanted_now
+        return [kind for kind in Kind if kind in free and self.next_in_seconds(kind) <= 0]
+
+    def _pause_seconds(self) -> float | None:
+        """How long nothing is to be done; None: until something happens."""
+        if self.waiting_for_person is not None:
+            return None
+        waits = [self.next_in_seconds(kind) for kind in self._interest - self._in_flight]
+        return max(0.0, min(waits)) if waits else None
+
+    async def poll(self, kinds: Iterable[Kind]) -> None:
+        """Ask for some kinds at once, over channels in parallel."""
+        kinds = tuple(kinds)
+        self._in_flight.update(kinds)
+        self._wanted_now.difference_update(kinds)
+        began = self._monotonic()
+        for kind in kinds:
+            self._schedules[kind].asked_at = began
+        force, self._force = self._force, False
+        try:
+            await self.store.open(force=force)
+            # What opening took (a person may have typed a password) is not the controller's time.
+            self.waiting_for_person = None
+            await asyncio.gather(*(self._poll_one(kind) for kind in kinds))
+        except HpcdashError as error:
+            for kind in kinds:
+                self._failed(kind, error, began)
+        finally:
+            self._in_flight.difference_update(kinds)
+            self._wake.set()
+
+    def _failed(self, kind: Kind, error: HpcdashError, began: float) -> None:
+        schedule = self._schedules[kind]
+        schedule.asked_at = self._monotonic()
+        if isinstance(error, RateLimited):
+            return
+        schedule.failures += 1
+        schedule.jitter = random.random()
+        if isinstance(error, CommandTimedOut):
+            # The controller may still be at it.
+            schedule.took_seconds = schedule.asked_at - began
+        if isinstance(error, NEEDS_A_PERSON):
+            self.waiting_for_person = error
+
+    async def _poll_one(self, kind: Kind) -> None:
+        schedule = self._schedules[kind]
+        began = self._sent_at[kind] = self._monotonic()
+        try:
+            await self.store.fetch(kind)
+        except HpcdashError as error:
+            self._failed(kind, error, began)
+        else:
+            schedule.failures = 0
+            schedule.asked_at = self._monotonic()
+            schedule.took_seconds = schedule.asked_at - began
+        finally:
+            self._sent_at.pop(kind, None)
+            self._in_flight.discard(kind)
+            self._wake.set()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A poll that ends by an error of our own is no silent thing."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": f"{task.get_name()} ended", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

@@ -1,0 +1,225 @@
+"""Runs queries against one cluster within its command budget, and finds out which scheduler it has."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.errors import CommandElsewhere, CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
+from hpcdash.transport.base import Said, Transport
+
+T = TypeVar("T")
+WINDOW_SECONDS = 60.0
+# Of the ceiling reads of files leave so much for questions, and get so much whatever is asked.
+_LEFT_FOR_QUESTIONS = 2
+_LEAST_READS_SHARE = 0.25
+
+
+class Cluster(Protocol):
+    """Who is asked: over which line, how often, and by whose commands."""
+
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def budget(self) -> CommandBudget: ...
+    @property
+    def backend(self) -> Backend: ...
+
+
+class Asking:
+    """The questions to one cluster, and the actions there; keeps no answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._adopting: asyncio.Lock = asyncio.Lock()
+        # Whether a login shell's environment changed anything; None: not asked for.
+        self._adopted: bool | None = None
+        self._looking: asyncio.Lock = asyncio.Lock()
+        # Whether the commands are in a folder beside the PATH; None: not looked for.
+        self._found_elsewhere: bool | None = None
+
+    async def ask(self, query: Query[T], *, times: int = 1) -> T:
+        """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on commands a minute."""
+        return await self.with_login_environment(lambda: self._ask_elsewhere_too(query, times))
+
+    async def _ask_elsewhere_too(self, query: Query[T], times: int) -> T:
+        """As `ask_as_is`; where the command is missing, once more with the folder that the probe finds it in."""
+        try:
+            return await self.ask_as_is(query, times=times)
+        except CommandMissing:
+            if not await self._is_elsewhere(times):
+                raise
+        return await self.ask_as_is(query, times=times)
+
+    async def _is_elsewhere(self, times: int) -> bool:
+        """Whether the probe, asked once, finds the commands beside the PATH; raises why the scheduler has none."""
+        async with self._looking:
+            if self._found_elsewhere is None:
+                self._found_elsewhere = False
+                try:
+                    await self.ask_as_is(self._cluster.backend.probe_query(), times=times)
+                except CommandElsewhere as elsewhere:
+                    self._cluster.transport.prepend_path(elsewhere.folder)
+                    self._found_elsewhere = True
+            return self._found_elsewhere
+
+    async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Tries as things are, and where a command, or its cluster, is missing once more as a login shell has it."""
+        was_adopted = self._adopted is not None
+        try:
+            return await attempt()
+        except (CommandMissing, NoConfiguration):
+            if was_adopted or not await self._adopt_login_environment():
+                raise
+        return await attempt()
+
+    def forget_login_environment(self) -> None:
+        """Have it asked for again, should something be missing."""
+        self._adopted = None
+        self._found_elsewhere = None
+
+    async def ask_as_is(self, query: Query[T], *, times: int = 1) -> T:
+        """As `ask`, without a second try."""
+        wait = self._cluster.budget.wait_seconds(times=times)
+        if wait > 0:
+            raise RateLimited(
+                f"our own ceiling of {self._cluster.budget.ceiling} commands a minute is reached",
+                f"asked again in {wait:.0f} s; poll.commands_per_minute in the configuration sets the ceiling",
+            )
+        self._cluster.budget.spend()
+        try:
+            completed = await self._cluster.transport.run(
+                query.argv, limit_seconds=query.limit_seconds, cap_bytes=query.cap_bytes
+            )
+        except CommandTimedOut as error:
+            if not query.command:
+                raise
+            title = self._cluster.backend.title
+            raise CommandTimedOut(
+                f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
+                f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on without it.",
+                argv=query.command,
+                words=error.words,
+            ) from error
+        self._cluster.budget.answered(completed.seconds)
+        return await asyncio.to_thread(query.parse, completed)
+
+    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
+        """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
+        self._cluster.budget.spend()
+        completed = await self._cluster.transport.run(
+            command.argv,
+            stdin=command.stdin,
+            limit_seconds=command.limit_seconds,
+            cap_bytes=TEXT_BYTES,
+            said=said,
+        )
+        self._cluster.budget.answered(completed.seconds)
+        return completed
+
+    async def _adopt_login_environment(self) -> bool:
+        async with self._adopting:
+            if self._adopted is None:
+                self._cluster.budget.spend()
+                try:
+                    self._adopted = await self._cluster.transport.adopt_login_environment()
+                except CommandError:
+                    # A login shell that hangs or fails: the missing command is what there is to say.
+                    self._adopted = False
+            return self._adopted
+
+
+class CommandBudget:
+    """Counts commands over the last minute; `per_minute` is the ceiling."""
+
+    def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.ceiling = per_minute
+        self.last_seconds: float | None = None
+        self._monotonic = monotonic
+        self._sent: deque[float] = deque()
+        self._next_read_at = float("-inf")
+
+    def _forget_old(self) -> None:
+        oldest = self._monotonic() - WINDOW_SECONDS
+        while self._sent and self._sent[0] <= oldest:
+            self._sent.popleft()
+
+    @property
+    def per_minute(self) -> int:
+        """Commands sent in the last minute."""
+        self._forget_old()
+        return len(self._sent)
+
+    def wait_seconds(self, commands: int = 1, *, times: int = 1) -> float:
+        """How long until `commands` more fit under the ceiling, or `times` the ceiling; 0 when they fit now."""
+        self._forget_old()
+        excess = len(self._sent) + commands - times * self.ceiling
+        if excess <= 0:
+            return 0.0
+        frees = self._sent[min(excess, len(self._sent)) - 1] if self._sent else self._monotonic()
+        return max(0.0, frees + WINDOW_SECONDS - self._monotonic())
+
+    def spend(self) -> None:
+        """Note that a command is sent now."""
+        self._sent.append(self._monotonic())
+
+    def reserve_read_seconds(self) -> float:
+        """How long to wait before a file that is followed is read: each call has a turn of its own, in their order.
+
+        Reads are no questions to the scheduler, but commands all the same: evenly apart, they take what the questions
+        of the last minute leave of the ceiling.
+        """
+        left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
+        now = self._monotonic()
+        turn = max(now, self._next_read_at)
+        self._next_read_at = turn + WINDOW_SECONDS / max(left, _LEAST_READS_SHARE * self.ceiling)
+        return turn - now
+
+    def answered(self, seconds: float) -> None:
+        """Note how long a command took to answer."""
+        self.last_seconds = seconds
+
+
+async def find_scheduler(
+    backends: Sequence[Backend],
+    ask: Callable[[Query[Probe]], Awaitable[Probe]],
+    prepend_path: Callable[[str], None],
+) -> tuple[Backend, Probe]:
+    """The first backend that finds its scheduler there, settled, and what it found; raises why none does.
+
+    Where its commands are in a folder that is not on the PATH, `prepend_path` is given that folder.
+    """
+    missing: list[CommandMissing] = []
+    unconfigured: NoConfiguration | None = None
+    for backend in backends:
+        try:
+            try:
+                probe = await ask(backend.probe_query())
+            except CommandElsewhere as elsewhere:
+                prepend_path(elsewhere.folder)
+                probe = await ask(backend.probe_query())
+        except CommandMissing as error:
+            missing.append(error)
+            continue
+        except NoConfiguration as error:
+            unconfigured = unconfigured or error
+            continue
+        # The commands of one may be installed where another is used; of two that do not answer the first tells.
+        if unconfigured is None or probe.controller_answers is not False:
+            return backend.settled(probe), probe
+    if unconfigured is not None:
+        raise unconfigured
+    if len(missing) == 1:
+        raise missing[0]
+    raise CommandMissing(
+        "; ".join(error.message for error in missing),
+        missing[0].next_step,
+        status=missing[0].status,
+        words="\n".join(error.words for error in missing if error.words),
+    )

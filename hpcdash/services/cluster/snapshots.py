@@ -1,0 +1,158 @@
+"""Snapshots: a table and when it was true, and the last ones of each cluster kept on disk as Arrow files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc as pa_ipc
+
+from hpcdash.domain import schema
+
+_TAKEN_AT = b"hpcdash.taken_at"
+_FORMAT = b"hpcdash.format"
+_SCHEDULER = b"hpcdash.scheduler"
+# Raised when a schema changes: older files are then not read.
+FORMAT_VERSION = b"1"
+_KEPT_ROWS = 200_000
+# Behind the Arrow file: Arrow reads a table with a flipped bit, and then ends the program.
+_DIGEST_BYTES = 16
+
+
+class Kind(StrEnum):
+    """The tables a cluster has. Mine and everyone's jobs are two: they are asked at different paces."""
+
+    MINE = "mine"
+    EVERYONE = "everyone"
+    NODES = "nodes"
+    QUEUES = "queues"
+    HISTORY = "history"
+    HISTORY_EVERYONE = "history-everyone"
+
+
+SCHEMAS: dict[Kind, pa.Schema] = {
+    Kind.MINE: schema.JOBS,
+    Kind.EVERYONE: schema.JOBS,
+    Kind.NODES: schema.NODES,
+    Kind.QUEUES: schema.QUEUES,
+    Kind.HISTORY: schema.JOBS,
+    Kind.HISTORY_EVERYONE: schema.JOBS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier run.
+
+    `scheduler` is who an earlier run asked: the backend's name and, where that was told, the server's (`pbs pbs01`).
+    """
+
+    kind: Kind
+    table: pa.Table
+    taken_at: float
+    rejected: tuple[str, ...] = ()
+    cached: bool = False
+    scheduler: str = ""
+
+    def may_be_of(self, scheduler: str) -> bool:
+        """Whether it may be of this scheduler: of the same backend, and where both name a server, of the same one."""
+        mine, other = self.scheduler.split(), scheduler.split()
+        return all(one == two for one, two in zip(mine, other, strict=False))
+
+
+class SnapshotCache:
+    """One folder a cluster, 0700, its files 0600. Every failure to read or write is silent: a cache may be absent.
+
+    Only what this user wrote is read, and only whole. `cluster` may hold any characters; its folder is in `root`.
+    `scheduler`, once it is known, is as Snapshot has it: it is written, and what is of another one is not read.
+    """
+
+    def __init__(self, root: Path, cluster: str) -> None:
+        safe = re.sub(r"[^A-Za-z0-9_.@-]", "_", cluster)[:60]
+        digest = hashlib.sha256(cluster.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        self.folder = root / f"{safe}-{digest}"
+        self.scheduler = ""
+
+    def load(self, kind: Kind) -> Snapshot | None:
+        """The last snapshot of a kind, or None where there is none that can be read."""
+        try:
+            written = self._read(kind)
+            if written is None:
+                return None
+            table = pa_ipc.open_file(pa.BufferReader(written)).read_all()
+        except (OSError, pa.ArrowException):
+            return None
+        metadata = table.schema.metadata or {}
+        if metadata.get(_FORMAT) != FORMAT_VERSION:
+            return None
+        table = table.replace_schema_metadata(None)
+        if not table.schema.equals(SCHEMAS[kind]):
+            return None
+        try:
+            taken_at = float(metadata.get(_TAKEN_AT, b""))
+        except ValueError:
+            return None
+        scheduler = metadata.get(_SCHEDULER, b"").decode("utf-8", "replace")
+        snapshot = Snapshot(kind, table, taken_at, cached=True, scheduler=scheduler)
+        return snapshot if math.isfinite(taken_at) and snapshot.may_be_of(self.scheduler) else None
+
+    def _read(self, kind: Kind) -> memoryview | None:
+        """The Arrow file of a kind; None where it is not ours, or not what was written."""
+        if self.folder.is_symlink():
+            return None
+        with open(os.open(self._path(kind), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+            if os.fstat(source.fileno()).st_uid != os.geteuid():
+                return None
+            written = memoryview(source.read())
+        arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
+        return arrow if _digest(arrow) == digest else None
+
+    def save(self, snapshot: Snapshot) -> bool:
+        """Write a snapshot, whole or not at all; False where the disk would not have it."""
+        table = snapshot.table.slice(0, _KEPT_ROWS)
+        metadata = {_TAKEN_AT: repr(snapshot.taken_at), _FORMAT: FORMAT_VERSION, _SCHEDULER: self.scheduler}
+        table = table.replace_schema_metadata(metadata)
+        written = ""
+        try:
+            self._make_folder()
+            arrow = pa.BufferOutputStream()
+            options = pa_ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+            with pa_ipc.new_file(arrow, table.schema, options=options) as writer:
+                writer.write_table(table)
+            whole = memoryview(arrow.getvalue())
+            # mkstemp makes the file 0600.
+            descriptor, written = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            with os.fdopen(descriptor, "wb") as target:
+                target.write(whole)
+                target.write(_digest(whole))
+            os.replace(written, self._path(snapshot.kind))
+        except (OSError, pa.ArrowException):
+            if written:
+                with contextlib.suppress(OSError):
+                    os.unlink(written)
+            return False
+        return True
+
+    def _make_folder(self) -> None:
+        """Ours alone, however loose the umask is or was; raises OSError where it cannot be."""
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        if self.folder.is_symlink():
+            raise OSError(f"{self.folder} is a link to somewhere else")
+        if self.folder.stat().st_mode & 0o777 != 0o700:
+            self.folder.chmod(0o700)
+
+    def _path(self, kind: Kind) -> Path:
+        return self.folder / f"{kind}.arrow"
+
+
+def _digest(written: memoryview) -> bytes:
+    return hashlib.blake2b(written, digest_size=_DIGEST_BYTES).digest()

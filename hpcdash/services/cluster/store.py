@@ -1,0 +1,462 @@
+"""All that is known of one cluster: its tables with their age, what changed, and what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
+from hpcdash.services.cluster.job_counts import running_hosts, with_down_hosts, with_job_counts
+from hpcdash.services.cluster.queries import Asking, CommandBudget, find_scheduler
+from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
+from hpcdash.services.jobs.rows import row_of
+from hpcdash.services.jobs.tracker import Departures, JobEvent
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.transport.base import Said, Transport
+
+if TYPE_CHECKING:
+    from hpcdash.services.logs.file import LogFile
+
+
+# Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
+pa.set_memory_pool(pa.system_memory_pool())
+
+T = TypeVar("T")
+HISTORY_SECONDS = 7 * 86400
+# Hosts of one's own jobs are looked at no more often, and no more of them.
+_HOSTS_EVERY_SECONDS = 60.0
+MOST_HOSTS = 20
+# What ended while the last history was asked for, or as two clocks differ, is asked for again.
+_HISTORY_OVERLAP_SECONDS = 600
+_PERSONS_TIMES = 2
+# A large table is written to the cache no more often than this.
+_CACHE_EVERY_SECONDS = 60.0
+_SMALL_ROWS = 2000
+_JOINED = (Kind.NODES, Kind.QUEUES)
+_HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
+_OF_JOBS = (Kind.MINE, Kind.EVERYONE)
+_MOST_PATIENCE = 2
+# A clock that was set by less is not noticed before the next connection.
+_CLOCK_STEP_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a store tells its listeners: which table is new, or that its health or errors changed (kind None)."""
+
+    kind: Kind | None
+    events: tuple[JobEvent, ...] = ()
+
+
+Listener = Callable[[Changed], None]
+
+
+def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
+    """Rows of domain.schema.JOBS that ended lately, and of those known before what ended within HISTORY_SECONDS; pure.
+
+    Newest end first.
+    """
+    ends = known["ends_at"].cast(pa.int64())
+    is_kept = pc.and_(
+        pc.invert(pc.is_in(known["id"], new["id"].combine_chunks())),
+        pc.fill_null(pc.greater_equal(ends, int(now) - HISTORY_SECONDS), True),
+    )
+    table = pa.concat_tables([new, known.filter(is_kept)]).unify_dictionaries()
+    order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
+    return table.take(order).combine_chunks()
+
+
+class ClusterStore:
+    """One cluster behind one transport. `backends` are tried in order until one finds its scheduler there."""
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport,
+        backends: Sequence[Backend],
+        *,
+        clock: Clock,
+        budget: CommandBudget,
+        cache: SnapshotCache | None = None,
+        scripts: KeptScripts | None = None,
+        user: str = "",
+        title: str = "",
+    ) -> None:
+        self.name = name
+        self.title = title or name
+        self.transport = transport
+        self.clock = clock
+        self.budget = budget
+        self.backend = backends[0]
+        self.probe: Probe | None = None
+        self.snapshots: dict[Kind, Snapshot] = {}
+        self.errors: dict[Kind, HpcdashError] = {}
+        self.connection_error: HpcdashError | None = None
+        self._backends = tuple(backends)
+        # Where scripts are kept that the scheduler would not give back; None: they are not.
+        self.scripts = scripts
+        self._cache = cache
+        self._cache_read: set[Kind] = set()
+        self._user = user
+        self._listeners: list[Listener] = []
+        self._cache_written: dict[Kind, float] = {}
+        # As the scheduler told them, without the counts of jobs that everyone's queue adds.
+        self._unjoined: dict[Kind, pa.Table] = {}
+        self._opening: asyncio.Lock = asyncio.Lock()
+        self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How many times its time limit a kind is given, after it was given up on.
+        self._patience: dict[Kind, int] = {}
+        # How far what running jobs tell of the time is behind the clock.
+        self._jobs_behind_seconds: dict[Kind, float] = {}
+        # The command that reads a file as the account that it was launched for; () where it is read as any other.
+        self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
+        self._down_hosts: frozenset[str] = frozenset()
+        self._hosts_asked_at = float("-inf")
+        self._departures = Departures(self)
+        self._asking = Asking(self)
+
+    # -- who and what
+
+    @property
+    def user(self) -> str:
+        """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever asks)."""
+        return self._user or (self.probe.user if self.probe else "")
+
+    @property
+    def events(self) -> Sequence[JobEvent]:
+        """What happened to one's own jobs since this run began, newest last."""
+        return self._departures.events
+
+    @property
+    def reason_events(self) -> Sequence[JobEvent]:
+        """Why one's own jobs wait, each time that changed since this run began, newest last."""
+        return self._departures.reasons
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` in the event loop's next turn after each change; returns how to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _tell(self, changed: Changed) -> None:
+        # Each in a turn of its own: one that raises is reported by the loop, and stops neither the others nor us.
+        for listener in self._listeners:
+            asyncio.get_running_loop().call_soon(self._call, listener, changed)
+
+    def _call(self, listener: Listener, changed: Changed) -> None:
+        if listener in self._listeners:
+            listener(changed)
+
+    def tell_health(self) -> None:
+        """Tell listeners that the connection or an error changed."""
+        self._tell(Changed(None))
+
+    # -- the last run's tables
+
+    def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
+        """Show what the last run knew, until something newer is there; a kind's file is read once at most."""
+        if self._cache is None:
+            return
+        for kind in kinds:
+            if kind in self._cache_read or kind in self.snapshots:
+                continue
+            self._cache_read.add(kind)
+            if (snapshot := self._cache.load(kind)) is not None:
+                self.snapshots[kind] = snapshot
+
+    def _forget_other_schedulers(self) -> None:
+        """Drop what the last run knew of another scheduler or server, which had this name then."""
+        if self._cache is None or self.probe is None:
+            return
+        # A server may have any name: it is one word.
+        self._cache.scheduler = f"{self.backend.name} {''.join(self.probe.cluster.split())}".strip()
+        for kind, snapshot in list(self.snapshots.items()):
+            if snapshot.cached and not snapshot.may_be_of(self._cache.scheduler):
+                del self.snapshots[kind]
+                self._tell(Changed(kind))
+
+    def table(self, kind: Kind) -> pa.Table | None:
+        """What to show of a kind; one's own jobs include those that left the queue a short while ago.
+
+        Where nothing is known yet, what the last run knew: a file is read when its table is first wanted.
+        """
+        self.load_cached((kind,))
+        snapshot = self.snapshots.get(kind)
+        if snapshot is None:
+            return None
+        return self._departures.with_departed(snapshot.table) if kind is Kind.MINE else snapshot.table
+
+    # -- asking
+
+    async def open(self, *, force: bool = False) -> Probe:
+        """Connect where the line is not open, and find out once which scheduler is there.
+
+        Raises what stands in the way, with its next step, and keeps it as `connection_error`. `force` tries even while
+        the transport backs off: a person asked.
+        """
+        async with self._opening:
+            try:
+                if force:
+                    self._asking.forget_login_environment()
+                await self.transport.connect(force=force)
+                if self.probe is None:
+                    asked_at = self.clock.now()
+                    self.probe = await self._asking.with_login_environment(self._find_scheduler)
+                    self._forget_other_schedulers()
+                    self._measured(self.probe.clock_epoch_seconds, asked_at)
+            except HpcdashError as error:
+                self.connection_error = error
+                self.tell_health()
+                raise
+            if self.connection_error is not None:
+                self.connection_error = None
+                self.tell_health()
+            return self.probe
+
+    def _measured(self, told: float | None, asked_at: float) -> None:
+        """Set the clock by what the cluster's said since `asked_at`; a recording's is the cluster's own."""
+        if told is not None and isinstance(self.clock, ClusterClock):
+            self.clock.measured(told, asked_at, self.clock.now())
+
+    async def _watch_clock(self, kind: Kind, jobs: pa.Table) -> None:
+        """Measure the cluster's clock again where running jobs show that it was set."""
+        if not isinstance(self.clock, ClusterClock) or (told := latest_time(jobs)) is None:
+            return
+        if abs(told - self.clock.now() - self._jobs_behind_seconds.get(kind, 0.0)) <= _CLOCK_STEP_SECONDS:
+            return
+        asked_at = self.clock.now()
+        try:
+            self._measured(await self.poll(CLOCK_QUERY), asked_at)
+        except HpcdashError:
+            return
+        # Jobs that were suspended for a while have run for less.
+        self._jobs_behind_seconds[kind] = told - self.clock.now()
+
+    async def settle(self) -> None:
+        """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
+
+        Where only one can be there nothing is asked.
+        """
+        if self.probe is None and (len(self._backends) > 1 or not self.backend.is_settled):
+            await self.open()
+
+    async def _find_scheduler(self) -> Probe:
+        ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
+        self.backend, probe = await find_scheduler(self._backends, ask, prepend_path)
+        return probe
+
+    async def ask(self, query: Query[T]) -> T:
+        """Run a query that a person waits for; its answer is read in a thread.
+
+        Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
+        """
+        return await self._asking.ask(query, times=_PERSONS_TIMES)
+
+    async def poll(self, query: Query[T]) -> T:
+        """As `ask`, for what nobody waits for: under the ceiling itself."""
+        return await self._asking.ask(query)
+
+    async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
+        """Run a command that acts on jobs, once and whatever our own ceiling says: a person asked.
+
+        `said` is called with each piece of its stderr as it comes. Raises what the transport raises; the line has to be
+        open (`open`).
+        """
+        return await self._asking.act(command, said)
+
+    def log_file(self, path: str, host: str = "") -> LogFile:
+        """A job's file, on the login node or on the disk of the node `host`."""
+        from hpcdash.services.logs.file import LogFile
+
+        return LogFile(self.transport, path, host, () if host else self.reader_of(path))
+
+    def query(self, kind: Kind) -> Query[ParsedTable]:
+        """The question that fills a kind."""
+        match kind:
+            case Kind.MINE:
+                return self.backend.jobs_query(JobScope(user=self.user))
+            case Kind.EVERYONE:
+                return self.backend.jobs_query(JobScope())
+            case Kind.NODES:
+                return self.backend.nodes_query()
+            case Kind.QUEUES:
+                return self.backend.queues_query()
+            case Kind.HISTORY:
+                return self.backend.history_query(self.user, self._unknown_history_seconds(kind))
+            case Kind.HISTORY_EVERYONE:
+                return self.backend.history_query(None, self._unknown_history_seconds(kind))
+
+    def _unknown_history_seconds(self, kind: Kind) -> int:
+        """How far back the history has to be asked for."""
+        known = self.snapshots.get(kind)
+        if known is None or not self.backend.keeps_ended:
+            return HISTORY_SECONDS
+        return min(HISTORY_SECONDS, max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS)
+
+    async def fetch(self, kind: Kind) -> Snapshot:
+        """Ask for a kind now (callers at the same time share one question); raises what went wrong, and keeps it."""
+        running = self._fetching.get(kind)
+        if running is None or running.done():
+            running = asyncio.create_task(self._fetch(kind), name=f"fetch {kind} of {self.name}")
+            self._fetching[kind] = running
+            running.add_done_callback(lambda ended: self._fetched(kind, ended))
+        return await asyncio.shield(running)
+
+    def _fetched(self, kind: Kind, ended: asyncio.Task[Snapshot]) -> None:
+        # A task keeps its table, or the error that ended it.
+        if self._fetching.get(kind) is ended:
+            del self._fetching[kind]
+
+    async def _fetch(self, kind: Kind) -> Snapshot:
+        query = self.query(kind)
+        limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
+        began = time.monotonic()
+        try:
+            parsed = await self.poll(replace(query, limit_seconds=limit_seconds))
+        except HpcdashError as error:
+            if isinstance(error, CommandTimedOut):
+                self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)
+                longer = query.limit_seconds * self._patience[kind]
+                error.next_step = f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
+            self.errors[kind] = error
+            self._tell(Changed(kind))
+            # The frames below hold all that the command printed, and the error may be kept for long.
+            raise error.with_traceback(None) from error.__cause__
+        if time.monotonic() - began < query.limit_seconds / 4:
+            self._patience.pop(kind, None)
+        if kind in _OF_JOBS:
+            await self._watch_clock(kind, parsed.table)
+        snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
+        if kind in _HISTORIES and self.backend.keeps_ended and (known := self.snapshots.get(kind)) is not None:
+            table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
+            snapshot = replace(snapshot, table=table)
+        if kind in (Kind.MINE, Kind.EVERYONE):
+            snapshot = replace(snapshot, table=await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE))
+        events: tuple[JobEvent, ...] = ()
+        if kind is Kind.MINE:
+            events = await self._departures.follow(self._mine_before(), snapshot.table)
+        else:
+            if kind in _JOINED:
+                self._unjoined[kind] = snapshot.table
+            snapshot = await self._join(snapshot)
+        self._answered(kind)
+        self.snapshots[kind] = snapshot
+        self._tell(Changed(kind, events))
+        if kind is Kind.EVERYONE:
+            await self._join_again()
+        elif kind is Kind.MINE and self._departures.is_looking and (events := await self._departures.look_up()):
+            self._tell(Changed(kind, events))
+        if parsed.table.num_rows > _SMALL_ROWS:
+            await asyncio.to_thread(pa.default_memory_pool().release_unused)
+        await self._remember(snapshot)
+        return snapshot
+
+    def _mine_before(self) -> pa.Table | None:
+        """The list of one's own jobs to compare with; of the last run's, only the jobs of who we are now."""
+        before = self.snapshots.get(Kind.MINE)
+        if before is None:
+            return None
+        if not before.cached or not self.user:
+            return before.table
+        return before.table.filter(pc.equal(before.table["user"].cast(pa.string()), self.user))
+
+    def _answered(self, kind: Kind) -> None:
+        """Forget what was wrong with a kind, and with the line, which is good."""
+        self.connection_error = None
+        for other in list(self.errors):
+            if other is kind or isinstance(self.errors[other], UnreachableError):
+                del self.errors[other]
+
+    async def _join(self, snapshot: Snapshot) -> Snapshot:
+        """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last run's."""
+        everyone, own = self.snapshots.get(Kind.EVERYONE), self._unjoined.get(snapshot.kind)
+        if own is None or everyone is None or everyone.cached:
+            return snapshot
+        table = await asyncio.to_thread(with_job_counts, snapshot.kind, own, everyone.table)
+        return replace(snapshot, table=table)
+
+    async def _join_again(self) -> None:
+        for kind in _JOINED:
+            if (snapshot := self.snapshots.get(kind)) is None:
+                continue
+            joined = await self._join(snapshot)
+            # A newer one may have come meanwhile.
+            if self.snapshots.get(kind) is snapshot:
+                self.snapshots[kind] = joined
+                self._tell(Changed(kind))
+
+    async def _with_down_hosts(self, jobs: pa.Table, *, is_own: bool) -> pa.Table:
+        """The jobs with a word on those whose host is down; the hosts of one's own are asked for once a minute."""
+        now = self.clock.now()
+        if is_own and now - self._hosts_asked_at >= _HOSTS_EVERY_SECONDS:
+            self._hosts_asked_at = now
+            # What cannot be asked is no error of the list of jobs.
+            with contextlib.suppress(HpcdashError):
+                self._down_hosts = await self._down_among(jobs)
+        return await asyncio.to_thread(with_down_hosts, jobs, self._down_hosts) if self._down_hosts else jobs
+
+    async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
+        """Which hosts of running jobs are down."""
+        query = self.backend.down_hosts_query(running_hosts(jobs, MOST_HOSTS))
+        return frozenset() if query is None else await self.poll(query)
+
+    async def _remember(self, snapshot: Snapshot) -> None:
+        if self._cache is None:
+            return
+        now = self.clock.now()
+        small = snapshot.table.num_rows <= _SMALL_ROWS
+        if not small and now - self._cache_written.get(snapshot.kind, 0.0) < _CACHE_EVERY_SECONDS:
+            return
+        self._cache_written[snapshot.kind] = now
+        if isinstance(self.clock, ClusterClock):
+            # The next run reads it by this machine's clock.
+            snapshot = replace(snapshot, taken_at=snapshot.taken_at - self.clock.ahead_seconds)
+        await asyncio.to_thread(self._cache.save, snapshot)
+
+    async def fetch_detail(self, job_id: str) -> JobDetail:
+        """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob."""
+        row_query = self.backend.jobs_query(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
+        try:
+            parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.native_query(job_id)))
+            row = row_of(parsed.table, job_id)
+        except NoSuchJob as error:
+            return await self._fetch_past_detail(job_id, error)
+        with contextlib.suppress(HpcdashError):
+            row = with_down_hosts(row, await self._down_among(row))
+        return self.backend.job_detail(row, native)
+
+    async def _fetch_past_detail(self, job_id: str, not_in_queue: NoSuchJob) -> JobDetail:
+        try:
+            parsed, native = await asyncio.gather(
+                self.ask(self.backend.history_query(None, 0, (job_id,))),
+                self.ask(self.backend.history_native_query(job_id)),
+            )
+        except NoSuchJob as error:
+            # Nothing went wrong that a command and its status would tell of.
+            raise NoSuchJob(
+                f"job {job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+            ) from error
+        except HpcdashError as error:
+            not_in_queue.next_step = f"It may have ended; its history cannot be asked: {error.message}."
+            raise not_in_queue from error
+        return self.backend.job_detail(row_of(parsed.table, job_id), native)
+
+    async def close(self) -> None:
+        """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""
+        fetching = tuple(self._fetching.values())
+        for task in fetching:
+            task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)
+        await self.transport.close()

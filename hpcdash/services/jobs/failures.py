@@ -1,0 +1,181 @@
+"""Why a job failed, from its log: the excerpt that says it; and of one that runs, how many of its containers are up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.body import CONTAINER_UP
+from hpcdash.backends.submissions import MARK_START
+from hpcdash.domain.root_cause import RootCause, Strength, root_cause
+from hpcdash.domain.states import JobState
+from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.logs.ends import LogEnd, ends_query
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.locate import files_of
+
+Row = Mapping[str, Any]
+# Of a job that was cancelled or made way, who did that is known: its last words tell nothing of it.
+FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED, JobState.GONE})
+# 500 lines of 260 bytes.
+_END_BYTES = 128 * 1024
+# Runtimes tell of each layer that they fetch, before they start.
+_HEAD_BYTES = 1 << 20
+_MOST_HOSTS = 10_000
+_HEAD_LIMIT_SECONDS = 20.0
+_NOT_KNOWN = "where its log is, is not known"
+
+# $1 path, $2 text. Nothing where the file is not there yet. [ -f ] first: opening a FIFO would wait for its writer.
+_UP_SCRIPT = f"""
+LC_ALL=C; export LC_ALL
+[ -f "$1" ] || exit 0
+head -c {_HEAD_BYTES} <"$1" | grep -a -F -e "$2" | head -n {_MOST_HOSTS}
+exit 0
+"""
+# As many lines are read; of a command that was started as many are shown.
+MOST_LINES = 500
+SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log where they are one.
+
+    `problem` says in few words why nothing was read, '' else.
+    """
+
+    excerpt: Excerpt | None = None
+    stream: str = "log"
+    problem: str = ""
+
+    @property
+    def words(self) -> str:
+        return "" if self.excerpt is None else self.excerpt.words
+
+
+async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False) -> Failure:
+    """Why a job of FAILED failed, as the last lines of its files tell, with one look at both.
+
+    `row` is of domain.schema.JOBS. Raises what keeps the cluster from answering.
+    """
+    job_id = str(row["id"])
+    if Capability.LOGS not in store.backend.capabilities:
+        return Failure(problem=_NOT_KNOWN)
+    files = await files_of(store, job_id, detail)
+    if files.stdout is None and files.stderr is None:
+        return Failure(problem=_NOT_KNOWN)
+    if files.host:
+        return Failure(problem=f"its log is on {files.host} still")
+    containers = await containers_of(store, detail, row)
+    up = await fetch_up(store, files) if containers else None
+    ends = await store.ask(ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES))
+    return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
+
+
+def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool) -> Failure:
+    """Of two files that which says more of why; of two that say nothing, stderr."""
+    names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
+    told = [
+        (failure_excerpt(end.lines, containers=containers, up=up, debug=debug), name)
+        for name, end in zip(names, ends, strict=True)
+        if name and not end.problem
+    ]
+    if not told:
+        return Failure(problem=ends[0 if files.stderr is not None else 1].problem)
+    written = [one for one in told if one[0].lines]
+    if not written:
+        return Failure(problem="its log is empty")
+    excerpt, stream = max(written, key=lambda one: one[0].cause.strength if one[0].says_why and one[0].cause else 0)
+    return Failure(excerpt, stream)
+
+
+async def containers_of(store: ClusterStore, detail: JobDetail, row: Row) -> int:
+    """How many nodes' containers a job has that its script, made here, starts; 0 of any other job.
+
+    Only of a job that bears a mark of ours the script is asked for.
+    """
+    if not str(row["comment"] or "").startswith(MARK_START) or not row["nodes"]:
+        return 0
+    try:
+        script = await fetch_script(store, str(row["id"]), detail=detail)
+    except UnreachableError:
+        raise
+    except HpcdashError:
+        return 0
+    return int(row["nodes"]) if CONTAINER_UP in script.text else 0
+
+
+async def fetch_up(store: ClusterStore, files: LogFiles) -> int | None:
+    """How many hosts' containers said that they are up, at the beginning of a job's stderr.
+
+    None where its file is on a node's own disk, or not known.
+    """
+    path = files.stderr or files.stdout
+    if path is None or files.host or "\0" in path:
+        return None
+    argv = ("sh", "-c", _UP_SCRIPT, "sh", path, CONTAINER_UP)
+    return len(await store.ask(Query(argv, _parse_up, limit_seconds=_HEAD_LIMIT_SECONDS)))
+
+
+def _parse_up(answer: Answer) -> frozenset[str]:
+    return hosts_up(shown_line(line).text for line in answer.stdout.split(b"\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines that are safe to show, blank ones at the ends left out; () where nothing was written.
+
+    `cause` says why where anything does; where its line is further up it comes before the others as `above`.
+    """
+
+    cause: RootCause | None
+    lines: tuple[str, ...]
+    above: str = ""
+
+    @property
+    def words(self) -> str:
+        """The line that says why, and which rank wrote it; '' where nothing was written."""
+        return "" if self.cause is None else self.cause.words
+
+    @property
+    def says_why(self) -> bool:
+        """Whether there is more than a launcher's remarks, or the last that happened to be written."""
+        return self.cause is not None and self.cause.strength > Strength.WORDS
+
+
+def hosts_up(stderr: Iterable[str]) -> frozenset[str]:
+    """The hosts whose container said that it is up, among these lines."""
+    found = set()
+    for line in stderr:
+        _, mark, host = line.partition(CONTAINER_UP)
+        if mark and (host := host.strip()):
+            found.add(host)
+    return frozenset(found)
+
+
+def failure_excerpt(
+    stderr: Sequence[str], *, containers: int = 0, up: int | None = None, debug: bool = False
+) -> Excerpt:
+    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MOST_LINES the last.
+
+    `containers` are to come up, 0 without any; `up` of them did, None: as many as these lines tell. Where all did the
+    command was started, and its last SHOWN_LINES are enough; else all lines are shown.
+    """
+    tail = list(stderr[-MOST_LINES:])
+    while tail and not tail[-1].strip():
+        tail.pop()
+    cause = root_cause(tail)
+    is_started = containers <= (len(hosts_up(stderr)) if up is None else up)
+    shown = tail[-(SHOWN_WITH_DEBUG if debug else SHOWN_LINES) :] if is_started else tail
+    begins = len(tail) - len(shown)
+    above = tail[cause.at] if cause is not None and cause.at < begins else ""
+    while shown and not shown[0].strip():
+        del shown[0]
+    return Excerpt(cause, tuple(shown), above)

@@ -1,0 +1,463 @@
+"""All there is to know of one job, gathered part by part: each may fail alone, and then says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.queries import JobScope
+from hpcdash.domain.arrays import fold
+from hpcdash.domain.dependencies import parse_dependency
+from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.task_states import TaskStates, task_states
+from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.failures import FAILED, Failure, containers_of, fetch_failure, fetch_up
+from hpcdash.services.jobs.rows import Row, are_in, first_of_each_id, missing_from, of_array, row_with_id
+from hpcdash.services.jobs.tracker import JobEvent
+from hpcdash.services.logs.locate import files_of
+
+if TYPE_CHECKING:
+    from hpcdash.services.submit.launched_job import LaunchedJob
+
+
+_MOST_DEPENDENTS = 5000
+# What is told of other jobs.
+_OF_OTHERS = ("id", "array_id", "name", "state", "dependency", "_tasks")
+# A list of jobs tells these columns of a job as freshly as its details do.
+_OF_DETAIL = ("stdout_path", "stderr_path")
+_KEPT_ANSWERS = 3
+_KINDS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
+# sstat asks a daemon on each of a job's nodes.
+USAGE_EVERY_SECONDS = 60.0
+# How often the head of a launch's log is looked at while not all of its containers are up.
+CONTAINERS_EVERY_SECONDS = 15.0
+_MOST_RELATED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JobSight:
+    """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom it waits for.
+
+    `related` are the jobs this one depends on, `dependents` all that wait for some other job, as far as they are known.
+    `ended_tasks` are an array's tasks that were seen to have ended, which no table may have any more.
+    """
+
+    row: Row | None = None
+    is_whole_array: bool = False
+    tasks: TaskStates | None = None
+    ended_tasks: pa.Table | None = None
+    related: tuple[Row, ...] = ()
+    dependents: tuple[Row, ...] = ()
+
+
+def newest_row(job_id: str, tables: Sequence[KnownTable]) -> Row | None:
+    """The job's row in the newest table that has it."""
+    found = (row_with_id(known.table, job_id) for known in tables)
+    return next((row for row in found if row is not None), None)
+
+
+def look_at(job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight) -> JobSight:
+    """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is the last look.
+
+    Takes as long as the tables are large: not for the event loop.
+    """
+    row = _whole_array(job_id, tables, before.ended_tasks)
+    is_whole_array = row is not None
+    if row is None:
+        row = newest_row(job_id, tables)
+    if row is None and detail is not None:
+        row = detail.job.to_pylist()[0]
+    tasks, ended_tasks = before.tasks, before.ended_tasks
+    if row is not None and row["array_id"]:
+        tasks, ended_tasks = _tasks_of(row["array_id"], tables, before.ended_tasks)
+    if row is not None and detail is not None and not is_whole_array:
+        told = detail.job.select(_OF_DETAIL).to_pylist()[0]
+        row = {**row, **{name: value for name, value in told.items() if value is not None}}
+    related, dependents = _dependencies(row, tables) if row is not None else ((), ())
+    return JobSight(row, is_whole_array, tasks, ended_tasks, related, dependents)
+
+
+def _whole_array(job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None) -> Row | None:
+    """What the rows of an array have in common; None where this is a job or a task."""
+    if task_of(job_id):
+        return None
+    of_it = [(of_array(known.table, job_id), known.is_complete) for known in tables]
+    if ended_tasks is not None:
+        of_it.append((ended_tasks, False))
+    some = [rows for rows, _ in of_it if rows.num_rows]
+    if not some:
+        return None
+    # An answer on the past tells nothing of the tasks that live.
+    living = next((rows for rows, is_complete in of_it if is_complete), some[0])
+    rows = first_of_each_id([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
+    # One row is no array to fold; it stands for the whole all the same.
+    summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
+    return {**summary, "id": job_id, "array_id": job_id, "array_task": None}
+
+
+def _tasks_of(
+    array_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Table | None
+) -> tuple[TaskStates | None, pa.Table | None]:
+    """The states of an array's tasks, and those that have ended."""
+    of_it = [(of_array(known.table, array_id), known.is_complete) for known in tables]
+    ended = [rows.filter(are_in(rows, ENDED)) for rows, _ in of_it]
+    if ended_tasks is not None:
+        ended.append(ended_tasks)
+    ended = [rows for rows in ended if rows.num_rows]
+    living = next((rows for rows, is_complete in of_it if is_complete), None)
+    if living is None:
+        living = next((rows for rows, _ in of_it if rows.num_rows), None)
+    if ended:
+        ended_tasks = first_of_each_id(ended)
+    shown = [rows for rows in (living, ended_tasks) if rows is not None and rows.num_rows]
+    return (task_states(shown) if shown else None), ended_tasks
+
+
+def _dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """The jobs that a job depends on, and those that wait for some job."""
+    wanted = parse_dependency(row["dependency"]).job_ids
+    related: dict[str, Row] = {}
+    dependents: dict[str, Row] = {}
+    for table in (known.table for known in tables):
+        if wanted:
+            ids = pa.array(wanted, pa.string())
+            mask = pc.or_(pc.is_in(table["id"], ids), pc.fill_null(pc.is_in(table["array_id"], ids), False))
+            for other in table.filter(mask).select(_OF_OTHERS).to_pylist():
+                related.setdefault(other["id"], other)
+        waiting = table.filter(pc.and_(pc.is_valid(table["dependency"]), are_in(table, WAITING)))
+        # Those that name this job come first, should there be more than are looked through.
+        number = number_of(str(row["array_id"] or row["id"]))
+        names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
+        for some in (names_it, waiting):
+            for other in some.slice(0, _MOST_DEPENDENTS).select(_OF_OTHERS).to_pylist():
+                dependents.setdefault(other["id"], other)
+    return tuple(related.values()), tuple(dependents.values())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table of domain.schema.JOBS, when it was taken, and whether every living job of the job's owner is in it."""
+
+    taken_at: float
+    table: pa.Table
+    is_complete: bool = False
+
+
+class JobTables:
+    """What a store's lists know, and the few answers that were kept because they were asked for one job."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._asked: list[KnownTable] = []
+
+    def keep(self, table: pa.Table, *, is_complete: bool) -> None:
+        """An answer of now; the oldest of those kept is forgotten."""
+        self._asked = [*self._asked[-_KEPT_ANSWERS:], KnownTable(self._store.clock.now(), table, is_complete)]
+
+    def newest_first(self, owner: str | None, details: KnownTable | None) -> list[KnownTable]:
+        """All of them, and the job's details, where they are known; `owner` is the job's, None: not known."""
+        tables = [*self._asked, *([details] if details is not None else ()), *self.of_the_store(owner)]
+        return sorted(tables, key=lambda known: -known.taken_at)
+
+    def of_the_store(self, owner: str | None) -> list[KnownTable]:
+        """The lists of jobs that the store has, living and ended."""
+        tables = []
+        for kind in _KINDS:
+            snapshot = self._store.snapshots.get(kind)
+            if snapshot is None or (table := self._store.table(kind)) is None:
+                continue
+            is_complete = kind is Kind.EVERYONE or (kind is Kind.MINE and bool(owner) and owner == self._store.user)
+            tables.append(KnownTable(snapshot.taken_at, table, is_complete))
+        return tables
+
+
+class Part(StrEnum):
+    """What is asked for by itself."""
+
+    DETAIL = "details"
+    USAGE = "usage"
+    PRIORITY = "priority"
+    QOS = "QoS"
+    QUEUE = "queue's rules"
+    RELATED = "jobs it depends on"
+    TASKS = "tasks"
+    LOG = "the end of its log"
+    CONTAINERS = "its containers"
+
+
+class JobPicture:
+    """One job, or a whole array by its number. `look` takes what the store's tables know; `fetch` asks.
+
+    `errors` says of a part why it is not known, `asking` which parts are on their way; `changed` is called, in the
+    event loop, whenever there is more to show. Launches are remembered in `state_folder`, None: nowhere.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        job_id: str,
+        changed: Callable[[], None] = lambda: None,
+        *,
+        state_folder: Path | None = None,
+        debug: bool = False,
+    ) -> None:
+        self.store = store
+        self.job_id = job_id
+        self.row: Row | None = None
+        self.is_whole_array = False
+        self.detail: JobDetail | None = None
+        self.usage: Usage | None = None
+        self.priority: Mapping[str, str] = {}
+        # None: not known.
+        self.qos: Mapping[str, str] | None = None
+        self.queue_rules: Mapping[str, str] = {}
+        # The jobs this one depends on, and all that wait for some other job, as far as they are known.
+        self.related: tuple[Row, ...] = ()
+        self.dependents: tuple[Row, ...] = ()
+        self.tasks: TaskStates | None = None
+        # What the log of a failed job tells; `debug`: more of it.
+        self.failure: Failure | None = None
+        # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how many are up.
+        self.containers: int | None = None
+        self.up: int | None = None
+        # What is remembered here of the launch it is; None: nothing.
+        self.launched: LaunchedJob | None = None
+        self.errors: dict[Part, HpcdashError] = {}
+        self.asking: set[Part] = set()
+        self.taken_at: float | None = None
+        self._changed = changed
+        self._debug = debug
+        self._state_folder = state_folder
+        self._usage_at: float | None = None
+        self._up_at: float | None = None
+        # The end that `failure` is of: a job that was put back may fail once more.
+        self._failure_of: object = None
+        self._known = JobTables(store)
+        self._sight = JobSight()
+        self._looking = asyncio.Lock()
+
+    @property
+    def events(self) -> tuple[JobEvent, ...]:
+        """What was seen to happen to this job (of an array: to its tasks) since this run began."""
+        is_of_it = (lambda job_id: array_of(job_id) == self.job_id) if self.is_whole_array else self.job_id.__eq__
+        told = (event for event in (*self.store.events, *self.store.reason_events) if is_of_it(event.job_id))
+        return tuple(sorted(told, key=lambda event: event.at))
+
+    @property
+    def array_id(self) -> str | None:
+        """The array this is, or is a task of."""
+        if self.is_whole_array:
+            return self.job_id
+        return self.row["array_id"] if self.row is not None else None
+
+    def glance(self) -> None:
+        """The job's row in the newest table that has it: cheap, for a first sight of it."""
+        if (row := newest_row(self.job_id, self._tables())) is not None:
+            self.row = row
+
+    async def look(self) -> bool:
+        """Take what the tables know now; whether the job is in another state than its details say."""
+        before = self.detail.job["state"][0].as_py() if self.detail is not None else None
+        await self._look_again()
+        self._changed()
+        if self.is_whole_array or self.row is None or before is None:
+            return False
+        return bool(self.row["state"] != before)
+
+    async def fetch(self) -> None:
+        """Ask for everything that there is of a job in its state; nothing is raised."""
+        await self._take(Part.DETAIL, self._fetch_detail)
+        await self._look_again()
+        row = self.row
+        if row is not None:
+            await self._recall_launch(row)
+        self._changed()
+        if row is None:
+            return
+        parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
+        if not self.is_whole_array:
+            parts.append(self._take(Part.USAGE, self._fetch_usage))
+            parts += self._log_parts(row)
+        if row["state"] in WAITING:
+            parts.append(self._take(Part.PRIORITY, self._fetch_priority))
+        else:
+            self.priority = {}
+        if row["state"] not in ENDED:
+            parts += [self._take(Part.QOS, self._fetch_qos), self._take(Part.QUEUE, self._fetch_queue_rules)]
+        if row["dependency"] and row["state"] in WAITING:
+            parts.append(self._take(Part.RELATED, self._fetch_related))
+        await asyncio.gather(*parts)
+
+    async def keep_usage_fresh(self) -> None:
+        """Ask again what a running job uses, where that is a while ago."""
+        now = self.store.clock.now()
+        if self.row is None or self.row["state"] not in ACTIVE or self.is_whole_array or Part.USAGE in self.asking:
+            return
+        if self._usage_at is not None and now - self._usage_at >= USAGE_EVERY_SECONDS:
+            await self._take(Part.USAGE, self._fetch_usage)
+
+    async def keep_containers_fresh(self) -> None:
+        """Look again how many containers of a launch are up, where not all are and the last look is a while ago."""
+        row, now = self.row, self.store.clock.now()
+        if row is None or row["state"] != JobState.RUNNING or Part.CONTAINERS in self.asking or not self.containers:
+            return
+        # Where it is not known after a look that went well, the file is none that is looked into.
+        is_worth_it = self.up < self.containers if self.up is not None else Part.CONTAINERS in self.errors
+        if is_worth_it and now - (self._up_at or 0.0) >= CONTAINERS_EVERY_SECONDS:
+            await self._take(Part.CONTAINERS, self._fetch_up)
+
+    def _log_parts(self, row: Row) -> list[Coroutine[Any, Any, None]]:
+        """What a job's log is asked for: once why it failed, or which of its containers are up."""
+        if self.detail is None:
+            return []
+        if row["state"] in FAILED:
+            self.up = None
+            is_known = self.failure is not None and not self.failure.problem and self._failure_of == row["ends_at"]
+            return [] if is_known else [self._take(Part.LOG, self._fetch_failure)]
+        self.failure = None
+        if row["state"] == JobState.RUNNING and self.containers != 0:
+            return [self._take(Part.CONTAINERS, self._fetch_up)]
+        self.up = None
+        return []
+
+    async def _take(self, part: Part, fetch: Callable[[], Awaitable[None]]) -> None:
+        self.asking.add(part)
+        try:
+            await fetch()
+        except HpcdashError as error:
+            self.errors[part] = error.with_traceback(None)
+        else:
+            self.errors.pop(part, None)
+        finally:
+            self.asking.discard(part)
+        self._changed()
+
+    # -- the parts
+
+    async def _fetch_detail(self) -> None:
+        self.detail = await self.store.fetch_detail(self.job_id)
+        row = self.detail.job
+        self.job_id = in_full(self.job_id, row["id"][0].as_py(), row["array_id"][0].as_py())
+        self.taken_at = self.store.clock.now()
+
+    async def _recall_launch(self, row: Row) -> None:
+        from hpcdash.services.submit.launched_job import launched_job
+
+        folder, is_whole = self._state_folder, self.is_whole_array
+        self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
+
+    async def _fetch_usage(self) -> None:
+        assert self.row is not None
+        self._usage_at = self.store.clock.now()
+        query = self.store.backend.usage_query(self.row)
+        self.usage = None if query is None else await self.store.ask(query)
+
+    async def _fetch_priority(self) -> None:
+        query = self.store.backend.priority_query(self.job_id)
+        self.priority = {} if query is None else await self.store.ask(query)
+
+    async def _fetch_failure(self) -> None:
+        assert self.row is not None
+        assert self.detail is not None
+        ended_at = self.row["ends_at"]
+        self.failure = await fetch_failure(self.store, self.detail, self.row, debug=self._debug)
+        self._failure_of = ended_at
+
+    async def _fetch_up(self) -> None:
+        assert self.row is not None
+        assert self.detail is not None
+        self._up_at = self.store.clock.now()
+        if self.containers is None:
+            self.containers = await containers_of(self.store, self.detail, self.row)
+        if self.containers:
+            self.up = await fetch_up(self.store, await files_of(self.store, self.job_id, self.detail))
+
+    async def _fetch_qos(self) -> None:
+        assert self.row is not None
+        if self.row["qos"] and (query := self.store.backend.qos_query(str(self.row["qos"]))) is not None:
+            self._need_accounting()
+            self.qos = await self.store.ask(query)
+
+    async def _fetch_queue_rules(self) -> None:
+        assert self.row is not None
+        if self.row["queue"]:
+            first_queue = str(self.row["queue"]).partition(",")[0]
+            query = self.store.backend.queue_rules_query(first_queue)
+            self.queue_rules = {} if query is None else await self.store.ask(query)
+
+    async def _fetch_related(self) -> None:
+        """The jobs it depends on that no table knows: those of the queue, then those of the past."""
+        assert self.row is not None
+        wanted = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
+        unknown = missing_from([known.table for known in self._known.of_the_store(self._owner)], wanted)
+        if not unknown:
+            return
+        backend = self.store.backend
+        try:
+            queued = await self.store.ask(backend.jobs_query(JobScope(job_ids=unknown)))
+        except NoSuchJob:
+            past = unknown
+        else:
+            await self._keep(queued.table, is_complete=False)
+            past = missing_from([queued.table], unknown)
+        if past:
+            self._need_accounting()
+            await self._remember_ended(past)
+
+    async def _fetch_tasks(self) -> None:
+        assert self.array_id is not None
+        backend, ids = self.store.backend, (self.array_id,)
+        try:
+            queued = await self.store.ask(backend.jobs_query(JobScope(job_ids=ids)))
+        except NoSuchJob:
+            pass
+        else:
+            await self._keep(queued.table, is_complete=True)
+        self._need_accounting()
+        await self._remember_ended(ids)
+
+    def _need_accounting(self) -> None:
+        probe = self.store.probe
+        if probe is not None and probe.has_accounting is False:
+            raise AccountingUnavailable("this cluster keeps no accounting")
+
+    async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
+        """Of jobs that have not ended the queue says more than the past does."""
+        past = await self.store.ask(self.store.backend.history_query(None, 0, job_ids))
+        await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
+
+    async def _keep(self, table: pa.Table, *, is_complete: bool) -> None:
+        self._known.keep(table, is_complete=is_complete)
+        await self._look_again()
+
+    # -- what the tables know
+
+    def _tables(self) -> list[KnownTable]:
+        details = None
+        if self.detail is not None and self.taken_at is not None:
+            details = KnownTable(self.taken_at, self.detail.job)
+        return self._known.newest_first(self._owner, details)
+
+    @property
+    def _owner(self) -> str | None:
+        return self.row["user"] if self.row is not None else None
+
+    async def _look_again(self) -> None:
+        async with self._looking:
+            tables = self._tables()
+            sight = await asyncio.to_thread(look_at, self.job_id, tables, self.detail, self._sight)
+            self._sight = sight
+            self.is_whole_array, self.tasks = sight.is_whole_array, sight.tasks
+            if sight.row is not None:
+                self.row, self.related, self.dependents = sight.row, sight.related, sight.dependents

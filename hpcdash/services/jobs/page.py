@@ -1,0 +1,313 @@
+"""A job's picture in groups of short entries, in the order a person needs them.
+
+The words are hostile still: whoever shows them makes them visible.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from hpcdash.domain.dependencies import Branch, never_words, parse_dependency, waited_for_by, waits_for
+from hpcdash.domain.efficiency import advice, meters
+from hpcdash.domain.job_ids import holds_many, task_of
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.task_states import TaskStates
+from hpcdash.domain.text import clip
+from hpcdash.domain.units import format_duration
+from hpcdash.domain.words import grouped, state_word
+from hpcdash.errors import NotRecorded
+from hpcdash.services.jobs.launch_status import is_pulling, status_words
+from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.tracker import JobEvent
+
+_CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
+# What a factor gives of the most it can: `1667 (17 % of its most)`.
+_PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
+# What a backend calls the sum of a priority's factors, and those who may take a job's place.
+TOTAL = "priority"
+PREEMPTED_BY = "may be preempted by"
+# As many runs of tasks as one still takes in at a glance.
+_MOST_RUNS = 12
+_MOST_EVENTS = 30
+# Entries of the group "job" that say how a job is, or ended.
+_HOW_IT_IS = frozenset({"state", "reason", "that is", "ended with", "cancelled by"})
+_MOST_LOG_CELLS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line: `label` and `value`; `fraction` of a whole, for a bar; `state` is that of the job it speaks of.
+
+    `pieces` are (words, state) pairs that stand in the place of `value`. `is_dim`: a remark.
+    """
+
+    label: str = ""
+    value: str = ""
+    fraction: float | None = None
+    is_dim: bool = False
+    state: str = ""
+    pieces: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def words(self) -> str:
+        return "".join(words for words, _ in self.pieces) if self.pieces else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries under a title; `is_aside`: it may stand beside the others where there is room, `is_broad`: below them.
+
+    Paths are broad: one that is torn cannot be copied.
+    """
+
+    title: str
+    entries: tuple[Entry, ...]
+    is_aside: bool = False
+    is_broad: bool = False
+
+
+def job_groups(
+    picture: JobPicture, now: datetime, *, signs: Mapping[str, str], zone: tzinfo | None = None, sign_cells: int = 0
+) -> list[Group]:
+    """Everything known of a job; what is on its way says so, what could not be had says why.
+
+    `signs` are those of the states; an array of no more tasks than `sign_cells` is shown as one sign a task.
+    """
+    row = picture.row
+    if row is None:
+        return []
+    state = str(row["state"])
+    hint = picture.store.backend.reason_hint(state, row["reason"])
+    own = {
+        title: [Entry(label, value, state=state if label == "state" else "") for label, value in pairs]
+        for title, pairs in grouped(row, now, hint, sign=signs.get(state, ""), zone=zone)
+    }
+    job, time = own.get("job", []), own.get("time", [])
+    native = picture.detail.native if picture.detail is not None else {}
+    job += _cancelled_by(row, native)
+    if picture.is_whole_array:
+        job = [entry for entry in job if entry.label != "array"]
+        # Where one task writes says nothing of the others.
+        own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
+    place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
+    job[place:place] = [*_pulling(picture), *_log_words(picture)]
+    time += _requeues(native)
+    groups = [
+        Group("job", tuple(job)),
+        *_waits_for(picture, signs),
+        Group("time", tuple(time)),
+        Group("resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
+        Group("priority", _priority(picture), is_aside=True),
+        Group(_rules_title(row), _rules(picture), is_aside=True),
+        Group("jobs that wait for it", _dependents(picture, signs), is_aside=True),
+        Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
+        Group("files", tuple(own.get("files", ())), is_broad=True),
+        Group("launched from here", _launched(picture), is_broad=True),
+        Group("what happened", _events(picture, now, zone)),
+    ]
+    return [group for group in groups if group.entries]
+
+
+def _launched(picture: JobPicture) -> tuple[Entry, ...]:
+    told = picture.launched
+    return () if told is None else tuple(Entry(label, words) for label, words in told.words())
+
+
+def _pulling(picture: JobPicture) -> list[Entry]:
+    row = picture.row
+    assert row is not None
+    containers = picture.containers or 0
+    if not is_pulling(row["state"], containers, picture.up):
+        return []
+    return [Entry("launch", status_words(row["state"], containers, picture.up))]
+
+
+def _log_words(picture: JobPicture) -> list[Entry]:
+    """Why it failed, in the words of its log; what merely stands at its end is said to."""
+    failure = picture.failure
+    if failure is None or Part.LOG in picture.asking:
+        return _remarks(picture, Part.LOG)
+    if failure.excerpt is None:
+        return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
+    words = clip(failure.words, _MOST_LOG_CELLS)
+    return [Entry(f"{failure.stream} {'says' if failure.excerpt.says_why else 'ends with'}", words)]
+
+
+def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
+    """What is on its way, and what could not be had."""
+    said = []
+    for part in parts:
+        error = picture.errors.get(part)
+        if part in picture.asking:
+            said.append(Entry(value=f"{part}: asking …", is_dim=True))
+        elif error is not None:
+            why = "not in this recording" if isinstance(error, NotRecorded) else error.message
+            said.append(Entry(value=f"{part}: {why}", is_dim=True))
+    return said
+
+
+def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Entry]:
+    found = _CANCELLED_BY.fullmatch(row["native_state"] or "")
+    if found is None:
+        return []
+    who = "root" if found[1] == "0" else "its owner" if native.get("UID") == found[1] else f"user number {found[1]}"
+    return [Entry("cancelled by", who)]
+
+
+def _requeues(native: Mapping[str, str]) -> list[Entry]:
+    times = native.get("Restarts", "")
+    if not times.isascii() or not times.isdigit() or int(times) == 0:
+        return []
+    return [Entry("put back", "once" if times == "1" else f"{int(times)} times")]
+
+
+def _usage(picture: JobPicture) -> list[Entry]:
+    row, usage = picture.row, picture.usage
+    assert row is not None
+    if picture.is_whole_array:
+        return [Entry(value="what each task uses is on its own page", is_dim=True)] if row["started_at"] else []
+    if usage is None:
+        return _remarks(picture, Part.USAGE)
+    label = "used" if row["state"] in ENDED else "uses"
+    entries = [
+        Entry(f"{label} {meter.label}", meter.words, meter.fraction, is_dim=meter.words == "not accounted here")
+        for meter in meters(usage, row["nodes"])
+    ]
+    if words := advice(usage, str(row["state"])):
+        entries.append(Entry("→", words))
+    if usage.note:
+        entries.append(Entry(value=usage.note, is_dim=True))
+    return entries + [remark for remark in _remarks(picture, Part.USAGE) if Part.USAGE in picture.errors]
+
+
+def _priority(picture: JobPicture) -> tuple[Entry, ...]:
+    row = picture.row
+    assert row is not None
+    if row["state"] not in WAITING:
+        return ()
+    words = dict(picture.priority)
+    total = words.pop(TOTAL, "")
+    entries = [Entry("in all", total)] if total else []
+    for name, value in words.items():
+        percent = _PERCENT.search(value)
+        entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
+    if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
+        entries.append(Entry(value="not ranked yet: it is once nothing but its turn keeps it waiting", is_dim=True))
+    return (*entries, *_remarks(picture, Part.PRIORITY))
+
+
+def _rules_title(row: Mapping[str, Any]) -> str:
+    return f"QoS {row['qos']}" if row["qos"] else f"queue {row['queue'] or ''}".strip()
+
+
+def _rules(picture: JobPicture) -> tuple[Entry, ...]:
+    """What the QoS says; of what becomes of a job that makes way what the queue says where the QoS does not."""
+    row = picture.row
+    assert row is not None
+    if row["state"] in ENDED:
+        return ()
+    qos, queue = picture.qos or {}, picture.queue_rules
+    if not row["qos"]:
+        entries = [Entry(label, value) for label, value in queue.items()]
+        return (*entries, *_remarks(picture, Part.QUEUE))
+    entries = [Entry(label, value) for label, value in qos.items()]
+    # Where the QoS is not known any job may have to make way; by itself a queue does not say by whom.
+    if PREEMPTED_BY in qos or (picture.qos is None and Part.QOS in picture.errors):
+        entries += [Entry(label, value) for label, value in queue.items() if label not in qos]
+    return (*entries, *_remarks(picture, Part.QOS, Part.QUEUE))
+
+
+def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
+    row = picture.row
+    assert row is not None
+    if not row["dependency"] or row["state"] not in WAITING:
+        return []
+    dependency = parse_dependency(row["dependency"])
+    branches = waits_for(dependency, picture.related)
+    entries = [_branch(branch, signs) for branch in branches] or [Entry(value=str(row["dependency"]))]
+    if never := never_words(branches, dependency.is_any):
+        entries.append(Entry("→", never))
+    which = "waits for" if len(branches) < 2 else "waits for any of" if dependency.is_any else "waits for all of"
+    return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]
+
+
+def _dependents(picture: JobPicture, signs: Mapping[str, str]) -> tuple[Entry, ...]:
+    waiting = waited_for_by(picture.job_id, picture.array_id, picture.dependents)
+    return tuple(_branch(branch, signs) for branch in waiting)
+
+
+def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
+    counted = sum(branch.states.values()) > 1
+    states = [
+        (f"{signs.get(state, '')} {f'{count} ' if counted else ''}{state_word(state)}", state)
+        for state, count in branch.states.items()
+    ]
+    pieces: list[tuple[str, str]] = [(branch.name, ""), ("  ", "")] if branch.name else []
+    if not states and branch.job_id:
+        states = [("not known any more", "unknown")]
+    for at, (words, state) in enumerate(states):
+        pieces += [(", ", "")] * (at > 0) + [(words.strip(), state)]
+    pieces += [("  ", "")] * bool(pieces) + [(branch.words, "")]
+    label = ("  " * branch.depth + "└ " if branch.depth else "") + (branch.job_id or "others")
+    return Entry(label, pieces=tuple(pieces))
+
+
+def _array_title(picture: JobPicture) -> str:
+    return f"array {picture.array_id}"
+
+
+def _array(picture: JobPicture, signs: Mapping[str, str], sign_cells: int) -> tuple[Entry, ...]:
+    tasks = picture.tasks
+    if picture.array_id is None:
+        return ()
+    if tasks is None or not tasks.by_task:
+        return tuple(_remarks(picture, Part.TASKS))
+    count = len(tasks.by_task)
+    limit = f", {tasks.throttle} at once" if tasks.throttle else ""
+    entries = [Entry("tasks", f"{count}{limit}"), *_tasks(tasks, signs, sign_cells)]
+    return (*entries, *_remarks(picture, Part.TASKS))
+
+
+def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list[Entry]:
+    """A sign a task where they fit, runs of tasks where there are few, else each state with its tasks."""
+    counts = tasks.counts()
+    entries = []
+    if len(tasks.by_task) <= sign_cells:
+        entries.append(Entry("in order", pieces=tuple(tasks.as_signs(signs))))
+    elif (runs := tasks.as_runs(_MOST_RUNS)) is not None and signs:
+        pieces: list[tuple[str, str]] = []
+        for words, state in runs:
+            pieces += [(" · ", "")] * bool(pieces) + [(f"{words} {signs.get(state, '?')}", state)]
+        entries.append(Entry("in order", pieces=tuple(pieces)))
+    for state, count in counts.items():
+        label = f"{signs.get(state, '')} {state_word(state)}".strip()
+        entries.append(Entry(label, f"{count}: {tasks.of_state(state)}", state=state))
+    return entries
+
+
+def _which_tasks(job_id: str) -> str:
+    tasks = task_of(job_id)
+    return f"tasks {tasks.strip('[]')}" if holds_many(job_id) else f"task {tasks}"
+
+
+def _why(picture: JobPicture, event: JobEvent) -> str:
+    hint = picture.store.backend.reason_hint(event.after, event.reason)
+    return f"{event.reason}, {hint}" if hint else event.reason
+
+
+def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
+    """What was seen from here; the newest, in the order it happened."""
+    entries = []
+    for event in picture.events[-_MOST_EVENTS:]:
+        at = datetime.fromtimestamp(event.at, UTC)
+        ago = format_duration(max(0.0, (now - at).total_seconds()))
+        which = f"{_which_tasks(event.job_id)} " if picture.is_whole_array else ""
+        was = f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
+        why = f": {_why(picture, event)}" if event.reason else ""
+        words = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
+        entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", words, state=event.after))
+    return tuple(entries)

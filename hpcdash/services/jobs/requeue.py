@@ -1,0 +1,99 @@
+"""What a requeue of jobs meets: a refusal, kill switches that are still set, and the checkpoints it goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain.job_ids import number_of, task_of
+from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.switches import SwitchKind, absolute_path, path_problem
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.checks import PathKind, WantedPath, dropped_finding, missing_paths
+from hpcdash.services.submit.launched_job import checkpoints_of, record_of_job, request_of
+from hpcdash.services.switches.names import SwitchNames, requested_switch
+
+Row = Mapping[str, Any]
+# What is remembered here is looked up for so many jobs and arrays at the most.
+MOST_LOOKED_UP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueFacts:
+    """What is known here of jobs. `switches` are rows by the absolute path of their kill switch, `checkpoints` the
+    folders that jobs are told to go on from, by a row's id; %a in one is the task."""
+
+    switches: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+
+
+async def requeue_facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
+    """What launches and named switches that are remembered in `folder` tell of jobs; asks no cluster."""
+    return await asyncio.to_thread(_facts, store, folder, rows)
+
+
+async def refusal_words(store: ClusterStore, rows: Sequence[Row]) -> str:
+    """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of several, which are not
+    asked for one by one."""
+    units = {_unit(row) for row in rows}
+    if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
+        return ""
+    try:
+        why = store.backend.requeue_refusal(await store.ask(store.backend.native_query(str(rows[0]["id"]))))
+    except HpcdashError:
+        # One that the scheduler has forgotten is refused in its own words.
+        return ""
+    return f"{min(units)} is not requeued: {why}" if why else ""
+
+
+async def dropped_words(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
+    """A sentence for each kill switch that is there, or of which that is not known; in one command of at most 10 s."""
+    paths = tuple(facts.switches)
+    if not paths:
+        return ()
+    try:
+        found = await missing_paths(store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths])
+    except HpcdashError as error:
+        return tuple(f"whether the kill switch {path} is dropped is not known: {error.message}" for path in paths)
+    return tuple(_dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found)
+
+
+def _dropped(path: str, rows: Sequence[Row]) -> str:
+    ends = "the job ends" if count_jobs(rows) == 1 else "the jobs end"
+    clears = shlex.join(("hpcdash", "kill-switch", _unit(rows[0]), "--clear"))
+    return f"the kill switch {path} is there: {ends} at once. Clear it first: {clears}"
+
+
+def _unit(row: Row) -> str:
+    return str(row["array_id"] or row["id"])
+
+
+def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
+    names = SwitchNames(store, folder)
+    units: dict[str, list[Row]] = {}
+    for row in rows:
+        if number_of(str(row["id"])):
+            units.setdefault(_unit(row), []).append(row)
+    switches: dict[str, tuple[Row, ...]] = {}
+    checkpoints: dict[str, str] = {}
+    for of_unit in list(units.values())[:MOST_LOOKED_UP]:
+        first = of_unit[0]
+        record = record_of_job(folder, store.name, first)
+        named = None if record is None else requested_switch(SwitchKind.KILL, record.request)
+        job_id, name, owner = str(first["id"]), str(first["name"] or ""), str(first["user"] or "")
+        named = named or names.remembered(SwitchKind.KILL, job_id, name, owner)
+        path = "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
+        if path and not path_problem(path):
+            switches[path] = (*switches.get(path, ()), *of_unit)
+        request = None if record is None else request_of(record)
+        if request is not None and request.checkpoints:
+            task = task_of(job_id) if len(of_unit) == 1 else ""
+            where = checkpoints_of(request, first, task if task.isdigit() else "")
+            checkpoints.update((str(row["id"]), where) for row in of_unit)
+    return RequeueFacts(switches, checkpoints)

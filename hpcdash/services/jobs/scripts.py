@@ -1,0 +1,141 @@
+"""Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept here when it was
+submitted, else the file it was submitted from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.errors import (
+    AccountingUnavailable,
+    CommandError,
+    HpcdashError,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+)
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.submitted_scripts import KeptScript
+
+# Slurm takes no larger script by default (max_script_size of slurm.conf).
+_MOST_BYTES = 4 << 20
+# How `source` begins where the text is a file's, which may have changed since.
+READ_FROM = "read from "
+_READ_LIMIT_SECONDS = 15.0
+
+
+async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | None = None) -> Script:
+    """The script of a job, of its array where it is a task; `source` says whose copy it is.
+
+    `detail` is the job's where it is known already. Raises what stands in the way: SchedulerRefused for another's job
+    and for one that has no script, NoSuchJob, AccountingUnavailable, or what keeps the cluster from answering.
+    """
+    obstacle: HpcdashError
+    backend = store.backend
+    queued, past = backend.script_query(job_id), backend.history_script_query(job_id)
+    if queued is None or past is None:
+        return await _not_given_back(store, job_id, detail)
+    try:
+        return await store.ask(queued)
+    except SchedulerRefused as error:
+        obstacle = error
+    except NoSuchJob:
+        try:
+            return await store.ask(past)
+        except (NoSuchJob, AccountingUnavailable) as error:
+            obstacle = error
+    return await _submitted_file(store, job_id, detail, obstacle)
+
+
+async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | None) -> Script:
+    """The copy that was kept here, else the submitted file; of the job only when one of them needs it."""
+    newest = None
+    if store.scripts is not None:
+        newest = await asyncio.to_thread(store.scripts.find, store.name, job_id)
+    if store.scripts is not None and newest is not None:
+        try:
+            detail = detail or await store.fetch_detail(job_id)
+        except HpcdashError:
+            # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is another's of its number.
+            return _kept(newest)
+        submitted_at = detail.job["submitted_at"][0].as_py()
+        if submitted_at is None:
+            return _kept(newest)
+        found = await asyncio.to_thread(store.scripts.find, store.name, job_id, submitted_at.timestamp())
+        if found is not None:
+            return _kept(found)
+    obstacle = SchedulerRefused(
+        f"{store.backend.title} gives no script back, not even to a job's owner",
+        "The scripts of jobs that are submitted from here are kept here.",
+    )
+    return await _submitted_file(store, job_id, detail, obstacle)
+
+
+def _kept(found: KeptScript) -> Script:
+    return Script(
+        found.script.decode("utf-8", "surrogateescape"), f"kept here when it was submitted, {format_utc(found.kept_at)}"
+    )
+
+
+async def keep_submitted(
+    store: ClusterStore, command: ActionCommand, outcomes: Sequence[Outcome]
+) -> tuple[Outcome, ...]:
+    """The outcomes of a submission, after the script of each new job is kept where its scheduler keeps none.
+
+    One that could not be kept is as done as before; its words say so.
+    """
+    if store.scripts is None or command.stdin is None or Capability.KEEPS_SCRIPTS in store.backend.capabilities:
+        return tuple(outcomes)
+    told = []
+    for outcome in outcomes:
+        if outcome.new_job:
+            try:
+                now = store.clock.now()
+                await asyncio.to_thread(store.scripts.keep, store.name, outcome.new_job, command.stdin, now)
+            except OSError as error:
+                words = f"{outcome.words}; its script could not be kept here: {error.strerror}"
+                outcome = replace(outcome, words=words)
+        told.append(outcome)
+    return tuple(told)
+
+
+async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError) -> Script:
+    """The file that the job names as its script, as it is now; raises `obstacle` where there is none to read."""
+    try:
+        path = store.backend.submitted_file(detail or await store.fetch_detail(job_id))
+    except NoSuchJob:
+        raise
+    except CommandError:
+        raise obstacle from None
+    if path is None:
+        raise obstacle
+    try:
+        return await store.ask(_file_query(path))
+    except CommandError as error:
+        obstacle.next_step = f"It was submitted from {path}, which cannot be read now: {error.message}"
+        raise obstacle from error
+
+
+def _file_query(path: str) -> Query[Script]:
+    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", path)
+    return Query(argv, partial(_parse_file, path=path), limit_seconds=_READ_LIMIT_SECONDS)
+
+
+def _parse_file(answer: Answer, *, path: str) -> Script:
+    if answer.status != 0:
+        words = excerpt(answer.stderr)
+        raise UnreadableOutput(
+            words.rpartition(": ")[2] or "no reason is told", argv=answer.argv, status=answer.status, words=words
+        )
+    if len(answer.stdout) > _MOST_BYTES:
+        raise UnreadableOutput("it is larger than any batch script", argv=answer.argv, status=answer.status)
+    return Script(answer.stdout.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path} as it is now")

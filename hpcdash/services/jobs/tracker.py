@@ -1,0 +1,312 @@
+"""Follows one's own jobs from poll to poll: what started, what ended, and how, before anything is said of an end.
+
+A job that is in the list no more is looked for among those that ended a short while ago, then in the accounting
+database; one that is in neither is `gone`, its exit unknown. While the looking up fails, nothing is said of the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.domain import schema
+from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.diff import OLD_STATE, diff_jobs
+from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.reason_changes import reason_changes
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, RateLimited
+from hpcdash.services.cluster.clock import Clock
+
+KEEP_SECONDS = 15 * 60
+_KEPT_EVENTS = 500
+_IDS_A_COMMAND = 100
+# A thousand jobs may leave at once: the rest are asked for with the next polls.
+_HISTORY_COMMANDS_A_POLL = 5
+# The accounting database may lag behind: this many polls are given to it before a job is called gone.
+_TRIES = 3
+# While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
+_MOST_POLLS_LEFT_OUT = 20
+LOOKING_UP = "left the queue; how it ended is being looked up"
+EXIT_UNKNOWN = "exit unknown: it left the queue, and no list and no history knows how it ended"
+NO_HISTORY = "exit unknown: it left the queue, and the history of jobs is not kept here"
+Row = dict[str, Any]
+_ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something that happened to a job, seen at an epoch second; `before` and `after` are our states, '' unknown.
+
+    `reason` is why it waits now, where that is what changed.
+    """
+
+    at: float
+    job_id: str
+    name: str
+    before: str
+    after: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Missing:
+    """A job that left the list and whose end is not known yet; `is_queued` when the controller knows it as alive."""
+
+    row: Row
+    tries: int = 0
+    is_queued: bool = False
+
+    @property
+    def state(self) -> str:
+        return self.row["state"] or ""
+
+
+class Cluster(Protocol):
+    """What is needed of a store: whom to ask, as whom, and what time it is."""
+
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def probe(self) -> Probe | None: ...
+    @property
+    def user(self) -> str: ...
+    async def poll(self, query: Query[ParsedTable]) -> ParsedTable: ...
+
+
+class Departures:
+    """The jobs of one store that left the queue, and the events of one's own jobs."""
+
+    def __init__(self, store: Cluster) -> None:
+        self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
+        # Kept apart: they are many, and of less weight.
+        self.reasons: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
+        self._store = store
+        self._ended: dict[str, tuple[float, Row]] = {}
+        self._missing: dict[str, _Missing] = {}
+        self._failures = 0
+        self._polls_to_leave_out = 0
+        self._shown: pa.Table = schema.empty(schema.JOBS)
+        # A list and what with_departed made of it.
+        self._joined: tuple[pa.Table, pa.Table] | None = None
+
+    def with_departed(self, table: pa.Table) -> pa.Table:
+        """A table of one's own jobs, and after them those that left it."""
+        if not self._shown.num_rows:
+            return table
+        if self._joined is None or self._joined[0] is not table:
+            departed = self._shown.filter(pc.invert(pc.is_in(self._shown["id"], table["id"].combine_chunks())))
+            self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
+        return self._joined[1]
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the end of any job is not known yet."""
+        return bool(self._missing)
+
+    async def follow(self, before: pa.Table | None, after: pa.Table) -> tuple[JobEvent, ...]:
+        """Compare two lists of one's own jobs: what started, ended or waits again. Asks nothing; see look_up."""
+        now = self._store.clock.now()
+        happened: list[JobEvent] = []
+        if before is not None:
+            diff = await asyncio.to_thread(diff_jobs, before, after)
+            for rows in (diff.started, diff.ended, _requeued(diff.changed)):
+                for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
+                    happened.append(JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]))
+            for row in await asyncio.to_thread(reason_changes, before, after):
+                event = JobEvent(now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"], row["reason"])
+                self.reasons.append(event)
+            for row in diff.vanished.select(schema.JOBS.names).to_pylist():
+                self._missing.setdefault(row["id"], _Missing(row))
+        told = {event.job_id for event in happened}
+        for row in _present(after, [*self._missing, *self._ended]):
+            self._missing.pop(row["id"], None)
+            _, ended = self._ended.pop(row["id"], (now, None))
+            if ended is not None and row["id"] not in told:
+                happened.append(JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or ""))
+        for job_id, (noted_at, _) in list(self._ended.items()):
+            if now - noted_at > KEEP_SECONDS:
+                del self._ended[job_id]
+        await self._show()
+        self.events.extend(happened)
+        return tuple(happened)
+
+    async def look_up(self) -> tuple[JobEvent, ...]:
+        """Ask how the jobs that left the list ended; returns what is known of it now."""
+        if self._polls_to_leave_out > 0:
+            self._polls_to_leave_out -= 1
+            return ()
+        now = self._store.clock.now()
+        happened: list[JobEvent] = []
+        try:
+            await self._ask_queue(happened, now)
+            await self._ask_history(happened, now)
+        except RateLimited:
+            pass
+        except HpcdashError:
+            self._polls_to_leave_out = min(2**self._failures - 1, _MOST_POLLS_LEFT_OUT)
+            self._failures = min(self._failures + 1, _MOST_POLLS_LEFT_OUT)
+        else:
+            self._failures = 0
+        await self._show()
+        self.events.extend(happened)
+        return tuple(happened)
+
+    async def _show(self) -> None:
+        rows = [row for _, row in self._ended.values()]
+        rows += [
+            {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP} for missing in self._missing.values()
+        ]
+        self._shown = await asyncio.to_thread(pa.Table.from_pylist, rows, schema=schema.JOBS)
+        self._joined = None
+
+    async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
+        """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
+        store = self._store
+        ids = tuple(self._missing)
+        scope = JobScope(store.user, ended=True, job_ids=ids if len(ids) <= _IDS_A_COMMAND else ())
+        try:
+            recent = (await store.poll(store.backend.jobs_query(scope))).table
+        except NoSuchJob:
+            recent = schema.empty(schema.JOBS)
+        for missing in self._missing.values():
+            missing.is_queued = False
+        happened += self._settle(await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True)
+
+    async def _ask_history(self, happened: list[JobEvent], now: float) -> None:
+        """Settle what the accounting database knows; what it does not know after some polls is gone."""
+        store = self._store
+        ids = [job_id for job_id, missing in self._missing.items() if not missing.is_queued]
+        if store.probe is not None and store.probe.has_accounting is False:
+            happened += [self._gone(job_id, now) for job_id in ids]
+            return
+        for start in range(0, len(ids), _IDS_A_COMMAND)[:_HISTORY_COMMANDS_A_POLL]:
+            some = ids[start : start + _IDS_A_COMMAND]
+            try:
+                past = await store.poll(store.backend.history_query(None, 0, some))
+            except CommandMissing:
+                pass
+            except AccountingUnavailable:
+                if store.probe is not None and store.probe.has_accounting:
+                    raise
+            else:
+                happened += self._settle(await asyncio.to_thread(_index, past.table, some), now, is_queue=False)
+            for job_id in some:
+                missing = self._missing.get(job_id)
+                if missing is not None:
+                    missing.tries += 1
+                    if missing.tries >= _TRIES:
+                        happened.append(self._gone(job_id, now))
+
+    def _settle(self, known: _Index, now: float, *, is_queue: bool) -> list[JobEvent]:
+        """Take from a list what it says of the missing jobs."""
+        happened = []
+        for job_id, missing in list(self._missing.items()):
+            row = known.by_id.get(job_id)
+            if row is not None:
+                if row["state"] in ENDED:
+                    happened.append(self._end(job_id, row, missing.state, now))
+                elif is_queue:
+                    missing.is_queued = row["state"] in ACTIVE or row["state"] in WAITING
+                continue
+            if holds_many(job_id):
+                rows = known.by_array.get(array_of(job_id), [])
+                happened += self._settle_record(missing, rows, now, is_queue=is_queue)
+        return happened
+
+    def _settle_record(self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool) -> list[JobEvent]:
+        """The record of an array's pending tasks is settled when all its tasks are known, each by a row of its own.
+
+        In the queue they may be alive: the list of one's own jobs shows them. Alive in history may be a moment ago.
+        """
+        job_id = missing.row["id"]
+        wanted = _tasks(missing.row["array_task"])
+        held = [row for row in rows if _holds(row, wanted)]
+        # What is left of an array that was cancelled goes by the array's own number.
+        remainder = next((row for row in held if row["array_task"] is None), None)
+        known_tasks = sum(row["_tasks"] or 1 for row in held)
+        is_whole = remainder is not None or wanted is None or known_tasks >= wanted.count
+        if not held or not is_whole or (not is_queue and any(row["state"] not in ENDED for row in held)):
+            return []
+        happened = []
+        del self._missing[job_id]
+        for row in held:
+            if row["state"] in ENDED and row["id"] not in self._ended:
+                if row is remainder:
+                    row = {**row, **{name: missing.row[name] for name in _ARRAY_COLUMNS}}
+                happened.append(self._end(row["id"], row, missing.state, now))
+        return happened
+
+    def _gone(self, job_id: str, now: float) -> JobEvent:
+        missing = self._missing[job_id]
+        probe = self._store.probe
+        why = NO_HISTORY if probe is not None and probe.has_accounting is False else EXIT_UNKNOWN
+        row = {**missing.row, "state": str(JobState.GONE), "reason": why}
+        return self._end(job_id, row, missing.state, now)
+
+    def _end(self, job_id: str, row: Row, before: str, now: float) -> JobEvent:
+        self._missing.pop(job_id, None)
+        self._ended[job_id] = (now, row)
+        return JobEvent(now, job_id, row["name"] or "", before, str(row["state"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Rows by id, and rows by array; a job that is no array task goes by its id in both."""
+
+    by_id: dict[str, Row]
+    by_array: dict[str, list[Row]]
+
+
+def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
+    """The rows of the wanted jobs, and those of wanted records' arrays."""
+    ids = list(wanted)
+    arrays = sorted({array_of(job_id) for job_id in ids if holds_many(job_id)})
+    mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
+    if arrays:
+        mask = pc.or_(mask, pc.is_in(known["array_id"], pa.array(arrays, pa.string())))
+    by_id: dict[str, Row] = {}
+    by_array: dict[str, list[Row]] = {}
+    for row in known.filter(mask).to_pylist():
+        by_id.setdefault(row["id"], row)
+        by_array.setdefault(row["array_id"] or row["id"], []).append(row)
+    return _Index(by_id, by_array)
+
+
+def _requeued(changed: pa.Table) -> pa.Table:
+    """Those that were active and wait now."""
+    was_active = pc.is_in(changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string()))
+    waits = pc.is_in(changed["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
+    return changed.filter(pc.and_(was_active, waits))
+
+
+def _present(table: pa.Table, ids: Sequence[str]) -> list[Row]:
+    if not ids:
+        return []
+    found = table.filter(pc.is_in(table["id"], pa.array(ids, pa.string())))
+    rows: list[Row] = found.select(["id", "name", "state"]).to_pylist()
+    return rows
+
+
+def _tasks(text: str | None) -> ArrayTasks | None:
+    """The tasks of a row; None when they are not known in full."""
+    try:
+        tasks = parse_tasks(text or "")
+    except ValueError:
+        return None
+    return None if tasks.is_incomplete else tasks
+
+
+def _holds(row: Row, wanted: ArrayTasks | None) -> bool:
+    held = _tasks(row["array_task"])
+    return held is None or wanted is None or held.overlaps(wanted)

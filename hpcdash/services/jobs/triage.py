@@ -1,0 +1,321 @@
+"""Gathers what is known of an array's ended tasks: how each ended, its log's last words."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.queries import JobScope
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.job_ids import array_of, in_full
+from hpcdash.domain.states import ENDED, ENDED_BADLY
+from hpcdash.domain.triage import EndedTask, TaskGroup, groups_of, last_meaningful, node_names
+from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited, UsageError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.ends import FILES_A_COMMAND, LogEnd, ends_query
+from hpcdash.services.logs.locate import LogPlace, locate_logs
+
+Row = Mapping[str, Any]
+# By task and when it ended: the last line that says something, and why there is none.
+_Lines = dict[tuple[str, object], tuple[str | None, str]]
+# The logs of more failed tasks than this are not read.
+MOST_LOGS = 200
+# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
+MOST_LOCATED = 8
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """An array's rows of domain.schema.JOBS: those that ended, and the others.
+
+    `problem` says in words why some of the past may be missing, '' where nothing is.
+    """
+
+    array_id: str
+    ended: tuple[Row, ...]
+    living: tuple[Row, ...]
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return next((str(row["name"]) for row in (*self.ended, *self.living) if row["name"]), "")
+
+
+async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
+    """The tasks of an array, or of the array that a task is of.
+
+    What the queue says of a task counts before what the past does: accounting cuts exit codes. Raises UsageError for a
+    job that is no array, NoSuchJob, and what keeps the cluster from answering.
+    """
+    number = array_of(job_id)
+    backend = store.backend
+    queued, past = await asyncio.gather(
+        store.ask(backend.jobs_query(JobScope(job_ids=(number,)))),
+        store.ask(backend.history_query(None, 0, (number,))),
+        return_exceptions=True,
+    )
+    problem = ""
+    tables: list[pa.Table] = []
+    for answer in (queued, past):
+        if not isinstance(answer, BaseException):
+            tables.append(answer.table)
+        elif answer is past and isinstance(answer, AccountingUnavailable):
+            problem = f"only what the queue still knows: {answer.message}"
+        elif not isinstance(answer, NoSuchJob):
+            raise answer
+    if not any(table.num_rows for table in tables):
+        raise NoSuchJob(f"job {job_id} was not found in the queue or in its history", "It may have ended long ago.")
+    first = next(table for table in tables if table.num_rows)
+    number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
+    rows = await asyncio.to_thread(_rows_of_array, tables, number)
+    if not rows:
+        raise UsageError(f"job {number} is no array", "l shows its log.")
+    ended = tuple(row for row in rows if row["state"] in ENDED)
+    living = tuple(row for row in rows if row["state"] not in ENDED)
+    return Tasks(number, ended, living, problem)
+
+
+def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
+    """Each task once, of the first table that knows it; a task of a record that holds many is found there too."""
+    rows: list[Row] = []
+    seen: set[int] = set()
+    for table in tables:
+        mine = table.filter(pc.fill_null(pc.equal(as_array(table["array_id"]), number), False))
+        for row in mine.to_pylist():
+            tasks = tasks_of(row)
+            if tasks is None or any(task in seen for task in tasks):
+                continue
+            seen.update(tasks)
+            rows.append(row)
+    return sorted(rows, key=lambda row: row["_task"] if row["_task"] is not None else -1)
+
+
+def tasks_of(row: Row) -> ArrayTasks | None:
+    """The tasks a row holds; None where they are not told."""
+    try:
+        return replace(parse_tasks(row["array_task"] or ""), throttle=None)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """What became of an array: `groups` of its ended tasks, and its rows. `notes` say in words what is not known."""
+
+    tasks: Tasks
+    groups: tuple[TaskGroup, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed_rows(self) -> tuple[Row, ...]:
+        failed = {member.job_id for group in self.groups if group.failed for member in group.members}
+        return tuple(row for row in self.tasks.ended if row["id"] in failed)
+
+
+class TriageReader:
+    """Reads one array, again and again: a log that was read is not read a second time.
+
+    `changed` is called in the event loop when there is more to show than before: first how tasks ended, then why.
+    """
+
+    def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
+        self.store = store
+        self.job_id = job_id
+        self.triage: Triage | None = None
+        self.is_reading_logs = False
+        self._changed = changed
+        # By task and end: a task that was requeued and ended anew has written anew.
+        self._lines: _Lines = {}
+        self._paths: _Paths | None = None
+
+    async def read(self) -> Triage:
+        """Raises what fetch_tasks raises; a log that cannot be read is a note, and no error."""
+        tasks = await fetch_tasks(self.store, self.job_id)
+        await self._show(tasks, ())
+        failed = [row for row in tasks.ended if row["state"] in ENDED_BADLY]
+        unread = [row for row in failed if (row["id"], row["ends_at"]) not in self._lines and _is_one(row)]
+        room = max(0, MOST_LOGS - len(self._lines))
+        notes: list[str] = []
+        self.is_reading_logs = bool(unread[:room])
+        self._changed()
+        try:
+            if unread[:room]:
+                notes += await self._read_logs(unread[:room])
+        finally:
+            self.is_reading_logs = False
+        if len(unread) > room:
+            notes.append(f"the logs of {MOST_LOGS} failed tasks were read, {len(unread) - room} were not")
+        await self._show(tasks, notes)
+        self._changed()
+        assert self.triage is not None
+        return self.triage
+
+    async def _show(self, tasks: Tasks, notes: Sequence[str]) -> None:
+        told = [tasks.problem] if tasks.problem else []
+        groups = await asyncio.to_thread(_groups, tasks.ended, dict(self._lines))
+        self.triage = Triage(tasks, groups, (*told, *notes))
+
+    async def _read_logs(self, rows: Sequence[Row]) -> list[str]:
+        """Reads the ends of these tasks' logs; what kept some from being read, in words."""
+        try:
+            if self._paths is None:
+                self._paths = await _find_paths(self.store, rows)
+            files = [(row, place) for row in rows if (place := self._paths.of(row)) is not None]
+            located = await self._located([row for row in rows if self._paths.of(row) is None][:MOST_LOCATED])
+            files += located
+            for begin in range(0, len(files), FILES_A_COMMAND):
+                portion = files[begin : begin + FILES_A_COMMAND]
+                ends = await self.store.ask(ends_query([(place.stdout, place.stderr) for _, place in portion]))
+                self._keep(portion, ends)
+        except RateLimited as error:
+            return [f"not all logs were read: {error.message}"]
+        except HpcdashError as error:
+            return [f"the logs were not read: {error.message}"]
+        left = len(rows) - len(files)
+        return [f"{left} logs were not read: each task's path would have to be asked for"] if left else []
+
+    async def _located(self, rows: Sequence[Row]) -> list[tuple[Row, LogFiles]]:
+        found = []
+        for row in rows:
+            place = await _locate(self.store, row)
+            if place is not None:
+                # What is on a node's own disk still is not read here.
+                found.append((row, LogFiles(None, None) if place.files.host else place.files))
+        return found
+
+    def _keep(self, portion: Sequence[tuple[Row, LogFiles]], ends: Sequence[LogEnd]) -> None:
+        for (row, place), end in zip(portion, ends, strict=True):
+            problem = "where its log is, is not known" if place.stdout is None else end.problem
+            line = None if problem else last_meaningful(end.lines)
+            self._lines[(row["id"], row["ends_at"])] = (line, problem)
+
+
+def _groups(rows: Sequence[Row], lines: _Lines) -> tuple[TaskGroup, ...]:
+    return groups_of(_task(row, lines) for row in rows)
+
+
+def _task(row: Row, lines: _Lines) -> EndedTask:
+    tasks = tasks_of(row)
+    assert tasks is not None
+    line, problem = lines.get((row["id"], row["ends_at"]), (None, ""))
+    return EndedTask(
+        str(row["id"]),
+        tasks,
+        str(row["state"]),
+        row["exit_code"],
+        row["exit_signal"],
+        node_names(row["node_list"]),
+        line,
+        problem,
+    )
+
+
+def _is_one(row: Row) -> bool:
+    """Whether it is one task that began, and so may have written."""
+    return row["_tasks"] == 1 and bool(row["node_list"] or row["stdout_path"])
+
+
+# -- where the logs are
+
+
+async def _locate(store: ClusterStore, row: Row) -> LogPlace | None:
+    try:
+        return await locate_logs(store, str(row["id"]))
+    except (NoSuchJob, AccountingUnavailable):
+        return None
+
+
+async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
+    """Asks where two tasks write, and so knows it of all whose paths differ in the task's number alone."""
+    if all(row["stdout_path"] for row in rows):
+        return _Paths({}, None, None)
+    one = rows[0]
+    # A task on another node tells whether the node's name is in the path.
+    other = next((row for row in rows[1:] if row["node_list"] != one["node_list"]), rows[-1])
+    asked = [one] if other is one else [one, other]
+    places = dict(zip((row["id"] for row in asked), [await _locate(store, row) for row in asked], strict=True))
+    known = {job_id: place.files for job_id, place in places.items() if place is not None and not place.files.host}
+    if len(known) < 2:
+        return _Paths(known, None, None)
+    first, second = known[one["id"]], known[other["id"]]
+    tasks = (str(one["array_task"]), str(other["array_task"]))
+    stdout = path_template((first.stdout, second.stdout), tasks)
+    is_joined = first.stderr is None and second.stderr is None
+    stderr = None if is_joined else path_template((first.stderr, second.stderr), tasks)
+    if not is_joined and stderr is None:
+        return _Paths(known, None, None)
+    return _Paths(known, stdout, stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class PathTemplate:
+    """A path in pieces; between two of them stands the task's number, zero-padded to `widths`."""
+
+    pieces: tuple[str, ...]
+    widths: tuple[int, ...]
+
+    def path(self, task: str) -> str:
+        numbers = [task.rjust(width, "0") for width in self.widths]
+        return "".join(part for pair in zip(self.pieces, (*numbers, ""), strict=True) for part in pair)
+
+
+def path_template(paths: tuple[str | None, str | None], tasks: tuple[str, str]) -> PathTemplate | None:
+    """What two tasks' paths have in common, where they differ in nothing but the tasks' numbers; None else.
+
+    A number that both share is the array's, or of the folder: it stays. Tasks are told apart by their decimal numbers.
+    """
+    one, other = paths
+    if one is None or other is None:
+        return None
+    ours, theirs = _DIGITS.split(one), _DIGITS.split(other)
+    if len(ours) != len(theirs) or ours[::2] != theirs[::2]:
+        return None
+    pieces, widths = [ours[0]], []
+    for at in range(1, len(ours), 2):
+        if ours[at] == theirs[at]:
+            pieces[-1] += ours[at] + ours[at + 1]
+            continue
+        width = _shared_width((ours[at], theirs[at]), tasks)
+        if width is None:
+            return None
+        widths.append(width)
+        pieces.append(ours[at + 1])
+    return PathTemplate(tuple(pieces), tuple(widths)) if widths else None
+
+
+def _shared_width(numbers: tuple[str, str], tasks: tuple[str, str]) -> int | None:
+    """The width two tasks' numbers are padded to; None where these are no such numbers."""
+    if numbers == tasks:
+        return 0
+    widths = {len(number) for number in numbers}
+    padded = tuple(task.rjust(max(widths), "0") for task in tasks)
+    return widths.pop() if padded == numbers else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Where tasks write: those that were asked for, and templates for the others."""
+
+    known: Mapping[str, LogFiles]
+    stdout: PathTemplate | None
+    stderr: PathTemplate | None
+
+    def of(self, row: Row) -> LogFiles | None:
+        if row["stdout_path"]:
+            stdout, stderr = row["stdout_path"], row["stderr_path"]
+            return LogFiles(stdout, None if stderr == stdout else stderr)
+        if (place := self.known.get(row["id"])) is not None:
+            return place
+        if self.stdout is None:
+            return None
+        task = str(row["array_task"])
+        return LogFiles(self.stdout.path(task), self.stderr.path(task) if self.stderr is not None else None)

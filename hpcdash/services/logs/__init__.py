@@ -1,0 +1,1 @@
+"""Logs of jobs: where they are, read by byte offset, searched, shown safely."""

@@ -1,0 +1,59 @@
+"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcdash.services.logs.file import Chunk, LogFile
+
+# A pager searches so much at once, and a slow line carries it in some minutes.
+COPIED_BYTES = 64 << 20
+_READ_BYTES = 4 << 20
+_COMPARED_BYTES = 512
+
+
+async def same_file_here(file: LogFile) -> Path | None:
+    """The file as this machine has it, where the path leads to the very same one here, else None."""
+    chunk = await file.read_end(_COMPARED_BYTES)
+    return await asyncio.to_thread(_same_file, Path(file.path), chunk)
+
+
+def _same_file(path: Path, chunk: Chunk) -> Path | None:
+    # Another machine may use the same numbers for a file of the same name: only the bytes tell.
+    try:
+        with path.open("rb") as here:
+            status = os.fstat(here.fileno())
+            here.seek(chunk.offset)
+            same = here.read(len(chunk.content)) == chunk.content
+    except (OSError, ValueError):
+        return None
+    return path if same and f"{status.st_dev}:{status.st_ino}" == chunk.look.identity else None
+
+
+async def copy_end(file: LogFile, said: Callable[[int, int], None], most_bytes: int = COPIED_BYTES) -> Path:
+    """A new file of this machine, which only this user can read, with the end of the log; to be deleted by the caller.
+
+    `said` hears how many bytes of how many are there. Raises what LogFile raises, and OSError where there is no room.
+    """
+    look = await file.look()
+    offset = begin = max(0, look.size - most_bytes)
+    descriptor, name = tempfile.mkstemp(prefix="hpcdash-log-", suffix=".log")
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            while offset < look.size:
+                chunk = await file.read(offset, min(_READ_BYTES, look.size - offset))
+                if not chunk.content:
+                    break
+                await asyncio.to_thread(out.write, chunk.content)
+                offset = chunk.end
+                said(offset - begin, look.size - begin)
+    except BaseException:  # Cancelled as well: whoever waits may give up.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    return Path(name)

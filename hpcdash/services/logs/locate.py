@@ -1,0 +1,62 @@
+"""Finds where a job's output is: asks for its details, and for its script where these alone do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.domain.job_ids import array_of, in_full, task_of
+from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a job writes: its details, its row of domain.schema.JOBS, and the files.
+
+    A single task that waits in its array's record has a row of its own: the array's, with the task's id and number.
+    """
+
+    job_id: str
+    detail: JobDetail
+    row: Mapping[str, Any]
+    files: LogFiles
+
+
+async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
+    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering."""
+    detail = _of_the_task(await store.fetch_detail(job_id), job_id)
+    return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
+
+
+async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
+    """The files of a job whose details are known; raises what keeps the cluster from answering."""
+    script: Script | None = None
+    if store.backend.needs_script_for_logs(detail):
+        try:
+            script = await fetch_script(store, job_id, detail=detail)
+        except UnreachableError:
+            raise
+        except HpcdashError:
+            # The note beside the files says that its directives are not known.
+            script = None
+    return store.backend.log_files(detail, script)
+
+
+def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:
+    """The details with the row of the one task that was asked for, where the row holds others too."""
+    row = detail.job
+    array_id, held = row["array_id"][0].as_py(), row["array_task"][0].as_py()
+    job_id = in_full(job_id, row["id"][0].as_py(), array_id)
+    task = task_of(job_id)
+    if not task.isdigit() or held == task or array_of(job_id) != array_id:
+        return detail
+    for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
+        position = row.schema.get_field_index(name)
+        row = row.set_column(position, row.schema.field(position), pa.array([value], row.schema.field(position).type))
+    return replace(detail, job=row)

@@ -1,0 +1,294 @@
+"""Searches a whole log, span by span, for a text or a time, and reads the times of its lines."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
+from hpcdash.services.logs.file import Chunk, LogFile
+
+# A login node looks through so much in well under a second; between two spans one can stop, and hears how far it is.
+SPAN_BYTES = 1 << 28
+# Spans share so much: a match may lie across their border.
+_SHARED_BYTES = 1 << 16
+_PROBE_BYTES = 1 << 16
+# Where no time is found within so much, there is none: a trace or a table stands between lines with times.
+_LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
+
+Said = Callable[[float], None]
+# A time stands at the beginning of a line, perhaps after a level, a host or a rank.
+_LOOKED_AT_LETTERS = 120
+_COLOR = re.compile(r"\x1b\[[0-9;:]*m")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CLOCK = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?"
+# 2026-11-21T10:22:33.5+01:00, 2026-11-21 10:22:33,500, 2026/11/21 10:22
+_ISO = re.compile(
+    r"(?<![0-9])([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
+    r"(?: ?(Z|UTC|[+-][0-9]{2}:?[0-9]{2})(?![0-9]))?"
+)
+# Nov 21 10:22:33 of syslog; Sat Nov 21 10:22:33 CET 2026 of date.
+_SYSLOG = re.compile(
+    rf"(?<![A-Za-z])({'|'.join(_MONTHS)}) {{1,2}}([0-9]{{1,2}}) {_CLOCK}(?: (?:[A-Z]{{2,5}} )?([0-9]{{4}})(?![0-9]))?",
+    re.IGNORECASE,
+)
+# I1121 10:22:33.123456 of glog and absl.
+_GLOG = re.compile(rf"^[IWEF]([0-9]{{2}})([0-9]{{2}}) {_CLOCK}")
+# A bare time of day counts at the beginning or in brackets; [00:12<00:33] is a progress bar's.
+_TIME_OF_DAY = re.compile(rf"(?:^\W?|\[|\(){_CLOCK}(?![0-9:<])")
+_EPOCH = re.compile(r"^\W?(1[0-9]{9})(?:\.([0-9]{1,9})|([0-9]{3}))?(?![0-9])")
+_TYPED_TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The offset of a line; `from_the_other_end`: the search had to start again there."""
+
+    offset: int
+    from_the_other_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFound:
+    """The offset of the first line at or after a time; None: all lines are before it. `seconds` as in logs.times."""
+
+    offset: int | None
+    seconds: float
+
+
+class NoTimes(Exception):
+    """The log's lines have no times that can be read."""
+
+
+async def find_text(
+    file: LogFile, wanted: str, start: int, size: int, *, backwards: bool = False, said: Said = lambda share: None
+) -> Found | None:
+    """The next line with a text at or after `start` (backwards: before it), else from the other end of `size` bytes.
+
+    `said` hears, span by span, which share of the file was looked through.
+    """
+    if backwards:
+        halves = ((start, 0), (size, start))
+    else:
+        halves = ((start, size), (0, start))
+    looked_bytes = 0
+    for from_the_other_end, (here, end) in enumerate(halves):
+        while here > end if backwards else here < end:
+            span = min(SPAN_BYTES, abs(end - here) + _SHARED_BYTES)
+            offset = await file.find(wanted, here, backwards=backwards, span_bytes=span)
+            if offset is not None:
+                return Found(offset, bool(from_the_other_end))
+            step = min(SPAN_BYTES - _SHARED_BYTES, abs(end - here))
+            here += -step if backwards else step
+            looked_bytes += step
+            said(looked_bytes / max(size, 1))
+    return None
+
+
+async def find_time(file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None) -> TimeFound:
+    """Where a time that a person typed is in a log, by halving.
+
+    Reads some dozens of times at most: 64 KiB or, where these hold no time, 1 MiB. Raises ValueError for what is no
+    time, NoTimes where lines have none.
+    """
+    return await _TimeSearch(file, size, now_epoch, zone).find(typed)
+
+
+class _TimeSearch:
+    def __init__(self, file: LogFile, size: int, now_epoch: float, zone: tzinfo | None) -> None:
+        self._file = file
+        self._size = size
+        self._now_epoch = now_epoch
+        self._zone = zone
+        self._about = datetime.fromtimestamp(now_epoch, zone).replace(tzinfo=None)
+
+    async def find(self, typed: str) -> TimeFound:
+        last = await self._last()
+        wanted = read_wanted(typed, last, self._now_epoch, self._zone)
+        before, after = 0, self._size
+        while after - before > _PROBE_BYTES:
+            middle = (before + after) // 2
+            found = await self._first_from(middle, after, last)
+            if found is None or found[1] >= wanted:
+                after = middle
+            else:
+                before = found[0]
+        # The line may begin before the last half and end in it.
+        offset = await self._first_at(wanted, before, last)
+        return TimeFound(offset, wanted)
+
+    async def _last(self) -> Stamp:
+        """The last time in the file."""
+        chunk = await self._file.read_end(_PROBE_BYTES)
+        if chunk.look.is_there:
+            self._size = chunk.end
+            if chunk.look.modified_at:
+                self._about = datetime.fromtimestamp(chunk.look.modified_at, self._zone).replace(tzinfo=None)
+        stamps = await asyncio.to_thread(self._stamps, chunk)
+        if not stamps and chunk.offset > 0:
+            stamps = await asyncio.to_thread(self._stamps, await self._file.read_end(_LONGEST_WITHOUT_TIMES_BYTES))
+        if not stamps:
+            raise NoTimes
+        return stamps[-1][1]
+
+    async def _first_from(self, offset: int, end: int, last: Stamp) -> tuple[int, float] | None:
+        """The first line with a time that begins after `offset`: where, and when; None: there is none near by."""
+        for length in (_PROBE_BYTES, _LONGEST_WITHOUT_TIMES_BYTES):
+            chunk = await self._file.read(offset, min(length, end - offset))
+            for position, stamp in await asyncio.to_thread(self._stamps, chunk):
+                return position, comparable(stamp, last)
+        return None
+
+    async def _first_at(self, wanted: float, offset: int, last: Stamp) -> int | None:
+        """The first line from `offset` on that is not before `wanted`."""
+        here = offset
+        limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
+        while here < min(self._size, limit):
+            chunk = await self._file.read(here, _PROBE_BYTES)
+            for position, stamp in await asyncio.to_thread(self._stamps, chunk, here == 0 or here == offset):
+                if comparable(stamp, last) >= wanted:
+                    return position
+            # The next begins with the line that this one's end cut.
+            cut = chunk.content.rfind(b"\n") + 1
+            if not chunk.content or chunk.end >= self._size:
+                return None
+            here = chunk.offset + (cut or len(chunk.content))
+            offset = here
+        return None
+
+    def _stamps(self, chunk: Chunk, begins_a_line: bool | None = None) -> list[tuple[int, Stamp]]:
+        """Offsets and times of the lines that begin in a chunk."""
+        found = []
+        begins = chunk.offset == 0 if begins_a_line is None else begins_a_line
+        position = chunk.offset
+        for number, line in enumerate(chunk.content.split(b"\n")):
+            if line and (number or begins):
+                stamp = read_stamp(line[:512].decode("utf-8", "replace"), self._about)
+                if stamp is not None:
+                    found.append((position, stamp))
+            position += len(line) + 1
+        return found
+
+
+def local_wall_time(seconds: float) -> str:
+    """A time as the log's lines write it: `2026-11-21 10:22:33`, without a date `10:22:33`."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%H:%M:%S}" if abs(seconds) < 2 * 86_400 else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A time as it is written in a line.
+
+    `seconds` are those of the clock on the wall: since 1970-01-01 00:00 there, or since midnight where no date is
+    written. `offset_seconds` is how far that clock is ahead of UTC, None where the line does not say it.
+    """
+
+    seconds: float
+    has_date: bool = True
+    offset_seconds: int | None = None
+
+
+def read_stamp(line: str, about: datetime) -> Stamp | None:
+    """The time at the beginning of a line, None where there is none.
+
+    Times without a year are those of the year before `about` (naive: when the log was last written).
+    """
+    start = _COLOR.sub("", line[: 2 * _LOOKED_AT_LETTERS])[:_LOOKED_AT_LETTERS]
+    try:
+        if found := _ISO.search(start):
+            year, month, day, hour, minute, second, fraction, zone = found.groups()
+            moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=UTC)
+            return Stamp(moment.timestamp() + _fraction(fraction), offset_seconds=_offset_seconds(zone))
+        if found := _SYSLOG.search(start):
+            name, day, hour, minute, second, fraction, year = found.groups()
+            month_number = _MONTHS.index(name.lower()) + 1
+            return _of_some_year(about, month_number, day, (hour, minute, second, fraction), year)
+        if found := _GLOG.search(start):
+            month, day, *clock = found.groups()
+            return _of_some_year(about, int(month), day, clock)
+    except ValueError:
+        # 2026-13-45 and the like: no time.
+        return None
+    if found := _EPOCH.search(start):
+        whole, fraction, milliseconds = found.groups()
+        return Stamp(int(whole) + _fraction(fraction or milliseconds), offset_seconds=0)
+    if found := _TIME_OF_DAY.search(start):
+        hour, minute, second, fraction = found.groups()
+        if int(hour) < 24 and int(minute) < 60 and int(second) < 60:
+            return Stamp(_since_midnight(hour, minute, second, fraction), has_date=False)
+    return None
+
+
+def comparable(stamp: Stamp, last: Stamp) -> float:
+    """Seconds to compare lines of one log by: times without a date that are later than the last were the day before."""
+    if not stamp.has_date and not last.has_date and stamp.seconds > last.seconds:
+        return stamp.seconds - DAY
+    return stamp.seconds
+
+
+def read_wanted(text: str, last: Stamp, now_epoch: float, zone: tzinfo | None = None) -> float:
+    """What a person typed, comparable with the lines of a log whose last time is `last`.
+
+    A time of day is the last one in the log; days and times are those the log writes; `2h ago` and the like count from
+    now, with the log's clock in `zone` (None: this machine's) where it says none. Raises ValueError naming the text.
+    """
+    wanted = text.strip().lower()
+    if (clock := _TYPED_TIME_OF_DAY.fullmatch(wanted)) and int(clock[1]) < 24 and int(clock[2]) < 60:
+        midnight = last.seconds - last.seconds % DAY
+        seconds = midnight + _since_midnight(clock[1], clock[2], clock[3] or "0", None)
+        return seconds if seconds <= last.seconds else seconds - DAY
+    local = zone or datetime.now().astimezone().tzinfo or UTC
+    epoch = parse_instant(text, now_epoch, local).epoch
+    elsewhere = timezone(timedelta(hours=1) + (local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta()))
+    is_absolute = parse_instant(text, now_epoch, elsewhere).epoch == epoch
+    if is_absolute and last.offset_seconds is not None:
+        seconds = float(epoch + last.offset_seconds)
+    else:
+        seconds = datetime.fromtimestamp(epoch, zone).astimezone(zone).replace(tzinfo=UTC).timestamp()
+    if last.has_date:
+        return seconds
+    since_midnight = seconds % DAY
+    return since_midnight if since_midnight <= last.seconds else since_midnight - DAY
+
+
+def _of_some_year(
+    about: datetime, month: int, day: str, clock: tuple[str, ...] | list[str], year: str | None = None
+) -> Stamp:
+    hour, minute, second, fraction = clock
+    # 29 February is a day of some years only.
+    moment = datetime(int(year or 2000), month, int(day), int(hour), int(minute), int(second))
+    if year is None:
+        moment = _at_or_before(moment, about + timedelta(days=1))
+    return Stamp(moment.replace(tzinfo=UTC).timestamp() + _fraction(fraction))
+
+
+def _at_or_before(moment: datetime, latest: datetime) -> datetime:
+    for year in range(latest.year, latest.year - 8, -1):
+        try:
+            moved = moment.replace(year=year)
+        except ValueError:
+            continue
+        if moved <= latest:
+            return moved
+    return moment
+
+
+def _fraction(digits: str | None) -> float:
+    return float(f"0.{digits}") if digits else 0.0
+
+
+def _since_midnight(hour: str, minute: str, second: str, fraction: str | None) -> float:
+    return int(hour) * HOUR + int(minute) * MINUTE + int(second) + _fraction(fraction)
+
+
+def _offset_seconds(zone: str | None) -> int | None:
+    if zone is None:
+        return None
+    if zone in ("Z", "UTC"):
+        return 0
+    sign = -1 if zone[0] == "-" else 1
+    return sign * (int(zone[1:3]) * HOUR + int(zone[-2:]) * MINUTE)

@@ -1,0 +1,1 @@
+"""Metrics of trainings: read from logs, joined over restarts, judged, drawn."""

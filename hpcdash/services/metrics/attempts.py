@@ -1,0 +1,380 @@
+"""Attempts of a run: where a new one begins in a log, where only an epoch, and their order over several logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from math import floor, inf, isfinite, nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdash.services.metrics.batch import Floats, MetricBatch
+
+MAX_ATTEMPTS = 1000
+MOST_JUMPS = 8
+# Ranks that write the same steps overtake each other by a step or two; a restart takes its time.
+OVERTAKING_STRIDES, RESTART_SECONDS = 2.0, 60.0
+Flags = NDArray[np.bool_]
+# Each is compared with each.
+MOST_ORDERED = 200
+# What begins where another ended may be so large a part of a gap, or of the other, away from that.
+_PART_OF_GAP, _PART_REPEATED, _PART_AHEAD = 1 / 8, 1 / 2, 1 / 8
+_STEP, _TIME = 0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A stretch of a log whose steps do not go back; first and last finite value of each of AXES, nan where there is
+    none, and the least distance of two steps, inf where there are none."""
+
+    offset: int
+    first: tuple[float, float, float, float]
+    last: tuple[float, float, float, float]
+    stride: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Where the step goes up by much from one sample to the next: the offset of the sample behind, and what both say of
+    each of AXES."""
+
+    offset: int
+    before: tuple[float, float, float, float]
+    after: tuple[float, float, float, float]
+
+    @property
+    def steps(self) -> float:
+        return self.after[0] - self.before[0]
+
+
+def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
+    """The few largest, in the order of the log; of the same size the oldest."""
+    return tuple(
+        sorted(sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MOST_JUMPS], key=lambda one: one.offset)
+    )
+
+
+def jumps_in(batch: MetricBatch) -> list[Jump]:
+    """The largest of a batch."""
+    known = np.flatnonzero(~np.isnan(batch.steps))
+    ups = np.diff(batch.steps[known])
+    if ups.size > MOST_JUMPS:
+        least = np.partition(ups, ups.size - MOST_JUMPS)[ups.size - MOST_JUMPS]
+        larger = np.flatnonzero(ups > least)
+        at = np.concatenate((larger, np.flatnonzero(ups == least)[: MOST_JUMPS - larger.size]))
+    else:
+        at = np.arange(ups.size)
+    columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
+
+    def axes_at(sample: int) -> tuple[float, float, float, float]:
+        steps, epochs, tokens, times = (float(column[sample]) for column in columns)
+        return steps, epochs, tokens, times
+
+    return [
+        Jump(int(batch.offsets[known[i + 1]]), axes_at(known[i]), axes_at(known[i + 1]))
+        for i in at.tolist()
+        if ups[i] > 0
+    ]
+
+
+def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
+    """The stretches of a batch with at least one sample, in its order: where the step (`row` 0) or the epoch (1) of a
+    sample is lower than that of the last sample before that has one, a new one begins.
+
+    Samples before the first one with a step (or epoch) are a stretch of their own: they belong to what is before them.
+    """
+    leading = (batch.steps, batch.epochs)[row]
+    known = np.flatnonzero(~np.isnan(leading))
+    back = known[1:][leading[known[1:]] < leading[known[:-1]]]
+    if back.size > MAX_ATTEMPTS:  # as many as make them one; where exactly they begin is not asked any more
+        back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
+    starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
+    ends = np.concatenate((starts[1:], [batch.offsets.size]))
+    columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
+    found = []
+    for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        values = [column[begin:end] for column in columns]
+        values = [column[~np.isnan(column)] if np.isnan(column).any() else column for column in values]
+        firsts = [float(column[0]) if column.size else np.nan for column in values]
+        lasts = [float(column[-1]) if column.size else np.nan for column in values]
+        found.append(
+            Attempt(
+                int(batch.offsets[begin]),
+                (firsts[0], firsts[1], firsts[2], firsts[3]),
+                (lasts[0], lasts[1], lasts[2], lasts[3]),
+                _least_stride(values[0]),
+            )
+        )
+    return found
+
+
+def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[Attempt]:
+    """The stretches of two parts of a log that follow each other; `row` as in stretches_in."""
+    if not older or not newer:
+        return older + newer
+    if np.isnan(newer[0].last[row]):
+        older, newer = [*older[:-1], attempt_of([older[-1], newer[0]])], newer[1:]
+    if not newer or np.isnan(older[-1].last[row]) or newer[0].first[row] < older[-1].last[row]:
+        return older + newer
+    return [*older[:-1], attempt_of([older[-1], newer[0]]), *newer[1:]]
+
+
+def steps_before(stretches: list[Attempt], steps_of_epoch: int | None) -> list[float] | None:
+    """How many steps were done before each stretch, where steps are counted within their epoch: they go back as the
+    epoch rises. None where they are not."""
+    is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
+    if not any(is_next):
+        return None
+    epochs = [floor(one.first[1]) if isfinite(one.first[1]) else None for one in stretches]
+    furthest = max(one.last[0] for one in stretches if one.last[0] == one.last[0])
+    # A number behind the step is its epoch's only where the steps reach about so far.
+    if steps_of_epoch is not None and furthest <= steps_of_epoch <= 2 * furthest:
+        begin = min(1, *(epoch for epoch in epochs if epoch is not None))
+        return [0.0 if epoch is None else float((epoch - begin) * steps_of_epoch) for epoch in epochs]
+    before = [0.0]
+    known = {} if epochs[0] is None else {epochs[0]: 0.0}
+    for index, is_risen in enumerate(is_next, 1):
+        epoch = epochs[index]
+        if epoch is None:
+            before.append(before[-1])
+            continue
+        if epoch not in known:
+            top = before[-1] + stretches[index - 1].last[0]
+            known[epoch] = top if is_risen else max((known[k] for k in known if k < epoch), default=0.0)
+        before.append(known[epoch])
+    return before
+
+
+def _is_next_epoch(older: Attempt, newer: Attempt) -> bool:
+    return newer.first[0] < older.last[0] and newer.first[1] > older.last[1]
+
+
+def attempts_of(stretches: list[Attempt], before: list[float] | None, row: int) -> list[Attempt]:
+    """The attempts that stretches make, each `before` so many steps on; `row` as in stretches_in."""
+    moved = [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)] if before else stretches
+    together: list[list[Attempt]] = []
+    for index, one in enumerate(moved):
+        is_first = index == 1 and np.isnan(stretches[0].last[row])
+        goes_on = before is not None and index > 0 and _is_next_epoch(stretches[index - 1], stretches[index])
+        if is_first or goes_on:
+            together[-1].append(one)
+        else:
+            together.append([one])
+    return without_overtaking([attempt_of(parts) if len(parts) > 1 else parts[0] for parts in together])
+
+
+def _moved(one: Attempt, steps: float) -> Attempt:
+    if not steps or np.isnan(one.first[0]):
+        return one
+    return replace(one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:]))
+
+
+def _least_stride(steps: Floats) -> float:
+    strides = np.diff(steps)
+    strides = strides[strides > 0]
+    return float(strides.min()) if strides.size else inf
+
+
+def attempt_of(parts: list[Attempt]) -> Attempt:
+    """The parts, in the order of the log, as one."""
+
+    def of_axis(values: list[float]) -> float:
+        return next((value for value in values if not np.isnan(value)), np.nan)
+
+    firsts = [of_axis([part.first[i] for part in parts]) for i in range(4)]
+    lasts = [of_axis([part.last[i] for part in reversed(parts)]) for i in range(4)]
+    stride = parts[0].stride
+    last_step = parts[0].last[0]
+    for part in parts[1:]:
+        between = part.first[0] - last_step
+        stride = min(stride, part.stride, between if between > 0 else inf)
+        last_step = last_step if np.isnan(part.last[0]) else part.last[0]
+    return Attempt(
+        parts[0].offset, (firsts[0], firsts[1], firsts[2], firsts[3]), (lasts[0], lasts[1], lasts[2], lasts[3]), stride
+    )
+
+
+def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
+    """Attempts that go back by no more than two of the log's strides, with no minute between, are one with those
+    before."""
+    tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
+    if len(attempts) < 2 or tolerated == inf:
+        return attempts
+    together = [[attempts[0]]]
+    for older, newer in pairwise(attempts):
+        if older.last[0] - newer.first[0] <= tolerated and not newer.first[3] - older.last[3] > RESTART_SECONDS:
+            together[-1].append(newer)
+        else:
+            together.append([newer])
+    return [attempt_of(parts) for parts in together]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, None for its end."""
+
+    log: int
+    begin: int
+    until: int | None
+    attempt: Attempt
+
+    @property
+    def first_step(self) -> float:
+        return self.attempt.first[_STEP]
+
+    @property
+    def last_step(self) -> float:
+        return self.attempt.last[_STEP]
+
+
+def in_order(attempts: Sequence[Sequence[Attempt]], jumps: Sequence[Sequence[Jump]]) -> list[LogPiece]:
+    """The attempts of all logs, oldest first: those of a log in its order, else as times tell, else the one that begins
+    where another ended after it, else as the logs are given.
+
+    An attempt is two where its steps jump and another log has those between: a job that was requeued appends to its
+    log. Logs that begin at the same step and have no such jump are of independent runs.
+    """
+    logs = [_pieces_of(number, of_log) for number, of_log in enumerate(attempts)]
+    if len(logs) < 2 or not 0 < sum(map(len, logs)) <= MOST_ORDERED:
+        return [piece for log in logs for piece in log]
+    logs, fills = _split(logs, jumps)
+    pieces = [piece for log in logs for piece in log]
+    if len(pieces) > MOST_ORDERED:
+        return pieces
+    begins = [log[0].first_step if log else nan for log in logs]
+    before: list[set[int]] = [set() for _ in pieces]
+    numbers: dict[tuple[int, int], int] = {}
+    for number, piece in enumerate(pieces):
+        numbers[piece.log, piece.begin] = number
+        if number and pieces[number - 1].log == piece.log:
+            before[number].add(number - 1)
+    for filler, (log, begin) in fills:
+        behind = numbers[log, begin]
+        # What fills a gap may be a part of an attempt that was not split there.
+        between = next((n for n, one in enumerate(pieces) if one.log == filler.log and _holds(one, filler.begin)), None)
+        if between is not None:
+            before[behind].add(between)
+            before[between].add(behind - 1)
+    related = {frozenset((filler.log, log)) for filler, (log, _) in fills}
+    spans = _Spans(pieces)
+    for number, piece in enumerate(pieces):
+        for older in np.flatnonzero(spans.are_before(piece) & (spans.logs != piece.log)).tolist():
+            log = pieces[older].log
+            if abs(begins[log] - begins[piece.log]) > 0 or frozenset((log, piece.log)) in related:
+                before[number].add(older)
+    return [pieces[number] for number in _sorted(before)]
+
+
+def _pieces_of(number: int, attempts: Sequence[Attempt]) -> list[LogPiece]:
+    begins = [0, *(attempt.offset for attempt in attempts[1:])]
+    ends = [*begins[1:], None]
+    return [LogPiece(number, *one) for one in zip(begins, ends, attempts, strict=False)]
+
+
+def _holds(piece: LogPiece, offset: int) -> bool:
+    return piece.begin <= offset and (piece.until is None or offset < piece.until)
+
+
+def _split(
+    logs: Sequence[list[LogPiece]], jumps: Sequence[Sequence[Jump]]
+) -> tuple[list[list[LogPiece]], list[tuple[LogPiece, tuple[int, int]]]]:
+    """The logs with attempts split where what another log has fills a jump, and what fills the jump before which
+    piece, by its log and beginning."""
+    # At all jumps, to see what fits into those of the others.
+    finest = [[part for piece in log for part in _cut(piece, jumps[piece.log])] for log in logs]
+    parts = [part for log in finest for part in log]
+    spans = _Spans(parts)
+    fills: list[tuple[LogPiece, tuple[int, int]]] = []
+    found = []
+    for number, log in enumerate(logs):
+        filled = []
+        for jump in jumps[number]:
+            piece = next((one for one in log if one.begin < jump.offset and _holds(one, jump.offset)), None)
+            if piece is None or (fillers := _fillers(jump, jumps[number], piece, spans)) is None:
+                continue
+            filled.append(jump)
+            fills += [(parts[filler], (number, jump.offset)) for filler in fillers]
+        found.append([part for piece in log for part in _cut(piece, filled)])
+    return found, fills
+
+
+def _cut(piece: LogPiece, jumps: Sequence[Jump]) -> Iterator[LogPiece]:
+    for jump in jumps:
+        if piece.begin < jump.offset and _holds(piece, jump.offset):
+            older = replace(piece.attempt, last=jump.before)
+            newer = replace(piece.attempt, offset=jump.offset, first=jump.after)
+            yield replace(piece, until=jump.offset, attempt=older)
+            piece = replace(piece, begin=jump.offset, attempt=newer)
+    yield piece
+
+
+class _Spans:
+    """Logs, first and last steps and times of pieces, an array each, to compare one with all."""
+
+    def __init__(self, pieces: Sequence[LogPiece]) -> None:
+        self.logs = np.array([one.log for one in pieces])
+        self.first, self.first_time = np.array([one.attempt.first for one in pieces])[:, [_STEP, _TIME]].T
+        self.last, self.last_time = np.array([one.attempt.last for one in pieces])[:, [_STEP, _TIME]].T
+
+    def overlap(self, jump: Jump) -> Flags:
+        found: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
+        return found
+
+    def are_before(self, newer: LogPiece) -> Flags:
+        """Whether this one began after each had ended, by their times, or about where each had, by their steps."""
+        begin, end = newer.attempt.first[_TIME], newer.attempt.last[_TIME]
+        is_timed = ~np.isnan(self.first_time + self.last_time + begin + end)
+        by_time = (self.last_time <= begin) & (self.first_time < begin)
+        span = self.last - self.first
+        step = newer.first_step
+        is_near = (step >= self.last - span * _PART_REPEATED) & (step <= self.last + np.maximum(span * _PART_AHEAD, 1))
+        by_step = is_near & (self.first < step) & (self.last < newer.last_step)
+        found: Flags = np.where(is_timed, by_time, by_step)
+        return found
+
+
+def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) -> list[int] | None:
+    """Which of `spans` of other logs have the steps that a jump of the piece, one of its log's `jumps`, leaves out;
+    None where it is not all of them, or they go over several of its kind: then this log says its steps more seldom."""
+    is_inside = (spans.logs != piece.log) & spans.overlap(jump) & (spans.last < piece.last_step)
+    is_inside &= ~(spans.first_time < jump.before[_TIME]) & ~(spans.last_time > jump.after[_TIME])
+    if not is_inside.any():
+        return None
+    alike = [one for one in jumps if one is not jump and 2 * one.steps >= jump.steps]
+    if any((is_inside & spans.overlap(one)).any() for one in alike):
+        return None
+    inside: list[int] = np.flatnonzero(is_inside).tolist()
+    begin, end = jump.before[_STEP], jump.after[_STEP]
+    nearly = (end - begin) * _PART_OF_GAP
+    reached = begin
+    for one in sorted(inside, key=lambda number: float(spans.first[number])):
+        if spans.first[one] > reached + nearly:
+            return None
+        reached = max(reached, float(spans.last[one]))
+    return inside if reached + nearly >= end else None
+
+
+def _sorted(before: Sequence[set[int]]) -> Iterator[int]:
+    """The numbers, each behind those `before` it, else ascending; where these contradict each other the lowest goes
+    first."""
+    left = [len(one) for one in before]
+    behind: list[list[int]] = [[] for _ in before]
+    for number, ones in enumerate(before):
+        for one in ones:
+            behind[one].append(number)
+    ready = [number for number, count in enumerate(left) if not count]
+    heapify(ready)
+    waiting = set(range(len(before)))
+    while waiting:
+        number = heappop(ready) if ready else min(waiting)
+        if number not in waiting:
+            continue
+        waiting.remove(number)
+        yield number
+        for one in behind[number]:
+            left[one] -= 1
+            if not left[one]:
+                heappush(ready, one)

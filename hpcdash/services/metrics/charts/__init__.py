@@ -1,0 +1,1 @@
+"""Charts of metrics: curves to braille or SVG. Pure."""

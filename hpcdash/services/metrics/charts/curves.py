@@ -1,0 +1,232 @@
+"""The curves of a chart: which metrics of which runs, along which axis, how smooth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.charts.state import FEW_POINTS, ChartState, Mark, Span, main_metric
+from hpcdash.services.metrics.downsample import Smoothing, smoothed, view_of, whole_range
+from hpcdash.services.metrics.joined import JoinedRun, Series
+
+_WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999)
+_NO_HEIGHT = 1e-9
+_AXES_BY_USE = ("step", "tokens", "samples", "epoch", "time", "point")
+
+
+class SeriesKept:
+    """Series of runs, made once for each state of a run. Safe in several threads: the worst is one made twice."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, str], tuple[JoinedRun, Series]] = {}
+
+    def series(self, run: JoinedRun, name: str, axis: str) -> Series:
+        key = (id(run), name, axis)
+        kept = self._kept.get(key)
+        if kept is None or kept[0] is not run:
+            kept = self._kept[key] = (run, run.series(name, axis))
+        return kept[1]
+
+    def keep_only(self, runs: Sequence[JoinedRun]) -> None:
+        """Forget what is of other runs, or of older states of these."""
+        ids = {id(run) for run in runs}
+        for key in [key for key in list(self._kept) if key[0] not in ids]:
+            self._kept.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartRun:
+    """A run as it is now. `letter` is its sign where there are several; `marks` by metric, along `marks_axis`."""
+
+    letter: str
+    title: str
+    run: JoinedRun
+    marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    marks_axis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartRequest:
+    """What to draw, and on how many cells. `zone` is that of the clock."""
+
+    runs: tuple[ChartRun, ...]
+    state: ChartState
+    width: int
+    height: int
+    kept: SeriesKept
+    zone: tzinfo | None = None
+    is_ascii: bool = False
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        return tuple(sorted({name for one in self.runs for name in one.run.names}))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics chosen, those that there are; the main one where none is."""
+        known = self.all_names
+        chosen = tuple(name for name in self.state.names if name in known)
+        # Of the run itself rather than of those over it, where it has any.
+        first = next((name for one in self.runs if (name := main_metric(one.run.names)) is not None), None)
+        return chosen or ((first,) if first is not None else ())
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        has = {axis for one in self.runs for axis in one.run.axes()}
+        return tuple(axis for axis in _AXES_BY_USE if axis in has)
+
+    @property
+    def axis(self) -> str:
+        axes = self.axes
+        return self.state.axis if self.state.axis in axes else axes[0] if axes else "point"
+
+    @property
+    def is_since_begin(self) -> bool:
+        """Whether times are counted from each run's beginning: those of several runs, to lie over each other."""
+        return self.axis == "time" and len(self.runs) > 1
+
+    def series(self, one: ChartRun, name: str) -> Series:
+        return self.kept.series(one.run, name, self.axis)
+
+    def shift(self, one: ChartRun) -> float:
+        """What is taken off a run's x."""
+        if not self.is_since_begin:
+            return 0.0
+        firsts = [whole_range(series)[0] for name in self.names if len(series := self.series(one, name))]
+        return min(firsts, default=0.0)
+
+    def whole(self) -> Span:
+        """From the first to the last x of all that is shown; (0, 1) of nothing."""
+        begin, end = inf, -inf
+        for one in self.runs:
+            shift = self.shift(one)
+            for name in self.names:
+                series = self.series(one, name)
+                if len(series):
+                    first, last = whole_range(series)
+                    begin, end = min(begin, first - shift), max(end, last - shift)
+        if begin > end:
+            return 0.0, 1.0
+        return (begin, end) if end > begin else (begin - 0.5, end + 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of one run in the columns of dots; every array is as long as there are columns, as drawn (logarithms
+    on a log scale). `smooth` is None where nothing is smoothed; `again` are what restarts repeated."""
+
+    run: ChartRun
+    series: Series
+    line: Floats
+    low: Floats
+    high: Floats
+    broken: NDArray[np.bool_]
+    smooth: Floats | None
+    smoothing: Smoothing | None
+    again: tuple[Floats, ...]
+    hidden_columns: int
+    places: int
+
+
+def smoothing_of(words: str, points: float) -> Smoothing | None:
+    """One of SMOOTHINGS where so many points are seen; None for none."""
+    if words == "auto":
+        if points < FEW_POINTS:
+            return None
+        # It lags behind by less than a fiftieth of the width, whatever is seen.
+        weight = max((one for one in _WEIGHTS if 1 / (1 - one) <= points / 60), default=_WEIGHTS[0])
+        return Smoothing("ema", weight=weight)
+    kind, _, amount = words.partition(" ")
+    if kind == "ema":
+        return Smoothing("ema", weight=float(amount))
+    window = int(amount.removeprefix("of ")) if amount else 0
+    return Smoothing("mean" if kind == "mean" else "median", window=window) if window else None
+
+
+def smoothing_words(words: str, smoothing: Smoothing | None) -> str:
+    """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where nothing is smoothed."""
+    if smoothing is None:
+        return ""
+    if words == "auto":
+        return "smoothed (auto)"
+    return f"ema {smoothing.weight:g}" if smoothing.kind == "ema" else f"{smoothing.kind} of {smoothing.window}"
+
+
+def curve_of(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
+    """What of a run's metric is in a span of the x axis."""
+    series, shift, log_y = request.series(one, name), request.shift(one), request.state.log_y
+    begin, end = span[0] + shift, span[1] + shift
+    view = view_of(series, begin, end, columns, log_y=log_y)
+    first, last = np.searchsorted(series.x, (begin, end))
+    smoothing = smoothing_of(request.state.smoothing, float(series.points[first:last].sum()))
+    smooth = None
+    if smoothing is not None and len(series):
+        smooth = _as_drawn(smoothed(series, begin, end, columns, smoothing), log_y)
+    again = []
+    if name in one.run.names and len(one.run.attempts) > 1:
+        for repeated in one.run.overlap(name, request.axis)[-20:]:
+            again.append(_as_drawn(view_of(repeated, begin, end, columns, log_y=log_y).last, log_y))
+    broken = (view.nan | view.inf | view.hidden) & ~np.isfinite(view.last)
+    return Curve(
+        one,
+        series,
+        _as_drawn(view.last, log_y),
+        _as_drawn(view.low, log_y),
+        _as_drawn(view.high, log_y),
+        broken,
+        smooth,
+        smoothing,
+        tuple(again),
+        int(view.hidden.sum()),
+        int(view.points.sum()),
+    )
+
+
+def height_of(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
+    """The y range that shows these curves, or all but the outermost fiftieth of their columns; None of nothing."""
+    parts = [array for curve in curves for array in (curve.low, curve.high)]
+    if not leaves_out:
+        parts += [array for curve in curves for array in (curve.smooth, *curve.again) if array is not None]
+    values = np.concatenate(parts) if parts else np.empty(0)
+    values = np.clip(values[np.isfinite(values)], -1e300, 1e300)
+    if not values.size:
+        return None
+    if leaves_out:
+        low, high = (float(value) for value in np.quantile(values, (0.02, 0.98)))
+    else:
+        low, high = float(values.min()), float(values.max())
+    room = 0.04 * (high - low)
+    if high - low <= _NO_HEIGHT * max(abs(low), abs(high)):
+        # What differs by rounding alone is a level.
+        room = 0.05 * abs(low) or 0.5
+    return low - room, high + room
+
+
+def has_outliers(curves: Sequence[Curve]) -> bool:
+    """Whether a few columns take most of the height."""
+    whole, most = height_of(curves, leaves_out=False), height_of(curves, leaves_out=True)
+    return whole is not None and most is not None and whole[1] - whole[0] > 6 * (most[1] - most[0])
+
+
+def value_at(series: Series, x: float) -> tuple[float, float] | None:
+    """x and value of the place nearest to an x; None of a series without places."""
+    if not len(series):
+        return None
+    at = int(np.searchsorted(series.x, x))
+    near = [k for k in (at - 1, at) if 0 <= k < len(series)]
+    nearest = min(near, key=lambda k: abs(float(series.x[k]) - x))
+    return float(series.x[nearest]), float(series.values[nearest])
+
+
+def _as_drawn(values: Floats, log_y: bool) -> Floats:
+    if not log_y:
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn: Floats = np.where(values > 0, np.log10(values), np.nan)
+    return drawn

@@ -1,0 +1,484 @@
+"""Draws a chart: panels with their curves in braille, axes, signs and cursor, as lines of styled words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite, isnan
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.words import clock_words
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.cells import AXES
+from hpcdash.services.metrics.charts.curves import (
+    ChartRequest,
+    ChartRun,
+    Curve,
+    curve_of,
+    has_outliers,
+    height_of,
+    smoothing_words,
+    value_at,
+)
+from hpcdash.services.metrics.charts.scale import (
+    Tick,
+    clock_ticks,
+    duration_ticks,
+    height_ticks,
+    linear_ticks,
+    whole_ticks,
+)
+from hpcdash.services.metrics.charts.state import (
+    ACTIVE_PANEL,
+    ASCII_FRAME,
+    FRAME,
+    RESTART_LETTER,
+    Line,
+    PanelPlace,
+    Picture,
+    Piece,
+    Span,
+)
+from hpcdash.services.metrics.findings import number_words, step_words
+from hpcdash.services.metrics.joined import SAMPLES
+
+GUTTER = 8
+_TWO_COLUMNS_FROM = 110
+_GAP = 2
+# Title, axis and its ticks.
+_AROUND_ROWS = 3
+_LEAST_ROWS = 7
+_LETTER_EVERY = 24
+# Axes whose x are whole numbers.
+COUNTED = ("step", "samples", "point")
+Dots = NDArray[np.bool_]
+DOTS_ACROSS, DOTS_DOWN = 2, 4
+_BRAILLE = 0x2800
+# The bit of each dot of a braille letter, by row and column.
+_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+# Rows so far off are as good as any farther.
+_FARTHEST = 1e7
+
+
+def draw(request: ChartRequest) -> Picture:
+    """The picture of a request; one without panels where there is nothing to show."""
+    names, axis = request.names, request.axis
+    if not names or request.width < GUTTER + 10 or request.height < _LEAST_ROWS - 1:
+        return Picture(axis=axis, axes=request.axes)
+    whole = request.whole()
+    span = request.state.shown(whole)
+    across = 2 if len(names) > 1 and request.width >= _TWO_COLUMNS_FROM else 1
+    most = max(1, request.height // _LEAST_ROWS) * across
+    notes = [f"{len(names) - most} more metrics need more room"] if len(names) > most else []
+    names = names[:most]
+    down = -(-len(names) // across)
+    width = (request.width - _GAP * (across - 1)) // across
+    heights = [request.height // down + (row < request.height % down) for row in range(down)]
+    panels: list[PanelPlace] = []
+    blocks: list[list[Line]] = []
+    points = 0
+    for at, name in enumerate(names):
+        row, column = divmod(at, across)
+        left, top = column * (width + _GAP), sum(heights[:row])
+        panel = _Panel(request, name, span, left, top, width, heights[row], at, at + across >= len(names))
+        blocks.append(panel.lines())
+        panels.append(panel.place)
+        notes += [note for note in panel.notes if note not in notes]
+        points = max(points, panel.points)
+    lines: list[Line] = []
+    for row in range(down):
+        beside = blocks[row * across : (row + 1) * across]
+        for parts in zip(*beside, strict=True):
+            joined: list[Piece] = list(parts[0])
+            for part in parts[1:]:
+                joined += [(" " * _GAP, ""), *part]
+            lines.append(tuple(joined))
+    return Picture(tuple(lines), tuple(panels), whole, tuple(notes), points, axis, request.axes)
+
+
+class _Panel:
+    """One metric of all runs on some cells of the picture."""
+
+    def __init__(
+        self,
+        request: ChartRequest,
+        name: str,
+        span: Span,
+        left: int,
+        top: int,
+        width: int,
+        height: int,
+        number: int,
+        is_lowest: bool,
+    ) -> None:
+        self._request, self._name, self._number, self._is_lowest = request, name, number, is_lowest
+        self._signs = ASCII_FRAME if request.is_ascii else FRAME
+        self._canvas = Canvas(width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii)
+        state = request.state
+        columns = self._canvas.columns
+        self._curves = [curve_of(request, one, name, span, columns) for one in request.runs]
+        own = state.heights.get(name)
+        found = height_of(self._curves, leaves_out=state.leaves_out)
+        self._has_values = found is not None
+        y = own or found or (0.0, 1.0)
+        self._is_cut = own is not None or state.leaves_out
+        self.place = PanelPlace(
+            name, left + GUTTER, top + 1, self._canvas.width, self._canvas.height, span, (float(y[0]), float(y[1]))
+        )
+        self.points = max((curve.places for curve in self._curves), default=0)
+        first = next((curve for curve in self._curves if len(curve.series)), None)
+        self.smoothing = smoothing_words(state.smoothing, first.smoothing if first is not None else None)
+        self.notes = self._notes()
+
+    def _notes(self) -> list[str]:
+        notes = []
+        hidden = sum(curve.hidden_columns for curve in self._curves)
+        if hidden:
+            notes.append(f"{visible(self._name)}: 0 and below, in {hidden} columns, has no place on a log scale")
+        if len(self._curves) > 1:
+            without = [curve.run.letter for curve in self._curves if self._name not in curve.run.run.names]
+            notes += [f"{', '.join(without)}: no {visible(self._name)}"] if without else []
+        if not any(len(curve.series) for curve in self._curves):
+            notes.append(f"{visible(self._name)} has no {self._request.axis}; a takes another x axis")
+        elif not any(np.isfinite(curve.line).any() for curve in self._curves):
+            odd = any(curve.broken.any() for curve in self._curves)
+            notes.append(f"no finite value of {visible(self._name)} here" if odd else "no points here; home shows all")
+        elif not self._is_cut and not self._request.state.log_y and has_outliers(self._curves):
+            notes.append("o leaves outliers out")
+        return notes
+
+    # -- lines
+
+    def lines(self) -> list[Line]:
+        """From the title down to the ticks of the x axis."""
+        self._draw_curves()
+        place, signs = self.place, self._signs
+        most = max(2, place.height // 3)
+        ticks = height_ticks(*place.y, most, GUTTER - 1, is_log=self._request.state.log_y)
+        at_row = {self._row(value): words for value, words in ticks} if self._has_values else {}
+        lines: list[Line] = [self._title()]
+        for row, drawn in enumerate(self._canvas.lines()):
+            words = at_row.get(row, "")
+            edge = signs.left if words else signs.bare
+            lines.append(((f"{clip(words, GUTTER - 1):>{GUTTER - 1}}{edge}", "axis"), *drawn))
+        lines += self._foot()
+        return lines
+
+    def _title(self) -> Line:
+        room = self.place.width + GUTTER
+        several = len(self._curves) > 1
+        is_active = len(self._request.names) > 1 and self._number == self._request.state.panel
+        name = clip(visible(self._name), max(10, room // 2))
+        scale = " (log)" if self._request.state.log_y else ""
+        pieces: list[Piece] = [((ACTIVE_PANEL if is_active else " ") + name, "title"), (scale, "axis")]
+        cells = 1 + cell_len(name) + len(scale)
+        for number, curve in enumerate(self._curves):
+            words = self._words_of(curve, several)
+            if not words or cells + len(words) + 2 > room:
+                continue
+            pieces.append(("  " + words, f"run-{number}" if several else "axis"))
+            cells += len(words) + 2
+        # Of all panels the first says how they are smoothed.
+        aside = f"{self.smoothing} " if self._number == 0 and self.smoothing else ""
+        if cells + 2 + len(aside) > room:
+            aside = ""
+        pieces.append((" " * max(0, room - cells - len(aside)), ""))
+        return (*pieces, (aside, "axis")) if aside else tuple(pieces)
+
+    def _words_of(self, curve: Curve, several: bool) -> str:
+        """The newest value, of a single run the lowest too; with a cursor what stands there."""
+        series, request = curve.series, self._request
+        if not len(series):
+            return ""
+        letter = f"{curve.run.letter} " if several else ""
+        if request.state.cursor is not None:
+            found = value_at(series, request.state.cursor + request.shift(curve.run))
+            if found is None:
+                return ""
+            smooth = self._smooth_at(curve, request.state.cursor)
+            return f"{letter}{number_words(found[1])}{smooth}" + ("" if several else f" at {self._x_words(found[0])}")
+        newest = number_words(float(series.values[-1]))
+        if several:
+            return f"{letter}{newest}"
+        words = f"newest {newest}"
+        if np.isfinite(series.low).any():
+            at = int(np.nanargmin(series.low))
+            words += f"   lowest {number_words(float(series.low[at]))} at {self._x_words(float(series.x[at]))}"
+        return words
+
+    def _smooth_at(self, curve: Curve, x: float) -> str:
+        column = self.place.column_of(x)
+        if curve.smooth is None or column is None:
+            return ""
+        values = curve.smooth[2 * (column - self.place.left) : 2 * (column - self.place.left) + 2]
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return ""
+        value = float(values[-1])
+        return f" (smoothed {number_words(10**value if self._request.state.log_y else value)})"
+
+    def _x_words(self, x: float) -> str:
+        axis = self._request.axis
+        if axis == "time":
+            return clock_words(x, self._request.zone)
+        if axis == "tokens":
+            return f"{number_words(x)} tokens"
+        return f"{step_words(x)} samples" if axis == "samples" else f"{axis} {step_words(x)}"
+
+    def _foot(self) -> list[Line]:
+        place, signs = self.place, self._signs
+        line = [signs.foot] * place.width
+        words = [" "] * (place.width + GUTTER)
+        free_from = 0
+        unit = {"time": "since begin" if self._request.is_since_begin else ""}
+        name = unit.get(self._request.axis, self._request.axis)
+        last = len(words) - len(name) - 1 if name else len(words)
+        for x, label in self._x_ticks():
+            column = place.column_of(x)
+            if column is None:
+                continue
+            at = column - place.left
+            begin = max(free_from, GUTTER + at - len(label) // 2)
+            if begin > GUTTER + at or begin + len(label) > last:
+                continue
+            line[at] = signs.tick
+            words[begin : begin + len(label)] = label
+            free_from = begin + len(label) + 1
+        if name:
+            words[last + 1 :] = name
+        foot: list[Line] = [((" " * (GUTTER - 1) + signs.corner + "".join(line), "axis"),)]
+        if self._is_lowest:
+            foot.append((("".join(words), "axis"),))
+        return foot
+
+    def _x_ticks(self) -> list[Tick]:
+        begin, end = self.place.x
+        most = max(2, self.place.width // 12)
+        if self._request.axis in COUNTED:
+            # As the words above and below write them.
+            most = min(most, max(2, self.place.width // (len(step_words(end)) + 5)))
+            return whole_ticks(begin, end, most, step_words)
+        if self._request.axis != "time":
+            return linear_ticks(begin, end, most)
+        if self._request.is_since_begin:
+            return duration_ticks(begin, end, most)
+        return clock_ticks(begin, end, most, self._request.zone)
+
+    # -- curves and signs
+
+    def _draw_curves(self) -> None:
+        self._put_restarts()
+        for number, curve in enumerate(self._curves):
+            for again in curve.again:
+                dots = self._dots(again, again, again, np.zeros(again.size, dtype=bool))
+                # Every other column: what was repeated is dotted.
+                dots[:, ::2] = False
+                self._canvas.draw(dots, f"again-{number}")
+            raw = f"run-{number}" if curve.smooth is None else f"raw-{number}"
+            self._canvas.draw(self._dots(curve.line, curve.low, curve.high, curve.broken), raw)
+        for number, curve in enumerate(self._curves):
+            if curve.smooth is not None:
+                self._canvas.draw(self._dots(curve.smooth, curve.smooth, curve.smooth, curve.broken), f"run-{number}")
+        self._put_cursor()
+        for number, curve in enumerate(self._curves):
+            self._put_points(curve, f"run-{number}")
+            if len(self._curves) > 1:
+                self._put_letters(curve, number)
+        self._put_edges()
+        self._put_restart_letters()
+        for curve in self._curves:
+            self._put_marks(curve)
+
+    def _dots(self, line: Floats, low: Floats, high: Floats, broken: Dots) -> Dots:
+        return curve_dots(line, low, high, broken, self.place.y, self._canvas.rows)
+
+    def _row(self, value: float) -> int:
+        """The row of cells a value as drawn stands in."""
+        return row_of(value, self.place.y, self._canvas.rows) // DOTS_DOWN
+
+    def _put_points(self, curve: Curve, style: str) -> None:
+        """Points far from each other are shown as such."""
+        known = np.flatnonzero(np.isfinite(curve.line))
+        if not 0 < known.size <= self._canvas.width // 6:
+            return
+        for column in known.tolist():
+            self._canvas.put(column // 2, self._row(float(curve.line[column])), self._signs.point, style)
+
+    def _put_letters(self, curve: Curve, number: int) -> None:
+        line = curve.line if curve.smooth is None else curve.smooth
+        for cell in range(3 + 5 * number, self._canvas.width, _LETTER_EVERY):
+            near = line[2 * cell : 2 * cell + 2]
+            near = near[np.isfinite(near)]
+            if near.size:
+                self._canvas.put(cell, self._row(float(near[0])), curve.run.letter, f"letter-{number}")
+
+    def _put_restarts(self) -> None:
+        """A line under the curves where each newer attempt begins."""
+        for column in self._restarts()[-20:]:
+            for row in range(self._canvas.height):
+                self._canvas.put(column, row, self._signs.restart, "restart")
+
+    def _put_restart_letters(self) -> None:
+        for column in self._restarts():
+            self._canvas.put(column, self._canvas.height - 1, RESTART_LETTER, "restart")
+
+    def _restarts(self) -> list[int]:
+        """The columns in which newer attempts begin."""
+        axis = self._request.axis
+        if axis not in (*AXES, SAMPLES):
+            return []
+        columns = []
+        for one in self._request.runs:
+            row = AXES.index("step" if axis == SAMPLES else axis)
+            firsts = np.array([attempt.first[row] for attempt in one.run.attempts[1:]])
+            begins = (one.run.samples_at(firsts) if axis == SAMPLES else firsts) - self._request.shift(one)
+            shown = [self.place.column_of(x) for x in begins if not isnan(x)]
+            columns += [column - self.place.left for column in shown if column is not None]
+        return columns
+
+    def _put_cursor(self) -> None:
+        cursor = self._request.state.cursor
+        column = None if cursor is None else self.place.column_of(cursor)
+        if column is not None:
+            for row in range(self._canvas.height):
+                self._canvas.put(column - self.place.left, row, self._signs.cursor, "cursor", under=True)
+
+    def _put_edges(self) -> None:
+        """Where a curve leaves the height that is shown."""
+        if not self._is_cut:
+            return
+        low, high = self.place.y
+        for number, curve in enumerate(self._curves):
+            with np.errstate(invalid="ignore"):
+                above, below = np.flatnonzero(curve.high > high), np.flatnonzero(curve.low < low)
+            for column in np.unique(above // 2).tolist():
+                self._canvas.put(column, 0, self._signs.above, f"raw-{number}", under=True)
+            for column in np.unique(below // 2).tolist():
+                self._canvas.put(column, self._canvas.height - 1, self._signs.below, f"raw-{number}", under=True)
+
+    def _put_marks(self, curve: Curve) -> None:
+        one: ChartRun = curve.run
+        if one.marks_axis != self._request.axis:
+            return
+        shift, log_y = self._request.shift(one), self._request.state.log_y
+        for mark in one.marks.get(self._name, ()):
+            column = self.place.column_of(mark.x - shift)
+            if column is None:
+                continue
+            row = self._canvas.height - 1
+            if isfinite(mark.y) and not (log_y and mark.y <= 0):
+                row = min(max(self._row(float(np.log10(mark.y)) if log_y else mark.y) - 1, 0), row)
+            self._canvas.put(column - self.place.left, row, mark.sign, mark.style)
+
+
+def legend(runs: Sequence[ChartRun]) -> Line:
+    """Which letter is which run; nothing of a single one."""
+    if len(runs) < 2:
+        return ()
+    pieces: list[Piece] = []
+    for number, one in enumerate(runs):
+        pieces += [("  " if number else " ", ""), (f"{one.letter} {clip(visible(one.title), 36)}", f"run-{number}")]
+    return tuple(pieces)
+
+
+class Canvas:
+    """`width` by `height` cells. Rows of dots are counted from the top; `is_ascii` draws without braille letters."""
+
+    def __init__(self, width: int, height: int, *, is_ascii: bool = False) -> None:
+        self.width, self.height = width, height
+        self._is_ascii = is_ascii
+        self._letters = np.full((height, width), ord(" "), dtype=np.uint32)
+        self._styles = np.zeros((height, width), dtype=np.int16)
+        self._names = [""]
+
+    @property
+    def rows(self) -> int:
+        """How many dots stand above each other."""
+        return self.height * DOTS_DOWN
+
+    @property
+    def columns(self) -> int:
+        """How many dots stand beside each other."""
+        return self.width * DOTS_ACROSS
+
+    def draw(self, dots: Dots, style: str) -> None:
+        """A layer over all that was drawn; `dots` is (rows, columns)."""
+        bits = dots.reshape(self.height, DOTS_DOWN, self.width, DOTS_ACROSS).transpose(0, 2, 1, 3)
+        codes = (bits * _BITS).sum(axis=(2, 3))
+        drawn = codes > 0
+        letters = _ascii_letters(bits) if self._is_ascii else codes + _BRAILLE
+        self._letters[drawn] = letters[drawn]
+        self._styles[drawn] = self._style(style)
+
+    def put(self, column: int, row: int, text: str, style: str, *, under: bool = False) -> None:
+        """Letters from a cell on, one a cell, those outside left out; with `under` where nothing was drawn alone."""
+        if not 0 <= row < self.height:
+            return
+        number = self._style(style)
+        for at, letter in enumerate(text, start=column):
+            if 0 <= at < self.width and not (under and self._letters[row, at] != ord(" ")):
+                self._letters[row, at] = ord(letter)
+                self._styles[row, at] = number
+
+    def lines(self) -> list[Line]:
+        """Each row, as pieces of one style."""
+        return [
+            tuple(_pieces(letters, styles, self._names))
+            for letters, styles in zip(self._letters, self._styles, strict=True)
+        ]
+
+    def _style(self, name: str) -> int:
+        if name not in self._names:
+            self._names.append(name)
+        return self._names.index(name)
+
+
+def _ascii_letters(bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    upper, lower = bits[:, :, :2].any(axis=(2, 3)), bits[:, :, 2:].any(axis=(2, 3))
+    return np.where(upper & lower, ord(":"), np.where(upper, ord("'"), ord("."))).astype(np.uint32)
+
+
+def _pieces(letters: NDArray[np.uint32], styles: NDArray[np.int16], names: list[str]) -> Line:
+    starts = [0, *(np.flatnonzero(np.diff(styles)) + 1).tolist(), styles.size]
+    text = letters.astype("<u4").tobytes().decode("utf-32-le")
+    return tuple((text[a:b], names[styles[a]]) for a, b in pairwise(starts))
+
+
+def curve_dots(curve: Floats, low: Floats, high: Floats, broken: Dots, y: tuple[float, float], rows: int) -> Dots:
+    """The dots (rows, n) of a curve: `curve`, `low` and `high` (n, nan where a column has none) and what joins them.
+
+    Nothing is joined over a `broken` column. `y` is the range from the foot to the top; what is outside is cut off.
+    """
+    at = [_rows_of(values, y, rows) for values in (curve, low, high)]
+    known = np.flatnonzero(np.isfinite(at[0]))
+    if not known.size:
+        return np.zeros((rows, curve.size), dtype=bool)
+    columns = np.arange(curve.size)
+    full = np.interp(columns, known, at[0][known], left=np.nan, right=np.nan)
+    breaks = np.cumsum(broken)
+    for k in np.flatnonzero(np.diff(breaks[known])):
+        full[known[k] + 1 : known[k + 1]] = np.nan
+    # Each column reaches half the way to its neighbours.
+    half = (full[1:] + full[:-1]) / 2
+    before, behind = np.append(np.nan, half), np.append(half, np.nan)
+    reach = np.stack((full, before, behind, at[1], at[2]))
+    top, bottom = np.fmin.reduce(reach), np.fmax.reduce(reach)
+    drawn = np.isfinite(top)
+    top, bottom = np.where(drawn, np.rint(top), rows), np.where(drawn, np.rint(bottom), -1)
+    row = np.arange(rows)[:, None]
+    return (row >= top[None, :]) & (row <= bottom[None, :])
+
+
+def row_of(value: float, y: tuple[float, float], rows: int) -> int:
+    """The row a value stands in, counted from the top; rows outside of the range are outside of 0 to `rows`."""
+    return int(np.rint(_rows_of(np.array([value]), y, rows)[0]))
+
+
+def _rows_of(values: Floats, y: tuple[float, float], rows: int) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):
+        part = (y[1] - values) / (y[1] - y[0])
+    return np.clip(part * (rows - 1), -_FARTHEST, rows + _FARTHEST)

@@ -1,0 +1,162 @@
+"""What is to be said of a run under its chart: pace, end, restarts, and what stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+import numpy as np
+
+from hpcdash.domain.text import visible
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.cells import AXES
+from hpcdash.services.metrics.charts.curves import SeriesKept, value_at
+from hpcdash.services.metrics.charts.state import FINDINGS, Mark, is_loss, main_metric
+from hpcdash.services.metrics.eta import eta_of, gap_seconds, lost_time_words, repeated_seconds
+from hpcdash.services.metrics.findings import Finding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
+from hpcdash.services.metrics.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
+from hpcdash.services.metrics.throughput import Growth, Pace, pace_of_age, paces_of_run, seconds_per_step
+
+# Those that call for a person come first.
+_GRAVE = ("divergence", "nan", "inf", "stall")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the scheduler says of the job: seconds until its limit, None where it does not run or has none. `now` is an
+    epoch; `age_seconds` how long it runs, where all that it wrote is read, None elsewhere."""
+
+    now: float
+    is_running: bool = False
+    limit_seconds_left: float | None = None
+    limit_seconds: float | None = None
+    is_array: bool = False
+    age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
+    `found` all of them, the gravest and newest first. `too_few`: of so few points nothing can be told."""
+
+    meaning: tuple[str, ...] = ()
+    marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    found: tuple[Mark, ...] = ()
+    axis: str = ""
+    too_few: bool = False
+
+
+class RunReader:
+    """Reads one run again and again; of a spike search only what is new is judged."""
+
+    def __init__(self, *, is_ascii: bool = False) -> None:
+        self._is_ascii = is_ascii
+        self._spikes: dict[str, SpikeAnalysis] = {}
+        self._growth = Growth()
+
+    def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> Reading:
+        """What stands out in the metrics `names`, along `axis`, and how the run goes."""
+        home = next((one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point")
+        marks: dict[str, tuple[Mark, ...]] = {}
+        points = 0
+        ranked: list[tuple[bool, float, Mark]] = []
+        for name in names:
+            if name not in run.names:
+                continue
+            series = kept.series(run, name, home)
+            points = max(points, int(series.points.sum()))
+            findings = self._findings(run, name, series, facts)
+            places = [one.peak_at if isfinite(one.peak_at) else one.step_from for one in findings]
+            along = _along(run, name, home, axis, np.array(places))
+            made = []
+            for finding, x in zip(findings, along.tolist(), strict=True):
+                mark = self._mark(finding, x, series, name)
+                made.append(mark)
+                is_open = finding.step_to is None and finding.kind in _GRAVE
+                ranked.append((is_open, finding.step_from, mark))
+            marks[name] = tuple(sorted(made, key=lambda mark: mark.x))
+        ranked.sort(key=lambda one: one[:2], reverse=True)
+        return Reading(
+            self._meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis, points < FEWEST_POINTS
+        )
+
+    def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[Finding]:
+        x, values = series.x, series.values
+        found = list(find_not_finite(x, values))
+        if is_loss(name) and len(series):
+            self._spikes[name] = find_spikes(x, values, self._spikes.get(name, NOTHING_ANALYSED))
+            found += self._spikes[name].findings
+            plateau = find_plateau(x, values)
+            found += [plateau] if plateau is not None else []
+        if facts.is_running and name == main_metric(run.names) and len(series):
+            axes, _ = run.written(name)
+            stall = find_stall(axes[AXES.index("time")], facts.now, float(series.x[-1]))
+            found += [stall] if stall is not None else []
+        return found
+
+    def _mark(self, finding: Finding, x: float, series: Series, name: str) -> Mark:
+        sign, plain, style, _ = FINDINGS[finding.kind]
+        y = finding.value
+        if finding.kind in ("divergence", "stall"):
+            there = value_at(series, finding.step_from)
+            y = there[1] if there is not None else nan
+        elif finding.kind in ("nan", "inf"):
+            y = nan
+        words = finding.words if is_loss(name) else f"{visible(name)}: {finding.words}"
+        sign = plain if self._is_ascii else sign
+        return Mark(x, y if isfinite(y) else nan, sign, style, words, finding.kind, lasts=finding.step_to is None)
+
+    def _meaning(self, run: JoinedRun, facts: JobFacts) -> tuple[str, ...]:
+        name = main_metric(run.names)
+        if name is None:
+            return ()
+        axes, _ = run.written(name)
+        steps = axes[0][np.isfinite(axes[0])]
+        growth = age = None
+        if facts.is_running and steps.size:
+            self._growth.note(facts.now, float(steps[-1]))
+            growth, age = self._growth.pace(), pace_of_age(run, facts.age_seconds)
+        said = words_of_course(run, paces_of_run(run, name, growth, age), steps, facts)
+        restarts = lost_time_words(run.lost_time())
+        return (*said, restarts) if restarts else said
+
+
+def words_of_course(run: JoinedRun, paces: tuple[Pace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:
+    """End and pace of a run in words; `steps` (n) are those it was at, in the order they were written."""
+    step_seconds = seconds_per_step(paces)
+    said = []
+    lost = run.lost_time()
+    if facts.is_running and run.last_step is not None and step_seconds and steps.size:
+        eta = eta_of(
+            float(steps[-1]),
+            float(run.last_step),
+            step_seconds,
+            facts.limit_seconds_left,
+            facts.limit_seconds,
+            repeated_seconds(lost),
+            gap_seconds(lost),
+            is_array=facts.is_array,
+        )
+        said += [eta.words] if eta is not None else []
+    for measures in (("seconds_per_step", "steps_per_second"), ("tokens_per_second", "samples_per_second")):
+        said += [pace.words for pace in paces if pace.measure in measures][:1]
+    said += [pace.words for pace in paces if pace.measure == "teraflops"]
+    return tuple(said)
+
+
+def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats:
+    """Where along `axis` what stands at `x` of the axis `home` is; nan where that is not known."""
+    if axis == home or not x.size:
+        return x
+    axes, values = run.written(name)
+    count = np.arange(values.size, dtype=float)
+    of_home = axes[AXES.index(home)] if home in AXES else count
+    of_axis = axes[AXES.index(axis)] if axis in AXES else run.samples_at(axes[0]) if axis == SAMPLES else count
+    known = np.flatnonzero(np.isfinite(of_home) & np.isfinite(of_axis))
+    if not known.size:
+        return np.full(x.size, nan)
+    order = known[np.argsort(of_home[known], kind="stable")]
+    found: Floats = np.interp(x, of_home[order], of_axis[order])
+    return found

@@ -1,0 +1,222 @@
+"""What a person chose to see of a chart, what was drawn of it, and the signs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite, nan
+
+# Text and the name of its style.
+Piece = tuple[str, str]
+Line = tuple[Piece, ...]
+Span = tuple[float, float]
+
+# The first fits what is seen; a weight as TensorBoard's; means and medians of so many points.
+SMOOTHINGS = ("auto", "none", "ema 0.9", "ema 0.97", "ema 0.99", "mean of 50", "median of 50")
+# Of fewer points the smoothing that fits is none.
+FEW_POINTS = 150
+LETTERS = "ABCDEFGH"
+MOST_RUNS = len(LETTERS)
+# No span is narrower than this part of the whole.
+_NARROWEST = 1e-6
+# Where a newer attempt begins, and before the name of the panel whose height keys move.
+RESTART_LETTER = "R"
+ACTIVE_PANEL = ">"
+# Sign, its stand-in in ASCII, a style, and what it says, by the kind of a finding.
+FINDINGS = {
+    "spike": ("▲", "^", "warning", "a spike"),
+    "divergence": ("◆", "*", "bad", "it diverges: far above where it was, and stays there"),
+    "nan": ("✗", "x", "bad", "nan"),
+    "inf": ("✗", "x", "bad", "inf"),
+    "plateau": ("═", "=", "warning", "a plateau: it no longer falls"),
+    "stall": ("‖", "|", "warning", "a stall: no more values come, though the job runs"),
+}
+# What several of a kind are called.
+SEVERAL = {
+    "spike": "spikes",
+    "divergence": "divergences",
+    "nan": "metrics with nan",
+    "inf": "metrics with inf",
+    "plateau": "plateaus",
+    "stall": "stalls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChartState:
+    """`names` () is the metric to show first; `axis` '' the run's own. `span` is of the x axis, None for all of it; one
+    that `follows` keeps its width and moves with the end. `heights` are y ranges by metric, as drawn (logarithms to
+    base 10 on a log scale). `cursor` is an x, None where there is none.
+    """
+
+    names: tuple[str, ...] = ()
+    axis: str = ""
+    log_y: bool = False
+    smoothing: str = "auto"
+    leaves_out: bool = False
+    span: Span | None = None
+    follows: bool = True
+    heights: Mapping[str, Span] = field(default_factory=dict)
+    panel: int = 0
+    cursor: float | None = None
+
+    def zoomed(self, factor: float, whole: Span, at: float | None = None) -> ChartState:
+        """A span `factor` times as wide, around `at` (None: the end where it follows, else the middle)."""
+        begin, end = self.shown(whole)
+        if at is None:
+            at = end if self.follows else (begin + end) / 2
+        part = (at - begin) / (end - begin) if end > begin else 0.5
+        width = max((end - begin) * factor, (whole[1] - whole[0]) * _NARROWEST)
+        if width >= whole[1] - whole[0]:
+            return replace(self, span=None, follows=True)
+        begin = min(max(at - part * width, whole[0]), whole[1] - width)
+        return self._at((begin, begin + width), whole)
+
+    def panned(self, part: float, whole: Span) -> ChartState:
+        """Moved by a part of the span's width; at the end of the data it follows."""
+        begin, end = self.shown(whole)
+        width = end - begin
+        begin = min(max(begin + part * width, whole[0]), whole[1] - width)
+        return self._at((begin, begin + width), whole)
+
+    def shown(self, whole: Span) -> Span:
+        """The span that is seen of all there is."""
+        if self.span is None:
+            return whole
+        begin, end = self.span
+        if self.follows:
+            begin, end = whole[1] - (end - begin), whole[1]
+        return (begin, end) if end > begin and isfinite(end - begin) else whole
+
+    def _at(self, span: Span, whole: Span) -> ChartState:
+        if span[1] - span[0] >= whole[1] - whole[0]:
+            return replace(self, span=None, follows=True)
+        near = (span[1] - span[0]) * 1e-6
+        return replace(self, span=span, follows=span[1] >= whole[1] - near)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot. `kind` is that of
+    the finding, which `lasts` while it has no end."""
+
+    x: float
+    y: float
+    sign: str
+    style: str
+    words: str
+    kind: str = ""
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PanelPlace:
+    """Where one metric is drawn, in cells of the picture; its ranges, y as drawn. `values` tells what stands at an
+    x."""
+
+    name: str
+    left: int
+    top: int
+    width: int
+    height: int
+    x: Span
+    y: Span
+
+    def x_at(self, column: int) -> float:
+        """The x in the middle of a column of the picture."""
+        return self.x[0] + (column - self.left + 0.5) / self.width * (self.x[1] - self.x[0])
+
+    def column_of(self, x: float) -> int | None:
+        """The column of the picture an x stands in, None where it is not shown."""
+        if not self.x[0] <= x <= self.x[1]:
+            return None
+        part = (x - self.x[0]) / (self.x[1] - self.x[0])
+        return self.left + min(int(part * self.width), self.width - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Lines of a width, what is where on them, and what is to be said of it."""
+
+    lines: tuple[Line, ...] = ()
+    panels: tuple[PanelPlace, ...] = ()
+    whole: Span = (nan, nan)
+    notes: tuple[str, ...] = ()
+    points: int = 0
+    axis: str = ""
+    axes: tuple[str, ...] = ()
+
+
+def main_metric(names: tuple[str, ...]) -> str | None:
+    """The metric to show first: the training's loss by its usual names, else any loss, else what there is."""
+    return min(names, key=_rank) if names else None
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric of that name should fall."""
+    plain = name.lower()
+    return any(word in plain for word in ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy"))
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    plain = name.lower().replace("_", " ").replace("/", " ").replace("-", " ")
+    words = plain.split()
+    judged = any(word in words for word in ("val", "valid", "validation", "eval", "test"))
+    usual = ("loss", "lm loss", "train loss", "training loss", "train lm loss", "global avg loss")
+    if plain in usual:
+        rank = usual.index(plain)
+    elif "loss" in words and not judged:
+        rank = 10
+    elif is_loss(name):
+        rank = 12 + judged
+    else:
+        rank = 20 + judged
+    return rank, len(name), name
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSigns:
+    """The characters of the frame and on the curves; each one cell wide."""
+
+    left: str = "┤"
+    bare: str = "│"
+    corner: str = "└"
+    foot: str = "─"
+    tick: str = "┬"
+    restart: str = "┊"
+    cursor: str = "│"
+    point: str = "•"
+    above: str = "↑"
+    below: str = "↓"
+
+
+FRAME = FrameSigns()
+ASCII_FRAME = FrameSigns("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class SignWords:
+    """Signs that say one thing, the name of their style ('' none), and the words for it."""
+
+    signs: str
+    style: str
+    words: str
+
+
+def explained(*, is_ascii: bool) -> tuple[SignWords, ...]:
+    """Every sign that may stand on a chart, once, the findings first."""
+    frame = ASCII_FRAME if is_ascii else FRAME
+    found: dict[tuple[str, str], list[str]] = {}
+    for sign, plain, style, words in FINDINGS.values():
+        found.setdefault((plain if is_ascii else sign, style), []).append(words)
+    return (
+        *(SignWords(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
+        SignWords(f"{frame.restart} {RESTART_LETTER}", "restart", "a newer attempt begins: requeued or started again"),
+        SignWords(frame.point, "run-0", "one value, where values are few"),
+        SignWords(f"{frame.above} {frame.below}", "raw-0", "the curve goes on above or below what is shown"),
+        SignWords(frame.cursor, "cursor", "the cursor: what stands there is in the title"),
+        SignWords(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
+        SignWords("A B …", "letter-0", "which run a curve is, of several"),
+        SignWords("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
+        SignWords("dotted", "again-0", "what was done again after a restart: the newest counts"),
+    )

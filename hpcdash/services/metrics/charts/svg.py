@@ -1,0 +1,220 @@
+"""A chart as an SVG picture, for a paper, a mail or a browser: a panel a metric below each other.
+
+Of many points each column keeps its lowest and its highest, so that no spike is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import isfinite
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdash.domain.text import clip, visible
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, Curve, curve_of, height_of, smoothing_words
+from hpcdash.services.metrics.charts.draw import COUNTED
+from hpcdash.services.metrics.charts.scale import (
+    Tick,
+    clock_ticks,
+    duration_ticks,
+    height_ticks,
+    linear_ticks,
+    whole_ticks,
+)
+from hpcdash.services.metrics.charts.state import Span
+from hpcdash.services.metrics.findings import step_words
+
+# In pixels; a column of points is half of one, so that a picture that is printed large stays sharp.
+WIDTH, PANEL_HEIGHT = 960, 300
+_LEFT, _RIGHT, _TOP, _BETWEEN, _BOTTOM = 78, 18, 72, 44, 46
+_COLUMNS = 2 * (WIDTH - _LEFT - _RIGHT)
+# Colours that people tell apart who see few of them.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3fbf", "#555555")
+_MARKS = {"warning": "#d98200", "bad": "#c0232c"}
+_MOST_LETTERS = 90
+# XML has no place for these.
+_IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def svg_of(request: ChartRequest, title: str) -> str:
+    """The metrics that a request shows, in the span and the heights it shows, as the text of an SVG file."""
+    names = request.names
+    span = request.state.shown(request.whole())
+    height = _TOP + len(names) * (PANEL_HEIGHT + _BETWEEN) - _BETWEEN + _BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="Helvetica, Arial, DejaVu Sans, sans-serif" font-size="12">',
+        f"<title>{_text(title)}</title>",
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{_text(clip(title, _MOST_LETTERS))}</text>',
+    ]
+    for number, name in enumerate(names):
+        panel = _Panel(request, name, span, _TOP + number * (PANEL_HEIGHT + _BETWEEN), f"clip-{number}")
+        if not number:
+            parts += _legend(request, panel.curves)
+        parts += panel.parts(is_lowest=number == len(names) - 1)
+    return "\n".join((*parts, "</svg>", ""))
+
+
+class _Panel:
+    """One metric of all runs, from `top` (pixels) down."""
+
+    def __init__(self, request: ChartRequest, name: str, span: Span, top: int, clip_name: str) -> None:
+        self._request, self._name, self._span, self._top, self._clip = request, name, span, top, clip_name
+        self.curves = [curve_of(request, one, name, span, _COLUMNS) for one in request.runs]
+        state = request.state
+        self._y = state.heights.get(name) or height_of(self.curves, leaves_out=state.leaves_out) or (0.0, 1.0)
+
+    def parts(self, *, is_lowest: bool) -> Iterator[str]:
+        foot, right = self._top + PANEL_HEIGHT, WIDTH - _RIGHT
+        state = self._request.state
+        named = visible(self._name) + (" (log scale)" if state.log_y else "")
+        yield f'<text x="{_LEFT}" y="{self._top - 7}" font-weight="bold">{_text(clip(named, _MOST_LETTERS))}</text>'
+        yield (
+            f'<clipPath id="{self._clip}"><rect x="{_LEFT}" y="{self._top}" width="{right - _LEFT}" '
+            f'height="{PANEL_HEIGHT}"/></clipPath>'
+        )
+        yield f'<g stroke="#e3e3e3" stroke-width="1">{"".join(self._grid(foot, right))}</g>'
+        yield (
+            f'<path d="M{_LEFT} {self._top}V{foot}H{right}" fill="none" stroke="#333333" stroke-width="1" '
+            'class="axes"/>'
+        )
+        yield from self._words(foot, is_lowest=is_lowest)
+        yield f'<g clip-path="url(#{self._clip})" fill="none" stroke-linejoin="round">'
+        for number, curve in enumerate(self.curves):
+            yield from self._curve(curve, _COLOURS[number % len(_COLOURS)])
+        yield "</g>"
+        yield from self._marks()
+
+    def _ticks(self) -> tuple[list[Tick], list[Tick]]:
+        begin, end = self._span
+        axis, request = self._request.axis, self._request
+        if axis in COUNTED:
+            along = whole_ticks(begin, end, 8, step_words)
+        elif axis != "time":
+            along = linear_ticks(begin, end, 8)
+        elif request.is_since_begin:
+            along = duration_ticks(begin, end, 8)
+        else:
+            along = clock_ticks(begin, end, 8, request.zone)
+        return along, height_ticks(*self._y, 6, 9, is_log=request.state.log_y)
+
+    def _grid(self, foot: int, right: int) -> Iterator[str]:
+        along, up = self._ticks()
+        for x, _ in along:
+            yield f'<path d="M{self._x(x):.1f} {self._top}V{foot}"/>'
+        for y, _ in up:
+            yield f'<path d="M{_LEFT} {self._height(y):.1f}H{right}"/>'
+
+    def _words(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
+        along, up = self._ticks()
+        for y, words in up:
+            yield f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" text-anchor="end">{_text(words)}</text>'
+        for x, words in along:
+            at = self._x(x)
+            anchor = "end" if at + 4 * len(words) > WIDTH - 2 else "middle"
+            yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(words)}</text>'
+        if is_lowest:
+            axis = "time since begin" if self._request.is_since_begin else self._request.axis
+            middle = (_LEFT + WIDTH - _RIGHT) / 2
+            yield f'<text x="{middle:.0f}" y="{foot + 36}" text-anchor="middle">{_text(axis)}</text>'
+
+    def _curve(self, curve: Curve, colour: str) -> Iterator[str]:
+        is_smoothed = curve.smooth is not None
+        for again in curve.again:
+            dotted = f'stroke="{colour}" stroke-width="1" stroke-dasharray="2 3" opacity="0.6"'
+            yield from self._lines(_columns_x(), again, np.isnan(again), dotted)
+        look = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
+        yield from self._lines(*self._raw(curve), f'{look} class="raw"')
+        if curve.smooth is not None:
+            look = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
+            yield from self._lines(_columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, look)
+
+    def _raw(self, curve: Curve) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """x in pixels, values, and which of them part the line: every point where there are few, else each column's
+        lowest and highest."""
+        series, shift = curve.series, self._request.shift(curve.run)
+        first, last = np.searchsorted(series.x, (self._span[0] + shift, np.nextafter(self._span[1] + shift, np.inf)))
+        if series.exact and last - first <= _COLUMNS:
+            values = series.values[first:last]
+            if self._request.state.log_y:
+                values = np.log10(np.where(values > 0, values, np.nan))
+            part = (series.x[first:last] - shift - self._span[0]) / (self._span[1] - self._span[0])
+            return _LEFT + part * (WIDTH - _LEFT - _RIGHT), values, ~np.isfinite(values)
+        low, high = curve.low, curve.high
+        known = np.flatnonzero(np.isfinite(low) | curve.broken)
+        # From the side that the column before ended on, so that the line does not go to and fro more than it must.
+        pairs = np.stack((low[known], high[known]), axis=1)
+        pairs[1::2] = pairs[1::2, ::-1]
+        return np.repeat(_columns_x()[known], 2), pairs.reshape(-1), np.repeat(curve.broken[known], 2)
+
+    def _lines(self, x: Floats, values: Floats, broken: NDArray[np.bool_], look: str) -> Iterator[str]:
+        """Polylines between breaks; a point alone is a dot."""
+        for piece in np.split(np.arange(values.size), np.flatnonzero(broken)):
+            piece = piece[np.isfinite(values[piece])]
+            if piece.size == 1:
+                yield f'<circle cx="{x[piece[0]]:.1f}" cy="{self._height(values[piece[0]]):.1f}" r="1.5" {look}/>'
+            elif piece.size:
+                y = [self._height(value) for value in values[piece].tolist()]
+                points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[piece].tolist(), y, strict=True))
+                yield f'<polyline points="{points}" {look}/>'
+
+    def _marks(self) -> Iterator[str]:
+        log_y = self._request.state.log_y
+        for curve in self.curves:
+            one: ChartRun = curve.run
+            if one.marks_axis != self._request.axis:
+                continue
+            for mark in one.marks.get(self._name, ()):
+                x = mark.x - self._request.shift(one)
+                if not self._span[0] <= x <= self._span[1]:
+                    continue
+                y = self._top + PANEL_HEIGHT - 4.0
+                if isfinite(mark.y) and not (log_y and mark.y <= 0):
+                    y = self._height(float(np.log10(mark.y)) if log_y else mark.y) - 5
+                y = min(max(y, self._top + 9), self._top + PANEL_HEIGHT - 4)
+                colour = _MARKS.get(mark.style, "#333333")
+                yield (
+                    f'<text x="{self._x(x):.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">'
+                    f"{_text(mark.sign)}<title>{_text(mark.words)}</title></text>"
+                )
+
+    def _x(self, x: float) -> float:
+        return _LEFT + (x - self._span[0]) / (self._span[1] - self._span[0]) * (WIDTH - _LEFT - _RIGHT)
+
+    def _height(self, value: float) -> float:
+        part = (value - self._y[0]) / (self._y[1] - self._y[0])
+        # What is far outside is cut off; a file need not tell how far.
+        return self._top + PANEL_HEIGHT * (1 - min(max(part, -10.0), 11.0))
+
+
+def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
+    """What each line is, where there are several."""
+    x = _LEFT
+    for number, curve in enumerate(curves):
+        colour = _COLOURS[number % len(_COLOURS)]
+        lines = [(visible(curve.run.title) if len(curves) > 1 else "as written", "1", "1")]
+        if curve.smooth is not None:
+            if len(curves) == 1:
+                lines = [("as written", "1", "0.35")]
+                lines.append((smoothing_words(request.state.smoothing, curve.smoothing), "1.8", "1"))
+            else:
+                lines = [(lines[0][0], "1.8", "1")]
+        for words, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():
+            shown = clip(words, 36)
+            yield f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" opacity="{opacity}"/>'
+            yield f'<text x="{x + 28}" y="40" class="legend">{_text(shown)}</text>'
+            x += 50 + 7 * len(shown)
+
+
+def _columns_x() -> Floats:
+    middles: Floats = _LEFT + (np.arange(_COLUMNS) + 0.5) / _COLUMNS * (WIDTH - _LEFT - _RIGHT)
+    return middles
+
+
+def _text(words: str) -> str:
+    return escape(_IMPOSSIBLE.sub("�", visible(words)), {'"': "&quot;"})

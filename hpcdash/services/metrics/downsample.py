@@ -1,0 +1,209 @@
+"""What a screen of so many columns shows of a series, and its smoothed curve there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite, log, nan
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdash.errors import HpcdashError
+from hpcdash.services.metrics.batch import Floats, Integers
+from hpcdash.services.metrics.joined import Series
+from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
+
+# What an average forgets: a point counts no more once its weight is this.
+_FORGOTTEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPoints:
+    """A screen of a series; every array is as long as there are columns.
+
+    `x` are the columns' middles. `low`, `high` and `last` are of the finite values in a column (of the positive ones on
+    a log scale), nan where it has none; `points` counts its places. `nan`, `inf` and `hidden` say that a nan, an inf,
+    or a value that the log scale cannot show stands in it.
+    """
+
+    x: Floats
+    low: Floats
+    high: Floats
+    last: Floats
+    points: Integers
+    nan: NDArray[np.bool_]
+    inf: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothing:
+    """How a curve is smoothed: `ema` by a weight of 0 to below 1 (as TensorBoard's), `mean` or `median` of so many
+    points."""
+
+    kind: Literal["ema", "mean", "median"]
+    weight: float = 0.9
+    window: int = 50
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < 1 or self.window < 1:
+            raise HpcdashError(
+                f"a smoothing of weight {self.weight:g} and window {self.window} cannot be",
+                next_step="Give a weight from 0 to below 1 and a window of at least 1 point.",
+            )
+
+
+def view_of(
+    series: Series, x_from: float, x_to: float, columns: int, log_x: bool = False, log_y: bool = False
+) -> ViewPoints:
+    """What stands from `x_from` to `x_to` (inclusive) in so many columns of equal width, on a log scale if asked.
+
+    With `log_x` a range that begins at 0 or below begins at the first positive x.
+    """
+    middles, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
+    end = begin + int(counts.sum())
+    places = slice(begin, end)
+    low, high, last, odd = series.low[places], series.high[places], series.newest[places], series.odd[places]
+    found = [np.full(columns, nan) for _ in range(3)]
+    flags = np.zeros(columns, dtype=np.int64)
+    hidden = np.zeros(columns, dtype=bool)
+    if starts.size:
+        if log_y:
+            lowest = np.fmin.reduceat(low, starts)
+            hidden[filled] = lowest <= 0
+            if hidden.any():
+                if series.exact:
+                    low = high = last = np.where(low > 0, low, nan)
+                else:
+                    low, high, last = (np.where(array > 0, array, nan) for array in (low, high, last))
+                    # Of a cell that reaches below zero the lowest positive value is not known: its last stands for it.
+                    low = np.where(np.isnan(low), np.fmin(last, high), low)
+        found[0][filled] = np.fmin.reduceat(low, starts)
+        found[1][filled] = np.fmax.reduceat(high, starts)
+        found[2][filled] = _last_known(last, starts)
+        flags[filled] = np.bitwise_or.reduceat(odd, starts)
+    is_nan, is_inf = flags & NAN > 0, flags & (PLUS_INF | MINUS_INF) > 0
+    return ViewPoints(middles, found[0], found[1], found[2], counts, is_nan, is_inf, hidden)
+
+
+def smoothed(
+    series: Series, x_from: float, x_to: float, columns: int, smoothing: Smoothing, log_x: bool = False
+) -> Floats:
+    """The smoothed curve at the last point of each column of `view_of`, nan where a column has no finite value.
+
+    An average by weight begins at the first point of the series and is corrected for it, so that zooming does not
+    change a curve. Of a cell its mean counts as often as it has points. nan and inf take no part.
+    """
+    _, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
+    curve = np.full(columns, nan)
+    if not starts.size:
+        return curve
+    ends = np.append(starts[1:], counts.sum()) + begin
+    of_points = _average_at if smoothing.kind == "ema" else _window_at
+    curve[filled] = of_points(series, begin, starts + begin, ends, smoothing)
+    return curve
+
+
+def _columns(
+    series: Series, x_from: float, x_to: float, columns: int, log_x: bool
+) -> tuple[Floats, int, Integers, Integers, Integers]:
+    """Middles of the columns; the first place shown; where each filled column starts from there; which are filled;
+    counts."""
+    x = series.x
+    if log_x and x_from <= 0:
+        positive = int(np.searchsorted(x, 0.0, side="right"))
+        x_from = float(x[positive]) if positive < x.size else 1.0
+    if not (isfinite(x_from) and isfinite(x_to) and x_to >= x_from and columns > 0):
+        raise HpcdashError(
+            f"there is no view from {x_from:g} to {x_to:g} in {columns} columns",
+            next_step="Give a range that begins before it ends, and at least one column.",
+        )
+    edges = np.geomspace(x_from, x_to, columns + 1) if log_x else np.linspace(x_from, x_to, columns + 1)
+    middles = np.sqrt(edges[1:] * edges[:-1]) if log_x else edges[:-1] + (edges[1:] - edges[:-1]) / 2
+    begin = int(np.searchsorted(x, x_from))
+    end = int(np.searchsorted(x, x_to, side="right"))
+    if end < x.size and series.x_first[end] <= x_to:
+        end += 1  # a cell that begins within the range and ends behind it
+    cuts = np.concatenate(([begin], np.clip(np.searchsorted(x, edges[1:-1]), begin, end), [end]))
+    counts = np.diff(cuts)
+    filled = np.flatnonzero(counts)
+    return middles, begin, cuts[:-1][filled] - begin, filled, counts
+
+
+def _last_known(last: Floats, starts: Integers) -> Floats:
+    ends = np.append(starts[1:], last.size) - 1
+    values: Floats = last[ends]
+    for k in np.flatnonzero(np.isnan(values)):
+        known = np.flatnonzero(~np.isnan(last[starts[k] : ends[k] + 1]))
+        if known.size:
+            values[k] = last[starts[k] + known[-1]]
+    return values
+
+
+def _average_at(series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
+    """The exponential average behind each column: columns are decayed and summed at once, then one after the other."""
+    if smoothing.weight == 0:
+        return _last_known(series.mean[begin : ends[-1]], starts - begin)
+    decay = log(smoothing.weight)
+    forgets = ceil(log(_FORGOTTEN) / decay)
+    reach = min(begin, forgets)
+    while reach < begin and series.points[begin - reach : begin].sum() < forgets:
+        reach = min(begin, 2 * reach)  # nan makes nothing forgotten
+    first = begin - reach
+    places = slice(first, int(ends[-1]))
+    points = series.points[places]
+    values = np.where(points > 0, series.mean[places], 0.0)
+    past = np.cumsum(points) * decay
+    starts = starts - first
+    ends = ends - first
+    if reach:
+        starts, ends = np.concatenate(([0], starts)), np.concatenate(([reach], ends))
+    behind = past[ends - 1]
+    own = -np.expm1(points * decay) if not series.exact else (1.0 - smoothing.weight) * points
+    own *= values
+    with np.errstate(over="ignore", invalid="ignore"):
+        own *= np.exp(np.repeat(behind, ends - starts) - past)
+        sums = np.add.reduceat(own, starts)
+    before = np.concatenate(([0.0], behind[:-1]))
+    factors = np.exp(behind - before)
+    curve = np.empty(sums.size)
+    value, weight = 0.0, 0.0
+    for k, (factor, total) in enumerate(zip(factors.tolist(), sums.tolist(), strict=True)):
+        value = value * factor + total
+        weight = weight * factor + (1.0 - factor)
+        curve[k] = value / weight if weight > 0 else nan
+    if reach:
+        curve = curve[1:]
+    return curve
+
+
+def _window_at(series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
+    """The mean or median of the newest `window` points up to the end of each column."""
+    curve = np.full(ends.size, nan)
+    for k, end in enumerate(ends.tolist()):
+        first = max(end - smoothing.window, 0)
+        values, points = series.mean[first:end], series.points[first:end]
+        if not series.exact:
+            behind = np.cumsum(points[::-1])[::-1]  # a place takes part while those behind it do not fill the window
+            taken = behind - points < smoothing.window
+            values, points = values[taken], points[taken]
+        known = points > 0
+        values, points = values[known], points[known]
+        if not values.size:
+            continue
+        if smoothing.kind == "mean":
+            with np.errstate(over="ignore", invalid="ignore"):
+                curve[k] = float(np.dot(values, points) / points.sum())
+        elif series.exact:
+            curve[k] = float(np.median(values))
+        else:
+            order = np.argsort(values)
+            half = np.searchsorted(np.cumsum(points[order]), points.sum() / 2)
+            curve[k] = float(values[order][min(int(half), values.size - 1)])
+    return curve
+
+
+def whole_range(series: Series) -> tuple[float, float]:
+    """The first and the last x; (0, 1) of a series without points."""
+    return (float(series.x_first[0]), float(series.x[-1])) if len(series) else (0.0, 1.0)

@@ -1,0 +1,98 @@
+"""When a training ends, whether its time limit lets it, and what restarts cost it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite, isnan, nan
+
+from hpcdash.services.metrics.findings import duration_words, step_words
+from hpcdash.services.metrics.joined import LostTime
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """Seconds until the final step, restarts included; how many more array tasks, or jobs, that takes, None where no
+    limit is known.
+
+    `tasks_needed` is -1 where no number of them gets there: each would end before it got further.
+    """
+
+    steps_left: float
+    seconds: float
+    limit_seconds_left: float
+    tasks_needed: int | None
+    words: str
+
+
+def eta_of(
+    step: float,
+    last_step: float,
+    seconds_per_step: float,
+    limit_seconds_left: float | None = None,
+    task_limit_seconds: float | None = None,
+    repeated_seconds: float = 0.0,
+    gap_seconds: float = 0.0,
+    *,
+    is_array: bool = True,
+) -> Eta | None:
+    """When `last_step` is reached from `step`, against the seconds that the job has left.
+
+    `task_limit_seconds` is the limit of each following array task, or job where it `is_array` not (None: not known, so
+    that their number is not told). Of that each takes `repeated_seconds` for steps that were done before;
+    `gap_seconds` before it, in the queue, are none of its limit. None where the pace is not known or the final step is
+    not.
+    """
+    if not (isfinite(step) and isfinite(last_step) and isfinite(seconds_per_step) and seconds_per_step > 0):
+        return None
+    steps_left = max(last_step - step, 0.0)
+    work = steps_left * seconds_per_step
+    if not steps_left:
+        return Eta(0.0, 0.0, nan if limit_seconds_left is None else limit_seconds_left, 0, "at its final step")
+    ends = f"ends in {duration_words(work)}"
+    if limit_seconds_left is None or not isfinite(limit_seconds_left):
+        return Eta(steps_left, work, nan, None, ends)
+    left = max(limit_seconds_left, 0.0)
+    against = f"{ends}, limit in {duration_words(left)}"
+    if work <= left:
+        return Eta(steps_left, work, left, 0, against)
+    if task_limit_seconds is None or not isfinite(task_limit_seconds):
+        return Eta(steps_left, work, left, None, f"{against}: needs {'more array tasks' if is_array else 'more jobs'}")
+    useful = task_limit_seconds - repeated_seconds
+    if useful <= 0:
+        cost, limit = duration_words(repeated_seconds), duration_words(task_limit_seconds)
+        words = (
+            f"{against}: no further {'task' if is_array else 'job'} gets there, steps again take {cost} of its {limit}"
+        )
+        return Eta(steps_left, nan, left, -1, words)
+    tasks = ceil((work - left) / useful)
+    plural = "s" if tasks > 1 else ""
+    more = f"{against}: needs {tasks} more " + (f"array task{plural}" if is_array else f"job{plural} of this length")
+    return Eta(steps_left, work + tasks * (repeated_seconds + gap_seconds), left, tasks, more)
+
+
+def lost_time_words(lost: LostTime) -> str:
+    """`3 restarts: 1 200 steps again (40 min), 12 min between attempts`; "" without a restart."""
+    if not lost.restarts:
+        return ""
+    said = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")
+    parts = []
+    if lost.repeated_steps:
+        again = f"{step_words(lost.repeated_steps)} steps again"
+        parts.append(again if isnan(lost.repeated_seconds) else f"{again} ({duration_words(lost.repeated_seconds)})")
+    if lost.gap_seconds > 0:
+        parts.append(f"{duration_words(lost.gap_seconds)} between attempts")
+    return f"{said}: {', '.join(parts)}" if parts else said
+
+
+def repeated_seconds(lost: LostTime) -> float:
+    """What steps that were done again took of one restart on average; 0 where none was or no times are known."""
+    return _each(lost, lost.repeated_seconds)
+
+
+def gap_seconds(lost: LostTime) -> float:
+    """How long one restart was waited for on average, in the queue for the most part; 0 where that is not known."""
+    return _each(lost, lost.gap_seconds)
+
+
+def _each(lost: LostTime, seconds: float) -> float:
+    return 0.0 if not lost.restarts or isnan(seconds) else seconds / lost.restarts

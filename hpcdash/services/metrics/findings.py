@@ -1,0 +1,124 @@
+"""What is found in a metric, in words: not a number, a plateau, a silent log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Literal
+
+import numpy as np
+
+from hpcdash.domain.units import format_amount
+from hpcdash.services.metrics.batch import Floats
+
+FindingKind = Literal["spike", "divergence", "nan", "inf", "plateau", "stall"]
+PLATEAU_POINTS = 1000
+# What part of a run must be flat, and how little of its level is no progress.
+PLATEAU_PART = 0.3
+LEAST_PROGRESS = 0.001
+LEAST_SILENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none is measured.
+
+    Steps are values of the axis that the series was given with. `value` is the highest value of it (of a plateau its
+    level, of a stall the seconds since the last sample); of a spike `peak_at` is where, else nan. `over_after` counts
+    the points until it was back, None where it is not.
+    """
+
+    kind: FindingKind
+    step_from: float
+    step_to: float | None
+    value: float
+    z: float = nan
+    over_after: int | None = None
+    words: str = ""
+    peak_at: float = nan
+
+
+def number_words(value: float) -> str:
+    """`2.513`, `51.43k`, `1.2e+30`, `nan`: four digits."""
+    return format_amount(value, 4)
+
+
+def step_words(step: float) -> str:
+    """`12 400`; a step that is no whole number (an epoch) by four digits."""
+    return f"{step:,.0f}".replace(",", " ") if step == round(step) else f"{step:.4g}"
+
+
+def duration_words(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `31 h`, `5.2 days`."""
+    for size, word in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        amount = seconds / size
+        if amount >= (3 if word == "days" else 1):
+            return f"{amount:.1f}".removesuffix(".0") + f" {word}" if amount < 10 else f"{amount:.0f} {word}"
+    return f"{seconds:.0f} s"
+
+
+def find_not_finite(x: Floats, values: Floats) -> tuple[Finding, ...]:
+    """The first nan and the first inf of `values` (n) at `x` (n); `step_to` is where the values are numbers again."""
+    findings = []
+    finite = np.isfinite(values)
+    if finite.all():
+        return ()
+    for kind, places in (("nan", np.flatnonzero(np.isnan(values))), ("inf", np.flatnonzero(np.isinf(values)))):
+        if not places.size:
+            continue
+        first, last = int(places[0]), int(places[-1])
+        again = np.flatnonzero(finite[last + 1 :])
+        until = float(x[last + 1 + int(again[0])]) if again.size else None
+        times = "once" if places.size == 1 else f"{places.size} times, last at {step_words(float(x[last]))}"
+        end = "a number again since" if until is not None else "no number since"
+        words = f"{kind} first at {step_words(float(x[first]))} ({times}); {end}"
+        words += f" {step_words(until)}" if until is not None else ""
+        findings.append(
+            Finding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
+        )
+    return tuple(findings)
+
+
+def find_plateau(x: Floats, values: Floats) -> Finding | None:
+    """Whether the newest three tenths of the run brought nothing: no tenth is lower than the one before by a thousandth
+    of the level. None where it did, where noise hides it, or with fewer than 1000 points."""
+    count = int(values.size * PLATEAU_PART)
+    if values.size < PLATEAU_POINTS:
+        return None
+    newest = values[-count:]
+    parts = [part[np.isfinite(part)] for part in np.array_split(newest, 3)]
+    if any(part.size < count // 6 for part in parts):
+        return None
+    levels = [float(np.median(part)) for part in parts]
+    noise = max(float(np.median(np.abs(part - level))) for part, level in zip(parts, levels, strict=True)) * 1.4826
+    # The error of a median of n points is 1.25 sigma / sqrt(n); of a difference of two of them 1.41 times that.
+    error = 1.77 * noise / (count / 3) ** 0.5
+    least = LEAST_PROGRESS * abs(levels[0])
+    falls = [levels[0] - levels[1], levels[1] - levels[2], (levels[0] - levels[2]) / 2]
+    if 2 * error > least or any(abs(fall) > least + error for fall in falls):
+        return None
+    since = float(x[-count])
+    words = f"flat at {number_words(levels[2])} since {step_words(since)} ({count} points)"
+    return Finding("plateau", since, None, levels[2], words=words)
+
+
+def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 10.0) -> Finding | None:
+    """A log without a new sample for longer than `usual_gaps` times its usual gap, twice its longest recent one, and a
+    minute.
+
+    `times` (n) and `now` are in epoch seconds; `last_step` is where it stands. None where fewer than three times are
+    known.
+    """
+    known = times[np.isfinite(times)][-500:]
+    gaps = np.diff(known)
+    gaps = gaps[gaps > 0]
+    if gaps.size < 2 or not isfinite(now):
+        return None
+    silence = now - float(known[-1])
+    usual = float(np.median(gaps))
+    if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
+        return None
+    words = (
+        f"no sample for {duration_words(silence)} after {step_words(last_step)}; usual is every {duration_words(usual)}"
+    )
+    return Finding("stall", last_step, None, silence, silence / usual, words=words)

@@ -1,0 +1,235 @@
+"""Reads a log line after line, carefully: which format a line has, and what several lines together say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import nan
+
+from hpcdash.config.metric_patterns import _PLACES, MetricPattern
+from hpcdash.services.metrics.bars import Bar, read_bar, read_block_head, read_block_line, read_keras, read_keras_epoch
+from hpcdash.services.metrics.batch import SampleColumns
+from hpcdash.services.metrics.pairs import read_pairs
+from hpcdash.services.metrics.records import read_dict, read_header, read_json, read_row
+from hpcdash.services.metrics.words import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
+
+# How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a block.
+LOOK_BACK_BYTES = 8 << 20
+LONGEST_BLOCK_BYTES = 64 << 10
+_MOST_BLOCK_LINES = 512
+# A table whose columns change more often is none.
+MOST_HEADERS = 16
+# A bar or a dict, which other lines may belong to.
+_OTHER_SIGNS = re.compile(r"%\||/\?|\{'")
+_EXACT_NUMBER = re.compile(NUMBER)
+
+
+class LineReader:
+    """Reads lines; keeps what they leave open: a block, a bar painted again, a dict whose step follows, an epoch."""
+
+    def __init__(
+        self,
+        columns: SampleColumns,
+        patterns: Sequence[MetricPattern],
+        start: int,
+        *,
+        is_cut: bool,
+        csv_header: tuple[str, ...] | None = None,
+    ) -> None:
+        self.columns = columns
+        self.csv_header = csv_header
+        self.whole_from: int | None = None if is_cut else start
+        self.header_at: int | None = None
+        self.headers_left = MOST_HEADERS
+        self._patterns = patterns
+        self._start = start
+        self._block: tuple[int, Reading] | None = None
+        self._bar: tuple[int, Bar] | None = None
+        self._dict: tuple[int, Reading] | None = None
+        self._epoch: tuple[int, int] | None = None
+        self._is_block_unknown = self._is_epoch_unknown = is_cut
+        # A bar that came before all was certain: its earlier repaints may stand before the start.
+        self._first_bar: Bar | None = None
+
+    @property
+    def is_attentive(self) -> bool:
+        """Whether a line of any words may matter, as one in a block does."""
+        return bool(self._patterns) or self._block is not None or self._is_block_unknown or self.csv_header is not None
+
+    @property
+    def is_in_keras(self) -> bool:
+        """Whether bars of Keras count."""
+        return self._is_epoch_unknown or self._epoch is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a line without a metric changes nothing."""
+        return self.whole_from is not None and not (self._block or self._bar or self._dict)
+
+    def sample_of(self, text: str) -> Reading | None:
+        """The reading of a line that is a sample whatever the lines around it, None of any other."""
+        for pattern in self._patterns:
+            if (reading := read_pattern(pattern, text)) is not None:
+                return reading
+        record, other = text.find('{"'), _OTHER_SIGNS.search(text)
+        if record >= 0 and (other is None or record < other.start()):
+            return read_json(text)
+        if other is not None:
+            return None
+        if read_block_line(text) or read_block_head(text) or read_keras(text) or read_keras_epoch(text) is not None:
+            return None
+        if self.csv_header is not None and (reading := read_row(text, self.csv_header)) is not None:
+            return reading
+        return read_pairs(text)
+
+    def read_line(self, text: str, offset: int) -> Reading | None:
+        """Take in a line; its reading where `sample_of` would say the same."""
+        if (reading := self.sample_of(text)) is not None:
+            self.begin_samples(offset)
+            self.columns.add(offset, reading)
+            return reading
+        if (bar := read_bar(text)) is not None:
+            self._take_bar(bar, offset)
+        elif (said := read_dict(text)) is not None:
+            self._take_dict(said[0], offset)
+        elif (pair := self._in_block(text, offset)) is not None:
+            if self._block is not None and len(self._block[1].values) < _MOST_BLOCK_LINES:
+                self._block[1].values[pair[0]] = pair[1]
+        elif (head := read_block_head(text)) is not None:
+            self.begin_samples(offset)
+            self._block = (offset, head)
+        elif (epoch := read_keras_epoch(text)) is not None:
+            self.read_prose(offset)
+            self._epoch, self._is_epoch_unknown = (offset, epoch), False
+        elif self.is_in_keras and (keras := read_keras(text)) is not None:
+            self._take_keras(*keras, offset)
+        else:
+            self.read_prose(offset)
+            if self.headers_left > 0 and (header := read_header(text)) is not None:
+                self._take_header(header, offset)
+        return None
+
+    def _take_header(self, header: tuple[str, ...], offset: int) -> None:
+        if header == self.csv_header:
+            return
+        self.headers_left -= 1
+        # Rows under a header that is not known any more say nothing.
+        self.csv_header, self.header_at = (header if self.headers_left else None), offset
+
+    def read_prose(self, offset: int) -> None:
+        """Take in a line that says nothing."""
+        if not self.is_idle:
+            self.flush()
+            self._settle(offset)
+
+    def begin_samples(self, offset: int) -> None:
+        """Take in that samples follow which `sample_of` reads."""
+        self.read_prose(offset)
+        self._epoch, self._is_epoch_unknown = None, False
+
+    def flush(self) -> None:
+        """Nothing more comes to what is open."""
+        if self._block is not None:
+            at, head = self._block
+            said = sort_pairs("block", head.values.items())
+            self._add(at, head._replace(values=said.values, tokens=said.tokens))
+        if self._bar is not None and self._bar[1].reading is not None:
+            self._add(self._bar[0], self._bar[1].reading)
+        if self._dict is not None:
+            self._add(*self._dict)
+        self._block = self._bar = self._dict = None
+
+    def _add(self, offset: int, reading: Reading) -> None:
+        if self.whole_from is not None and offset >= self.whole_from:
+            self.columns.add(offset, reading)
+
+    def _settle(self, offset: int) -> None:
+        self._is_block_unknown = False
+        if self.whole_from is None:
+            self.whole_from = offset
+
+    def _take_bar(self, bar: Bar, offset: int) -> None:
+        self._is_block_unknown = False
+        if self._block is not None:
+            self.flush()
+        if self._dict is not None and bar.is_training:
+            self._dict = (self._dict[0], _with_step(self._dict[1], bar))
+            self.flush()
+        if self.whole_from is None and (bar.is_training or bar.reading is not None):
+            if self._first_bar is not None and (self._first_bar.key != bar.key or not bar.reading):
+                self._settle(offset)
+            self._first_bar = self._first_bar or bar
+        if bar.reading is not None:
+            self._repaint(bar, offset)
+            self._epoch, self._is_epoch_unknown = None, False
+        elif bar.is_training and self._bar is not None:
+            self.flush()
+        if (said := read_dict(bar.after) if bar.after else None) is not None:
+            # Right behind the bar: it is the bar's step.
+            is_beside = not said[1].strip()
+            self._take_dict(_with_step(said[0], bar) if is_beside else said[0], offset)
+            if is_beside:
+                self.flush()
+        elif bar.after and (reading := self.sample_of(bar.after)) is not None:
+            self.begin_samples(offset)
+            self.columns.add(offset, reading)
+
+    def _repaint(self, bar: Bar, offset: int) -> None:
+        """A bar's sample begins where the bar first stood at its step; what it said last counts."""
+        if self._bar is not None and self._bar[1].key == bar.key and self._dict is None:
+            self._bar = (self._bar[0], bar)
+            return
+        self.flush()
+        self._bar = (offset, bar)
+
+    def _take_dict(self, reading: Reading, offset: int) -> None:
+        self.begin_samples(offset)
+        self._dict = (offset, reading)
+
+    def _in_block(self, text: str, offset: int) -> tuple[str, float] | None:
+        """The pair of a line in a block; in a block that may have begun before the start nothing is certain yet."""
+        if self._block is not None:
+            return read_block_line(text) if offset - self._block[0] <= LONGEST_BLOCK_BYTES else None
+        if self._is_block_unknown and offset - self._start <= LONGEST_BLOCK_BYTES:
+            return read_block_line(text)
+        return None
+
+    def _take_keras(self, n: int, of: int | None, reading: Reading, offset: int) -> None:
+        if self._epoch is None:
+            self.flush()
+            if offset - self._start > LOOK_BACK_BYTES:
+                self._is_epoch_unknown = False
+                self._settle(offset)
+            else:
+                # Its epoch stands before the start.
+                self.whole_from = None
+            return
+        began, epoch = self._epoch
+        if offset - began > LOOK_BACK_BYTES:
+            self.read_prose(offset)
+            self._epoch = None
+            return
+        if self._block is not None or self._dict is not None:
+            self.flush()
+        step = nan if of is None and epoch > 1 else step_of((epoch - 1) * (of or 0) + n)
+        bar = Bar((float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, "")
+        self._repaint(bar, offset)
+
+
+def _with_step(reading: Reading, bar: Bar) -> Reading:
+    """A dict that says no step has that of the bar beside it."""
+    if reading.step == reading.step:
+        return reading
+    return reading._replace(step=float(bar.key[1]), last_step=bar.key[2])
+
+
+def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
+    """What a pattern finds in a line: None where it does not fit, or no metric it names is a number there."""
+    found = pattern.search(text)
+    if found is None:
+        return None
+    said = {name: (raw or "").strip() for name, raw in found.items()}
+    pairs = [(name, number_of(raw)) for name, raw in said.items() if _EXACT_NUMBER.fullmatch(raw)]
+    places = sort_pairs("pattern", [pair for pair in pairs if pair[0] in _PLACES], seconds_of_line(text))
+    values = {name: value for name, value in pairs if name not in _PLACES}
+    return places._replace(values=values) if values else None

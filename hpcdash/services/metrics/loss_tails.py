@@ -1,0 +1,208 @@
+"""The newest losses of several running jobs, from the ends of their logs: one command for all of them at a time.
+
+Arrays are not imported before a log is read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.locate import locate_logs
+
+TAIL_BYTES = 64 << 10
+# So many values are kept of a tail, and so many jobs are read at once.
+KEPT_VALUES = 400
+MOST_JOBS = 50
+# Where a log is has to be asked for, two or three commands a job: so many jobs at a time, below half of the ceiling.
+_LOCATED_AT_ONCE = 3
+_COMMANDS_EACH = 3
+_LIMIT_SECONDS = 20.0
+_MOST_REMEMBERED = 500
+
+# $1 token, $2 how many bytes, then for each file its path and what it was at the last look ('-': not looked at).
+# Prints `TOKEN NUMBER WHAT-IT-IS SIZE` for each that is there, then its last bytes where it is another now; the token
+# last. A file is opened once it is known to be none that would wait for a writer.
+_SCRIPT = r"""
+LC_ALL=C; export LC_ALL
+token=$1 bytes=$2 number=0; shift 2
+while [ $# -gt 0 ]; do
+  path=$1 known=$2; shift 2
+  if [ -f "$path" ] && [ -r "$path" ]; then
+    found=$(stat -L -c '%d:%i:%Y:%s %s' "$path" 2>/dev/null || stat -L -f '%d:%i:%m:%z %z' "$path" 2>/dev/null) &&
+    printf '%s %s %s\n' "$token" "$number" "$found" && [ "${found% *}" != "$known" ] && tail -c "$bytes" <"$path"
+  fi
+  number=$((number + 1))
+done
+printf '%s' "$token"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LossTail:
+    """The last values of the metric `name`, oldest first, nan and inf where the log says so; '' where it has none."""
+
+    name: str = ""
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a file was (`look`), its size, and its last bytes; None where it is what it was."""
+
+    look: str
+    size: int
+    content: bytes | None
+
+
+class LossTails:
+    """`chosen` picks, of the metrics in a log, the one that is wanted; None where it has none.
+
+    `patterns` are a person's own, as of logs.metric_reader.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        chosen: Callable[[tuple[str, ...]], str | None],
+        patterns: Sequence[str] = (),
+    ) -> None:
+        self._store = store
+        self._chosen = chosen
+        self._patterns = tuple(patterns)
+        self._files: dict[str, tuple[str, ...]] = {}
+        self._looks: dict[tuple[str, str], str] = {}
+        # By job, then by file.
+        self._tails: dict[str, dict[str, LossTail]] = {}
+        # What went wrong with files at the last look, by job.
+        self.failures: dict[str, Exception] = {}
+
+    def tail(self, job_id: str) -> LossTail | None:
+        """What is known of a job; None where its log was not read yet."""
+        tails = self._tails.get(job_id)
+        return max(tails.values(), key=lambda one: len(one.values)) if tails else None
+
+    async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Read the logs of these running jobs, rows of domain.schema.JOBS; whether anything is new.
+
+        Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next round tries again.
+        """
+        self.failures.clear()
+        rows = rows[:MOST_JOBS]
+        try:
+            await self._locate(rows)
+            wanted = [(str(row["id"]), path) for row in rows for path in self._files.get(str(row["id"]), ())]
+            if not wanted or self._store.budget.wait_seconds() > 0:
+                return False
+            known = [self._looks.get(one, "-") for one in wanted]
+            query = _tails_query([path for _, path in wanted], known, partial(self._read, wanted))
+            read = await self._store.poll(query)
+        except HpcdashError:
+            return False
+        for job_id, path, look, tail in read:
+            self._looks[job_id, path] = look
+            self._tails.setdefault(job_id, {})[path] = tail
+        self._forget({str(row["id"]) for row in rows})
+        return bool(read)
+
+    async def _locate(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Find out where jobs write: from the list where it tells, else by asking for a few of them."""
+        budget, asked = self._store.budget, 0
+        for row in rows:
+            job_id = str(row["id"])
+            if job_id in self._files:
+                continue
+            if row["stdout_path"]:
+                self._files[job_id] = _paths(LogFiles(row["stdout_path"], row["stderr_path"]))
+                continue
+            if asked == _LOCATED_AT_ONCE or budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2:
+                continue
+            asked += 1
+            try:
+                self._files[job_id] = _paths((await locate_logs(self._store, job_id)).files)
+            except UnreachableError:
+                raise
+            except HpcdashError:
+                # It is not asked for again: the job is about to be gone, or its paths are not to be had.
+                self._files[job_id] = ()
+
+    def _read(self, wanted: Sequence[tuple[str, str]], answer: Answer) -> list[tuple[str, str, str, LossTail]]:
+        """Job, file, its look and its tail, of each file that is another now. Runs in a thread."""
+        token = answer.argv[4].encode()
+        return [
+            (*wanted[number], piece.look, self._tail_of(wanted[number][0], piece))
+            for number, piece in _pieces(token, answer.stdout)
+            if piece.content is not None and number < len(wanted)
+        ]
+
+    def pattern_problems(self) -> list[str]:
+        """Which patterns took too long, in words."""
+        if not self._patterns:
+            return []
+        from hpcdash.config.metric_patterns import pattern_problems
+
+        return pattern_problems(self._patterns)
+
+    def _tail_of(self, job_id: str, piece: _Piece) -> LossTail:
+        """One that is empty of a log that went wrong: it keeps nobody from the others."""
+        try:
+            return self._read_tail(piece)
+        except Exception as error:
+            self.failures[job_id] = error
+            return LossTail()
+
+    def _read_tail(self, piece: _Piece) -> LossTail:
+        from hpcdash.services.metrics.joined import joined
+        from hpcdash.services.metrics.reader import MetricReader
+        from hpcdash.services.metrics.series import MetricLog
+
+        content = piece.content or b""
+        log = MetricLog()
+        log.append(MetricReader(self._patterns, at=max(0, piece.size - len(content))).feed(content))
+        name = self._chosen(log.names)
+        if name is None:
+            return LossTail()
+        _, values = joined([log.snapshot()]).written(name)
+        return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()))
+
+    def _forget(self, shown: set[str]) -> None:
+        """What is longest known goes where much is; of jobs that are not shown."""
+        excess = max(0, len(self._files) - _MOST_REMEMBERED)
+        for job_id in [one for one in self._files if one not in shown][:excess]:
+            for path in self._files.pop(job_id):
+                self._looks.pop((job_id, path), None)
+            self._tails.pop(job_id, None)
+
+
+def _paths(files: LogFiles) -> tuple[str, ...]:
+    """The files to read; none on a node's own disk, each look at which would be a login there."""
+    if files.host:
+        return ()
+    found = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path and "\0" not in path]
+    return tuple(f"./{path}" if path.startswith("-") else path for path in found if path != "/dev/null")
+
+
+def _tails_query(
+    paths: Sequence[str], known: Sequence[str], parse: Callable[[Answer], list[tuple[str, str, str, LossTail]]]
+) -> Query[list[tuple[str, str, str, LossTail]]]:
+    pairs = [word for pair in zip(paths, known, strict=True) for word in pair]
+    argv = ("sh", "-c", _SCRIPT, "sh", secrets.token_hex(8), str(TAIL_BYTES), *pairs)
+    return Query(argv, parse, _LIMIT_SECONDS)
+
+
+def _pieces(token: bytes, stdout: bytes) -> list[tuple[int, _Piece]]:
+    """What the script said, by the number of the file; of an answer that was cut short what is whole."""
+    found = []
+    for part in stdout.split(token)[1:-1]:
+        header, _, content = part.partition(b"\n")
+        number, look, size = header.split()
+        unchanged = not content and int(size) > 0
+        found.append((int(number), _Piece(look.decode(), int(size), None if unchanged else content)))
+    return found

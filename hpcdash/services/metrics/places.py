@@ -1,0 +1,291 @@
+"""Finds the files that a job's metrics may stand in: its streams, those of its tasks, and the one it names."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.domain.job_ids import array_of, holds_many, in_full, number_of, task_of
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.switches import (
+    NamedSwitch,
+    absolute_path,
+    path_in_script,
+    path_problem,
+    unknown_words,
+    variables_in_list,
+)
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.jobs.triage import Tasks, fetch_tasks, path_template
+from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.switches.names import RECORDS_NAME, TOLD_OF_ENVIRONMENT, known_values
+from hpcdash.services.switches.scripts import values_query
+
+Row = Mapping[str, Any]
+# Of an array with more tasks the logs of the newest are read.
+MOST_TASKS = 50
+# Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
+MOST_LOCATED = 8
+METRICS = "HPCDASH_METRICS"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlace:
+    """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written.
+
+    `own` is the metrics file that it names, '' where it names none.
+    """
+
+    job_id: str
+    files: LogFiles
+    is_over: bool
+    has_begun: bool = True
+    own: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlaces:
+    """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the newest task.
+
+    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where nothing is.
+    """
+
+    job_id: str
+    row: Row
+    places: tuple[MetricPlace, ...]
+    is_array: bool = False
+    is_over: bool = False
+    problem: str = ""
+
+
+async def locate_metrics(
+    store: ClusterStore, job_id: str, *, file: str = "", task: str = "", named: NamedMetricsFiles | None = None
+) -> MetricPlaces:
+    """Where to read; raises NoSuchJob and what keeps the cluster from answering.
+
+    `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is read in place of all
+    else, and needs no job (`job_id` ''). `task` is the number of an array's task. `named` looks for metrics files that
+    jobs name themselves.
+    """
+    if not job_id:
+        return _of_file(file)
+    if task:
+        job_id = await _task_id(store, job_id, task)
+    place = await locate_logs(store, job_id)
+    row = place.row
+    is_over = row["state"] in ENDED
+    array_id = row["array_id"]
+    if file:
+        own = MetricPlace(str(row["id"]), LogFiles(_from_work_dir(file, row), None), is_over)
+        return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over)
+    is_whole = not task_of(job_id) and in_full(job_id, row["id"], array_id) == array_id
+    if array_id is not None and (is_whole or holds_many(job_id)):
+        return await _of_tasks(store, await fetch_tasks(store, array_id), row, named)
+    paths, unknown = await named.find((row,), place.detail) if named is not None else ({}, "")
+    path = paths.get(str(row["id"]), "")
+    one = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING, path)
+    problem = ("" if path else _without_path(place.files)) or unknown
+    return MetricPlaces(str(row["id"]), row, (one,), is_over=is_over, problem=problem)
+
+
+def _of_file(file: str) -> MetricPlaces:
+    """A file of no job: nobody knows whether it still grows."""
+    row = dict.fromkeys(JOBS.names) | {"id": "", "name": file, "state": "unknown"}
+    path = file[2:] if file.startswith("~/") else file
+    return MetricPlaces("", row, (MetricPlace("", LogFiles(path, None), False),))
+
+
+async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
+    tasks = await fetch_tasks(store, array_id)
+    found = [row["id"] for row in (*tasks.living, *tasks.ended) if row["array_task"] == task and row["_tasks"] == 1]
+    if not found:
+        raise NoSuchJob(f"no task {task} of array {tasks.array_id} has begun", "It may still wait.")
+    return str(found[0])
+
+
+async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None) -> MetricPlaces:
+    begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
+    begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
+    # In the order of their numbers, besides those that were requeued; the last start of these is known.
+    begun.sort(key=lambda one: int(one["_task"] or 0))
+    if all(one["started_at"] for one in begun):
+        begun.sort(key=lambda one: one["started_at"])
+    problem = tasks.problem
+    if len(begun) > MOST_TASKS:
+        problem = f"the newest {MOST_TASKS} of {len(begun)} tasks are read"
+        begun = begun[-MOST_TASKS:]
+    found = await _files_of_tasks(store, begun)
+    if len(found) < len(begun):
+        problem = f"{len(begun) - len(found)} tasks' logs are not read: each one's path would have to be asked for"
+    read = [one for one in begun if one["id"] in found]
+    own, unknown = await named.find(read) if named is not None else ({}, "")
+    problem = problem or unknown
+    places = [
+        MetricPlace(str(one["id"]), found[one["id"]], one["state"] in ENDED, own=own.get(str(one["id"]), ""))
+        for one in read
+    ]
+    if not begun:
+        problem = problem or "no task has begun"
+    newest = begun[-1] if begun else row
+    return MetricPlaces(tasks.array_id, newest, tuple(places), True, not tasks.living, problem)
+
+
+async def _files_of_tasks(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
+    """Where tasks write, by their ids: two are asked for, and the others told from these where they can be."""
+    found: dict[str, LogFiles] = {}
+    for row in rows:
+        if row["stdout_path"]:
+            stdout, stderr = row["stdout_path"], row["stderr_path"]
+            found[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
+    unknown = [row for row in rows if row["id"] not in found]
+    asked = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
+    for row in asked:
+        await _locate(store, row, found)
+    unknown = [row for row in unknown if row["id"] not in found]
+    if unknown and len(asked) == 2 and all(row["id"] in found for row in asked):
+        one, other = asked
+        first, second = found[one["id"]], found[other["id"]]
+        numbers = (str(one["array_task"]), str(other["array_task"]))
+        stdout = path_template((first.stdout, second.stdout), numbers)
+        stderr = path_template((first.stderr, second.stderr), numbers)
+        is_one_stream = first.stderr is None and second.stderr is None
+        if stdout is not None and (stderr is not None or is_one_stream) and not (first.host or second.host):
+            for row in unknown:
+                task = str(row["array_task"])
+                found[row["id"]] = LogFiles(stdout.path(task), stderr.path(task) if stderr is not None else None)
+            return found
+    for row in unknown[::-1][:MOST_LOCATED]:
+        await _locate(store, row, found)
+    return found
+
+
+async def _locate(store: ClusterStore, row: Row, found: dict[str, LogFiles]) -> None:
+    try:
+        found[row["id"]] = (await locate_logs(store, str(row["id"]))).files
+    except NoSuchJob:
+        return
+
+
+def _has_run(row: Row) -> bool:
+    return bool(row["started_at"] or row["node_list"] or row["stdout_path"])
+
+
+def _from_work_dir(file: str, row: Row) -> str:
+    """A path from the home folder there stays one: it is relative to where commands begin."""
+    if file.startswith("~/"):
+        return file[2:]
+    folder = row["work_dir"]
+    return file if file.startswith("/") or not folder else f"{folder.rstrip('/')}/{file}"
+
+
+def _without_path(files: LogFiles) -> str:
+    is_known = files.stdout is not None or files.stderr is not None
+    return "" if is_known else files.note or "it is not known where it writes"
+
+
+class NamedMetricsFiles:
+    """The metrics files of a cluster's jobs; each job's launch, details and script are read once."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        # Where the path is written, and in which text, by job or array; None: nowhere.
+        self._texts: dict[str, tuple[str, str] | None] = {}
+        self._environment: dict[str, str] | None = None
+
+    async def find(self, rows: Sequence[Row], detail: JobDetail | None = None) -> tuple[dict[str, str], str]:
+        """Absolute paths by the ids of jobs that name one, each path once, for the last of those that share it; and in
+        words why one that is named is not known, '' where none is. Raises what keeps the cluster from answering.
+
+        `detail` is that of the one row where it is known already.
+        """
+        by_path: dict[str, str] = {}
+        problem = ""
+        for row in rows:
+            named = await self._named(row, detail)
+            if named is None:
+                continue
+            path = absolute_path(named.path, row["work_dir"])
+            if named.unknown:
+                problem = unknown_words(named)
+            elif wrong := path_problem(path):
+                problem = f"{path!r} ({named.whence}) is no metrics file: {wrong}"
+            else:
+                by_path[path] = str(row["id"])
+        return {job_id: path for path, job_id in by_path.items()}, problem
+
+    async def _named(self, row: Row, detail: JobDetail | None) -> NamedSwitch | None:
+        unit = array_of(str(row["id"]))
+        if unit not in self._texts:
+            self._texts[unit] = await self._text(str(row["id"]), str(row["name"] or ""), detail)
+        found = self._texts[unit]
+        if found is None:
+            return None
+        whence, text = found
+        if whence:
+            return NamedSwitch(text, whence)
+        known = known_values(row, self._store.backend)
+        named = path_in_script((METRICS,), text, known)
+        names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
+        if not names or row["user"] != self._store.user:
+            return named
+        if self._environment is None or not self._environment.keys() >= set(names):
+            # One's own login environment is what sbatch hands to a job.
+            values = await self._store.ask(values_query(names))
+            self._environment = {**(self._environment or {}), **dict.fromkeys(names, ""), **values}
+        own = {name: value for name, value in self._environment.items() if value}
+        return path_in_script((METRICS,), text, {**own, **known})
+
+    async def _text(self, job_id: str, name: str, detail: JobDetail | None) -> tuple[str, str] | None:
+        """(where it is named, the path), or ('', the script)."""
+        if path := await asyncio.to_thread(self._launched, job_id, name):
+            return "its request", path
+        try:
+            detail = detail or await self._store.fetch_detail(job_id)
+            if path := _told(detail):
+                return "what the scheduler tells of its environment", path
+            script = await fetch_script(self._store, job_id, detail=detail)
+        except (UnreachableError, CommandTimedOut):
+            raise
+        except HpcdashError:
+            # Another's script, or one that is kept nowhere.
+            return None
+        return ("", script.text) if METRICS in script.text else None
+
+    def _launched(self, job_id: str, name: str) -> str:
+        number, scripts = number_of(job_id), self._store.scripts
+        if scripts is None or not number:
+            return ""
+        try:
+            # What is remembered of launches stands beside the scripts that are kept.
+            records = LaunchRecords(scripts.folder.parent / RECORDS_NAME, self._store.name).all()
+        except OSError:
+            return ""
+        for record in reversed(records):
+            if number_of(record.job_id) == number and record.name in ("", name):
+                return _requested(record.request)
+        return ""
+
+
+def _told(detail: JobDetail) -> str:
+    for field in TOLD_OF_ENVIRONMENT:
+        if path := variables_in_list(detail.native.get(field, ""), (METRICS,)).get(METRICS, ""):
+            return path
+    return ""
+
+
+def _requested(text: str) -> str:
+    try:
+        request = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return ""
+    environment = request.get("environment")
+    path = str(environment.get(METRICS, "")) if isinstance(environment, dict) else ""
+    return absolute_path(path, str(request.get("work_dir", "")) or None) if path else ""

@@ -1,0 +1,424 @@
+"""Collects the samples of one log as they come, forward and backward, in bounded memory.
+
+The newest points are kept as they are, up to a number; older ones in cells that keep the lowest, highest, newest and
+mean value and which of nan, inf and -inf stood there. Which points are exact follows from what was read, not from its
+order.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from hpcdash.services.metrics.attempts import (
+    MAX_ATTEMPTS,
+    Attempt,
+    Jump,
+    attempt_of,
+    attempts_of,
+    jumps_in,
+    largest_jumps,
+    put_together,
+    steps_before,
+    stretches_in,
+)
+from hpcdash.services.metrics.batch import Floats, Integers, MetricBatch, Points, has_room
+from hpcdash.services.metrics.cells import (
+    AXES,
+    CELL_ROWS,
+    COUNT,
+    FIRST,
+    HIGH,
+    LAST,
+    LOW,
+    MINUS_INFS,
+    NANS,
+    NEWEST,
+    PLUS_INFS,
+    TOTAL,
+    Cells,
+    Table,
+    cells_of_points,
+)
+
+__all__ = ["CELLS", "EXACT_POINTS", "MINUS_INF", "NAN", "PLUS_INF", "Attempt", "Kept", "MetricLog", "Strip"]
+
+EXACT_POINTS = 600_000
+CELLS = 262_144
+NAN, PLUS_INF, MINUS_INF = 1, 2, 4
+_OFFSET, _POINTS = 0, 5  # rows of the table of samples; 1 to 4 are AXES
+_AT_ONCE = 65_536
+# A jump of the steps is larger than so many of the log's least strides.
+_JUMP_STRIDES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of memory."""
+
+    points: int
+    exact_points: int
+    cells: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One metric of one attempt in the order of the log; every array is of one length, from `exact_from` on single
+    points.
+
+    low, high, newest and mean are nan where a cell holds no finite value; `points` counts its finite values, `odd` is
+    made of NAN, PLUS_INF and MINUS_INF. Of single points low, high, newest and mean are one array. `x_first` and
+    `x_last` are (4, n), in the order of AXES.
+    """
+
+    x_first: Floats
+    x_last: Floats
+    low: Floats
+    high: Floats
+    newest: Floats
+    mean: Floats
+    points: Floats
+    odd: Integers
+    exact_from: int
+
+
+class MetricLog:
+    """The samples of one log file. Not safe to change while another thread reads it."""
+
+    def __init__(self, exact_points: int = EXACT_POINTS, cells: int = CELLS, border_bytes: int = 1 << 20) -> None:
+        """Keeps at most `exact_points` newest points of all metrics exact, begun at a multiple of `border_bytes` in the
+        log, and about `cells` cells of the older ones."""
+        self._most_exact = exact_points
+        self._most_cells = cells
+        self._border_bytes = border_bytes
+        self._exact_offset = 0
+        self._samples = Table(6)
+        self._first_sample = 0
+        self._points: dict[str, Table] = {}
+        self._cells: dict[str, Cells] = {}
+        self._exact = 0
+        self._read = 0
+        # Stretches whose steps ascend, of a log without steps their epochs.
+        self._stretches: list[Attempt] = []
+        self._jumps: tuple[Jump, ...] = ()
+        self._leading = 1
+        self._one_attempt = False
+        self._told: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
+        self._ends: tuple[float, float] | None = None
+        self._last_step: int | None = None
+        self.version = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._points))
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """In the order of the log. Lines of several ranks that overtake each other are no attempt, nor is the next
+        epoch where steps are counted within theirs: these count on. After 1000 beginnings attempts are no longer told
+        apart: one."""
+        return self._tell()[0]
+
+    @property
+    def jumps(self) -> tuple[Jump, ...]:
+        """The few largest jumps of the steps that are unusual for this log, in its order."""
+        if self._one_attempt or not self._jumps or self._tell()[1] is not None:
+            return ()
+        return self._unusual_jumps()
+
+    def _unusual_jumps(self) -> tuple[Jump, ...]:
+        stride = min((stretch.stride for stretch in self._stretches), default=inf)
+        return tuple(jump for jump in self._jumps if jump.steps > _JUMP_STRIDES * stride)
+
+    def _tell(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
+        if self._told[0] != self.version:
+            before = None
+            if self._one_attempt:
+                told = [attempt_of(self._stretches)]
+            else:
+                before = steps_before(self._stretches, self._last_step) if self._leading == 0 else None
+                told = attempts_of(self._stretches, before, self._leading)
+            self._told = self.version, tuple(told), before
+        return self._told[1:]
+
+    @property
+    def last_step(self) -> int | None:
+        """The final step that the log names; None where that is only its epoch's."""
+        return self._last_step if self._last_step is None or self._tell()[1] is None else None
+
+    @property
+    def kept(self) -> Kept:
+        tables = [self._samples, *self._points.values(), *(cells.table for cells in self._cells.values())]
+        cells = sum(len(kept.table) for kept in self._cells.values())
+        return Kept(self._read, self._exact, cells, sum(table.nbytes for table in tables))
+
+    def axes(self) -> tuple[str, ...]:
+        """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is always there."""
+        has = [any(not np.isnan(attempt.first[i]) for attempt in self._stretches) for i in range(4)]
+        return (*(name for name, known in zip(AXES, has, strict=True) if known), "point")
+
+    def places(self, name: str) -> int:
+        """How many points and cells of a metric are kept; 0 of one that it does not have."""
+        return len(self._points[name]) + len(self._cells[name].table) if name in self._points else 0
+
+    def append(self, batch: MetricBatch) -> None:
+        """Adds what stands behind everything that was read; samples that were read before are left out."""
+        if batch.last_step is not None:
+            self._last_step = batch.last_step
+        if self._ends is not None and batch.offsets.size and batch.offsets[0] <= self._ends[1]:
+            batch = _part(batch, int(np.searchsorted(batch.offsets, self._ends[1], side="right")), batch.offsets.size)
+        self._add(batch, behind=True)
+
+    def prepend(self, batch: MetricBatch) -> None:
+        """Adds what stands before everything that was read; samples that were read before are left out."""
+        if self._last_step is None:
+            self._last_step = batch.last_step
+        if self._ends is not None and batch.offsets.size and batch.offsets[-1] >= self._ends[0]:
+            batch = _part(batch, 0, int(np.searchsorted(batch.offsets, self._ends[0])))
+        self._add(batch, behind=False)
+
+    def snapshot(self) -> MetricLog:
+        """The log as it is now, to be read while this one goes on changing; shares its memory, and is not to be added
+        to. The outermost cells may already hold points that came later."""
+        kept = copy(self)
+        kept._samples = copy(self._samples)
+        kept._points = {name: copy(table) for name, table in self._points.items()}
+        kept._cells = {name: cells.snapshot() for name, cells in self._cells.items()}
+        kept._stretches = list(self._stretches)
+        return kept
+
+    def strip(self, name: str, attempt: int) -> Strip:
+        """Metric `name` of attempt number `attempt`; KeyError where the log has no such metric."""
+        attempts = self.attempts
+        first = attempts[attempt].offset if attempt else 0
+        until = attempts[attempt + 1].offset if attempt + 1 < len(attempts) else None
+        return self.strip_within(name, first, until)
+
+    def strip_within(self, name: str, first: int, until: int | None) -> Strip:
+        """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the log has no such
+        metric."""
+        cells = self._cells[name].table.whole
+        cells = cells[:, slice(*_within(cells[0], first, until))]
+        samples = self._samples.whole
+        begin, end = _within(samples[_OFFSET], first, until)
+        ids, values = self._points[name].whole
+        a, b = np.searchsorted(ids, (begin + self._first_sample, end + self._first_sample))
+        ids, values = ids[a:b], values[a:b]
+        if ids.size and ids[-1] - ids[0] == ids.size - 1:
+            at = int(ids[0]) - self._first_sample
+            axes = samples[1:_POINTS, at : at + ids.size]
+        else:
+            axes = samples[1:_POINTS, at := ids.astype(np.int64) - self._first_sample]
+        before = self._tell()[1]
+        if before is not None:
+            where = samples[_OFFSET, slice(at, at + ids.size) if isinstance(at, int) else at]
+            axes = self._counted_on(axes, where, before)
+            cells = cells.copy()
+            cells[FIRST:LAST] = self._counted_on(cells[FIRST:LAST], cells[0], before)
+            cells[LAST:LOW] = self._counted_on(cells[LAST:LOW], cells[0], before)
+        return _strip(cells, axes, values)
+
+    def _counted_on(self, axes: Floats, offsets: Floats, before: list[float]) -> Floats:
+        """The axes (4, n) of samples at `offsets`, their steps with those of the epochs before."""
+        begins = [stretch.offset for stretch in self._stretches]
+        moved = axes.copy()
+        moved[0] += np.array(before)[np.searchsorted(begins, offsets, side="right") - 1]
+        return moved
+
+    def _add(self, batch: MetricBatch, behind: bool) -> None:
+        if not batch.offsets.size:
+            return
+        batch = self._bounded(batch)
+        self.version += 1
+        self._note_attempts(batch, behind)
+        first, last = float(batch.offsets[0]), float(batch.offsets[-1])
+        ends = self._ends or (first, last)
+        self._ends = (min(ends[0], first), max(ends[1], last))
+        for name in batch.metrics:
+            if name not in self._points:
+                self._points[name], self._cells[name] = Table(2), Cells()
+        for begin in _chunk_begins(batch.offsets.size, behind):
+            self._add_samples(_part(batch, begin, min(begin + _AT_ONCE, batch.offsets.size)), behind)
+        if self._exact_offset:
+            for cells in self._cells.values():
+                cells.keep_within(self._most_cells_each, self._attempt_offsets())
+
+    def _bounded(self, batch: MetricBatch) -> MetricBatch:
+        """The batch without the metrics that are more than a log may have."""
+        names = set(self._points)
+        for name in batch.metrics:
+            if name not in names and has_room(name, len(names)):
+                names.add(name)
+        if names.issuperset(batch.metrics):
+            return batch
+        return replace(batch, metrics={name: points for name, points in batch.metrics.items() if name in names})
+
+    def _add_samples(self, batch: MetricBatch, behind: bool) -> None:
+        self._read += sum(points.values.size for points in batch.metrics.values())
+        if not behind and self._exact_offset:
+            cut = int(np.searchsorted(batch.offsets, self._exact_offset))
+            self._fold(_part(batch, 0, cut), behind)
+            batch = _part(batch, cut, batch.offsets.size)
+        count = batch.offsets.size
+        samples = np.zeros((6, count))
+        samples[:_POINTS] = (batch.offsets, batch.steps, batch.epochs, batch.tokens, batch.times)
+        origin = self._first_sample + len(self._samples) if behind else self._first_sample - count
+        for name, points in batch.metrics.items():
+            samples[_POINTS, points.samples] += 1
+            block = np.stack((points.samples + float(origin), points.values))
+            self._points[name].append(block) if behind else self._points[name].prepend(block)
+            self._exact += points.values.size
+        self._samples.append(samples) if behind else self._samples.prepend(samples)
+        if not behind:
+            self._first_sample = origin
+        if self._exact > self._most_exact:
+            self._fold_oldest()
+
+    def _fold_oldest(self) -> None:
+        samples = self._samples.whole
+        excess = self._exact - self._most_exact
+        over = int(np.searchsorted(np.cumsum(samples[_POINTS]), excess))
+        border = (int(samples[_OFFSET, over]) // self._border_bytes + 1) * self._border_bytes
+        self._exact_offset = border
+        count = int(np.searchsorted(samples[_OFFSET], border))
+        metrics = {}
+        for name, table in self._points.items():
+            ids, values = table.whole
+            end = int(np.searchsorted(ids, self._first_sample + count))
+            metrics[name] = Points(ids[:end].astype(np.int64) - self._first_sample, values[:end])
+            table.drop_first(end)
+            self._exact -= end
+        oldest = samples[:_POINTS, :count]
+        self._samples.drop_first(count)
+        self._first_sample += count
+        offsets = oldest[0].astype(np.int64)
+        self._fold(MetricBatch(offsets, oldest[1], oldest[2], oldest[3], oldest[4], metrics), behind=True)
+
+    def _fold(self, batch: MetricBatch, behind: bool) -> None:
+        starts = self._attempt_offsets()
+        axes = np.stack((batch.steps, batch.epochs, batch.tokens, batch.times))
+        for name, points in batch.metrics.items():
+            kept = self._cells[name]
+            for begin in _chunk_begins(points.values.size, behind):
+                of = points.samples[begin : begin + _AT_ONCE]
+                values = points.values[begin : begin + _AT_ONCE]
+                cells = cells_of_points(batch.offsets[of].astype(float), axes[:, of], values)
+                kept.append(cells, starts) if behind else kept.prepend(cells, starts)
+                kept.keep_within(self._most_cells_each, starts)
+
+    def _note_attempts(self, batch: MetricBatch, behind: bool) -> None:
+        if self._leading and not bool(np.isnan(batch.steps).all()):
+            # Where there are steps epochs begin no attempt.
+            self._leading, self._one_attempt = 0, False
+            if self._stretches:
+                self._stretches = [attempt_of(self._stretches)]
+                self._refold()
+        found = stretches_in(batch, self._leading)
+        if self._leading == 0:
+            self._note_jumps(batch, behind)
+        begins = {stretch.offset for stretch in self._stretches[1:]}
+        older, newer = (self._stretches, found) if behind else (found, self._stretches)
+        self._stretches = put_together(older, newer, self._leading)
+        if not begins.issubset(stretch.offset for stretch in self._stretches):
+            self._refold()
+        if len(self._stretches) > MAX_ATTEMPTS:
+            if not self._one_attempt:
+                self._one_attempt = True
+                self._refold()
+            # The first and the last are enough to go on, however many there are.
+            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+        elif self._one_attempt and len(self._stretches) > 2:
+            self._stretches = [attempt_of(self._stretches[:-1]), self._stretches[-1]]
+
+    def _note_jumps(self, batch: MetricBatch, behind: bool) -> None:
+        jumps = [*self._jumps, *jumps_in(batch)]
+        known = np.flatnonzero(~np.isnan(batch.steps))
+        if self._stretches and known.size:
+            at = int(known[0] if behind else known[-1])
+            end = (batch.steps[at], batch.epochs[at], batch.tokens[at], batch.times[at])
+            axes = (float(end[0]), float(end[1]), float(end[2]), float(end[3]))
+            if behind:
+                between = Jump(int(batch.offsets[at]), self._stretches[-1].last, axes)
+            else:
+                between = Jump(self._stretches[0].offset, axes, self._stretches[0].first)
+            jumps += [between] if between.steps > 0 else []
+        self._jumps = largest_jumps(jumps)
+
+    def _refold(self) -> None:
+        for cells in self._cells.values():
+            cells.refold(self._attempt_offsets())
+
+    @property
+    def _most_cells_each(self) -> int:
+        return max(self._most_cells // len(self._points), min(self._most_cells, 1024))
+
+    def _attempt_offsets(self) -> Integers:
+        """Where each attempt begins, or may as the steps jump, for cells not to hold points of two of them."""
+        if self._one_attempt:
+            return np.empty(0, dtype=np.int64)
+        begins = {attempt.offset for attempt in self._stretches}
+        begins.update(jump.offset for jump in self._unusual_jumps())
+        return np.array(sorted(begins), dtype=np.int64)
+
+
+def _chunk_begins(count: int, behind: bool) -> range | list[int]:
+    begins = range(0, count, _AT_ONCE)
+    return begins if behind else list(reversed(begins))
+
+
+def _within(offsets: Floats, first: int, until: int | None) -> tuple[int, int]:
+    begin = int(np.searchsorted(offsets, first))
+    return begin, offsets.size if until is None else int(np.searchsorted(offsets, until))
+
+
+def _part(batch: MetricBatch, begin: int, end: int) -> MetricBatch:
+    if begin == 0 and end >= batch.offsets.size:
+        return batch
+    metrics = {}
+    for name, points in batch.metrics.items():
+        a, b = np.searchsorted(points.samples, (begin, end))
+        metrics[name] = Points(points.samples[a:b] - begin, points.values[a:b])
+    of = slice(begin, end)
+    return replace(
+        batch,
+        offsets=batch.offsets[of],
+        steps=batch.steps[of],
+        epochs=batch.epochs[of],
+        tokens=batch.tokens[of],
+        times=batch.times[of],
+        metrics=metrics,
+    )
+
+
+def _strip(cells: Floats, axes: Floats, values: Floats) -> Strip:
+    finite = np.isfinite(values)
+    if finite.all():
+        odd = np.zeros(values.size, dtype=np.int64)
+        exact = values
+        points = np.ones(values.size)
+    else:
+        odd = np.isnan(values) * NAN + (values == np.inf) * PLUS_INF + (values == -np.inf) * MINUS_INF
+        exact = np.where(finite, values, np.nan)
+        points = finite.astype(float)
+    count = cells.shape[1]
+    if not count:
+        return Strip(axes, axes, exact, exact, exact, exact, points, odd, 0)
+    assert cells.shape[0] == CELL_ROWS
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.clip(cells[TOTAL] / cells[COUNT], cells[LOW], cells[HIGH])
+    odd_cells = (cells[NANS] > 0) * NAN + (cells[PLUS_INFS] > 0) * PLUS_INF + (cells[MINUS_INFS] > 0) * MINUS_INF
+    return Strip(
+        np.concatenate((cells[FIRST:LAST], axes), axis=1),
+        np.concatenate((cells[LAST:LOW], axes), axis=1),
+        np.concatenate((cells[LOW], exact)),
+        np.concatenate((cells[HIGH], exact)),
+        np.concatenate((cells[NEWEST], exact)),
+        np.concatenate((means, exact)),
+        np.concatenate((cells[COUNT], points)),
+        np.concatenate((odd_cells.astype(np.int64), odd)),
+        count,
+    )

@@ -1,0 +1,383 @@
+"""Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
+
+What a number means is learnt from the careful reader: each is changed in turn, and what changes in what it says is
+looked at. A shape is kept only if it says the same as the careful reader of lines in which all numbers are others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcdash.services.metrics.batch import Block, Floats, Integers
+from hpcdash.services.metrics.words import NUMBER, STAMP, STAMP_LETTERS, Reading, is_step, number_of
+
+Careful = Callable[[str], Reading | None]
+
+_TOKEN = re.compile(rf"(?<![\w.@,]){NUMBER}(?![\d,]*\d)")
+# Of a row of CSV: a comma is no part of a number.
+_FIELD_TOKEN = re.compile(r"(?<![\w.@])[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
+_DIGITS = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?|nan|NaN|inf")
+_STRICT = rb"[-+]?(?:%s(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?%s)"
+_NUMERIC = b"0123456789.+-eEnaNif"
+_OTHER_LETTERS = bytes(code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(range(65, 91)) if code not in _NUMERIC)
+_MOST_FIELDS = 64
+_MOST_LITERALS = 120
+_FIRST_CODE = 0x80
+_PLACES = ("step", "epoch", "tokens", "last_step")
+_TO_COMMAS = bytes(0x2C if code >= _FIRST_CODE else code for code in range(256))
+_DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+
+
+class _Field(NamedTuple):
+    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that counts."""
+
+    role: str
+    scale: float
+
+
+class _Columns(NamedTuple):
+    """The numbers of lines that fit, lines × fields, and their times."""
+
+    numbers: Floats
+    times: Floats | None
+
+
+def _parsed(text: bytes) -> Floats | None:
+    """The numbers of a text, each with a comma behind it; None where it is none."""
+    try:
+        return np.fromstring(text[:-1].decode("ascii"), np.float64, sep=",")
+    except ValueError:
+        return None
+
+
+def _are_thousands(text: bytes) -> bool:
+    """Whether each comma parts thousands: one to three digits before it, no point before these, and three behind."""
+    letters = np.frombuffer(b"    " + text + b"    ", np.uint8)
+    commas = np.flatnonzero(letters == 0x2C)
+    around = letters[commas[:, None] + np.arange(-4, 5)]
+    is_digit = (around >= 0x30) & (around <= 0x39)
+    fourth, third, second, first = is_digit[:, :4].T
+    # What stands before the digits before it.
+    edge = np.where(third & second, around[:, 0], np.where(second, around[:, 1], around[:, 2]))
+    is_apart = first & ~(fourth & third & second) & (edge != 0x2E)
+    return bool((is_apart & is_digit[:, 5:8].all(axis=1) & ~is_digit[:, 8]).all())
+
+
+def skeleton(line: str) -> str:
+    """What lines of one shape have in common."""
+    return _DIGITS.sub("#", line)
+
+
+class Shape:
+    """A shape: literal text, with a number between each two literals, and perhaps a time near the beginning."""
+
+    def __init__(
+        self,
+        literals: tuple[str, ...],
+        fields: tuple[_Field, ...],
+        stamp: tuple[int, str] | None,
+        base: Reading,
+        commas: bool,
+    ) -> None:
+        self._fields = fields
+        self._stamp = stamp
+        self._base = base
+        self._has_commas = commas
+        raw = [literal.encode("ascii") for literal in literals]
+        self._first, self._last = raw[0], raw[-1]
+        joints = [*raw[1:-1], raw[-1] + b"\n" + raw[0]]
+        distinct = sorted(set(joints), key=len, reverse=True)
+        codes = {literal: bytes([_FIRST_CODE + number]) for number, literal in enumerate(distinct)}
+        self._codes = list(codes.items())
+        self._residue = b"".join(codes[joint] for joint in joints)
+        self._kept = _NUMERIC + b"," if commas else _NUMERIC
+        short = sorted({joint.translate(None, _OTHER_LETTERS) for joint in joints}, key=len, reverse=True)
+        is_parted = all(literal.translate(None, _NUMERIC) for literal in short)
+        self._short = short if is_parted and not commas else None
+        cut = stamp[0] if stamp else len(raw[0])
+        self._begin = raw[0][:cut]
+        self._middle = max(raw[1:-1], key=len, default=b"")
+        whole = rb"(?:\d{1,3}(?:,\d{3})+|\d+)" if commas else rb"\d+"
+        # 5ms, 1.2k: a word right behind a number makes none of `nan`.
+        self._finite = [place for place, literal in enumerate(raw[1:]) if literal[:1].isalpha()]
+        numbers = [_STRICT % (whole, b"" if i in self._finite else b"|nan|NaN|inf") for i in range(len(fields))]
+        first = re.escape(raw[0])
+        if stamp:
+            shown = re.sub(rb"\d", rb"\\d", re.escape(stamp[1].encode()))
+            first = re.escape(raw[0][:cut]) + shown + re.escape(raw[0][cut:])
+        rest = (number + re.escape(literal) for number, literal in zip(numbers, raw[1:], strict=True))
+        self._pattern = re.compile(first + b"".join(rest))
+
+    def read(self, lines: Sequence[bytes], offsets: Integers) -> tuple[Block | None, list[int] | None]:
+        """The samples of those lines that fit, and which do not (None: all fit); lines are ASCII or do not fit."""
+        columns = self._columns(lines)
+        if columns is not None:
+            return self._block(columns, offsets), None
+        begin, middle, last = self._begin, self._middle, self._last
+        near = [i for i, line in enumerate(lines) if line.startswith(begin) and line.endswith(last) and middle in line]
+        columns = self._columns([lines[i] for i in near]) if near and len(near) < len(lines) else None
+        if columns is None and near:
+            fullmatch = self._pattern.fullmatch
+            near = [i for i in near if fullmatch(lines[i])]
+            columns = self._columns([lines[i] for i in near]) if near else None
+        if columns is None:
+            return None, list(range(len(lines)))
+        fit = set(near)
+        return self._block(columns, offsets[near]), [i for i in range(len(lines)) if i not in fit]
+
+    def _columns(self, lines: Sequence[bytes]) -> _Columns | None:
+        """The numbers of lines that all fit, None where one does not."""
+        text = b"\n".join(lines) + b"\n"
+        if not text.isascii():
+            return None
+        times = None
+        if self._stamp is not None:
+            cut = _without_stamps(text, len(lines), *self._stamp)
+            if cut is None:
+                return None
+            text, times = cut
+        if not text.startswith(self._first):
+            return None
+        numbers = self._numbers_of_alike(text, lines)
+        if numbers is None:
+            numbers = self._numbers(text, len(lines))
+        return None if numbers is None else self._checked(numbers, len(lines), times)
+
+    def _numbers_of_alike(self, text: bytes, lines: Sequence[bytes]) -> Floats | None:
+        """All numbers in turn, where no line differs from the first in more than digits, points and signs."""
+        rest = text.translate(None, b"0123456789.+-")
+        if self._short is None or rest != rest[: rest.index(b"\n") + 1] * len(lines):
+            return None
+        if not self._pattern.fullmatch(lines[0]):
+            return None
+        text = (text[len(self._first) :] + self._first).translate(None, _OTHER_LETTERS)
+        for literal in self._short:
+            text = text.replace(literal, b",")
+        return _parsed(text)
+
+    def _numbers(self, text: bytes, count: int) -> Floats | None:
+        """All numbers in turn, None where a line does not fit."""
+        text = text[len(self._first) :] + self._first
+        for literal, code in self._codes:
+            text = text.replace(literal, code)
+        if text.translate(None, self._kept) != self._residue * count:
+            return None
+        if self._has_commas:
+            if not _are_thousands(text):
+                return None
+            text = text.replace(b",", b"")
+        return _parsed(text.translate(_TO_COMMAS))
+
+    def _checked(self, numbers: Floats, count: int, times: Floats | None) -> _Columns | None:
+        if len(numbers) != count * len(self._fields):
+            return None
+        table = numbers.reshape(count, len(self._fields))
+        if self._finite and not bool(np.isfinite(table[:, self._finite]).all()):
+            return None
+        for index, field in enumerate(self._fields):
+            if field.role in ("step", "last_step"):
+                column = table[:, index] * field.scale
+                if not bool(((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all()):
+                    return None
+        return _Columns(table, times)
+
+    def _block(self, columns: _Columns, offsets: Integers) -> Block:
+        base = self._base
+        places: dict[str, Floats] = {}
+        metrics = {name: np.full(len(offsets), value) for name, value in base.values.items()}
+        for index, (role, scale) in enumerate(self._fields):
+            if role:
+                column = columns.numbers[:, index] * scale if scale != 1.0 else columns.numbers[:, index].copy()
+                (metrics if role[0] == "=" else places)[role.removeprefix("=")] = column
+        if "last_step" in places:
+            last_step: int | None = int(places["last_step"][-1])
+        else:
+            last_step = base.last_step
+
+        def column_of(name: str, otherwise: float) -> Floats | None:
+            if name in places:
+                return places[name]
+            return None if otherwise != otherwise else np.full(len(offsets), otherwise)
+
+        times = columns.times if columns.times is not None else column_of("time", base.time)
+        return Block(
+            offsets,
+            column_of("step", base.step),
+            column_of("epoch", base.epoch),
+            column_of("tokens", base.tokens),
+            times,
+            metrics,
+            last_step,
+            base.format,
+        )
+
+
+def learn_shape(line: str, careful: Careful) -> Shape | None:
+    """The shape of a line that `careful` reads, None where its numbers do not each mean one thing."""
+    base = careful(line)
+    if base is None or not line.isascii() or is_step(base.step) is False:
+        return None
+    stamp = STAMP.search(line, 0, STAMP_LETTERS)
+    if stamp is not None and (stamp[11] or base.time != base.time):
+        return None
+    return _learn(line, base, stamp, careful, _TOKEN) or _learn(line, base, stamp, careful, _FIELD_TOKEN)
+
+
+def _learn(
+    line: str, base: Reading, stamp: re.Match[str] | None, careful: Careful, pattern: re.Pattern[str]
+) -> Shape | None:
+    # What stands before the time, a rank or so, is taken for fixed.
+    begin = 0 if stamp is None else stamp.end()
+    spans = [token.span() for token in pattern.finditer(line) if token.start() >= begin]
+    if len(spans) > 2 * _MOST_FIELDS:
+        return None
+    kept: list[tuple[tuple[int, int], _Field]] = []
+    for span in spans:
+        field = _role_of(line, span, base, careful)
+        if field is not None:
+            kept.append((span, field))
+    if not any(field.role == "step" for _, field in kept) or len(kept) > _MOST_FIELDS:
+        return None
+    literals = _literals(line, [span for span, _ in kept], stamp.span() if stamp else None)
+    numeric = set(_NUMERIC.decode())
+    if len(set(literals)) > _MOST_LITERALS or any(set(literal) <= numeric for literal in literals[1:-1]):
+        return None
+    commas = any("," in line[start:end] for (start, end), _ in kept)
+    where = (stamp.start(), stamp[0]) if stamp else None
+    shape = Shape(literals, tuple(field for _, field in kept), where, base, commas)
+    others = [_changed_line(line, [span for span, _ in kept], variant) for variant in (1, 2, 3)]
+    return shape if all(_agrees(shape, each, careful) for each in (line, *others)) else None
+
+
+def _literals(line: str, spans: list[tuple[int, int]], stamp: tuple[int, int] | None) -> tuple[str, ...]:
+    edges = [0, *(edge for span in spans for edge in span), len(line)]
+    literals = [line[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
+    if stamp is not None:
+        literals[0] = line[: stamp[0]] + line[stamp[1] : edges[1]]
+    return tuple(literals)
+
+
+def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
+    """What the number means; None where it is no number of its own."""
+    fields: set[_Field] = set()
+    for variant in (1, 2):
+        changed = _changed_line(line, [span], variant)
+        reading = careful(changed)
+        if reading is None or list(reading.values) != list(base.values):
+            return None
+        moved = [place for place in _PLACES if not _same(getattr(reading, place), getattr(base, place))]
+        moved += [f"={name}" for name, value in reading.values.items() if not _same(value, base.values[name])]
+        if not _same(reading.time, base.time) or len(moved) > 1:
+            return None
+        if not moved:
+            fields.add(_Field("", 1.0))
+            continue
+        role = moved[0]
+        value = reading.values[role[1:]] if role[0] == "=" else getattr(reading, role)
+        written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
+        scale = value / written if written else 0.0
+        if not isfinite(scale):
+            return None
+        scale = float(round(scale))
+        if scale not in (1.0, 1e3, 1e6, 1e9) or not _same(value, written * scale):
+            return None
+        fields.add(_Field(role, scale))
+    return fields.pop() if len(fields) == 1 else None
+
+
+def _length(changed: str, line: str, span: tuple[int, int]) -> int:
+    return span[1] - span[0] + len(changed) - len(line)
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    return one == other or (one is not None and other is not None and one != one and other != other)
+
+
+def _changed_line(line: str, spans: list[tuple[int, int]], variant: int) -> str:
+    """The line with other numbers in these places: as long, so that an integer stays one."""
+    parts: list[str] = []
+    edge = 0
+    for number, (start, end) in enumerate(spans):
+        parts += (line[edge:start], _changed(line[start:end], variant + number))
+        edge = end
+    return "".join((*parts, line[edge:]))
+
+
+def _changed(token: str, variant: int) -> str:
+    if not any(letter.isdigit() for letter in token):
+        return f"{7 + variant}.25"
+    mantissa, mark, exponent = token.partition("e" if "e" in token else "E")
+    moved = "".join(str((int(c) + variant % 7) % 9 + 1) if c.isdigit() else c for c in mantissa)
+    return moved + mark + exponent
+
+
+def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
+    block, rest = shape.read([line.encode()], np.zeros(1, np.int64))
+    said = careful(line)
+    if block is None or rest or said is None:
+        return False
+    columns = (block.steps, block.epochs, block.tokens, block.times)
+    places = [float("nan") if column is None else float(column[0]) for column in columns]
+    told = (said.step, said.epoch, said.tokens, said.time)
+    return (
+        all(_same(one, other) for one, other in zip(places, told, strict=True))
+        and block.last_step == said.last_step
+        and list(block.metrics) == list(said.values)
+        and all(_same(float(block.metrics[name][0]), value) for name, value in said.values.items())
+    )
+
+
+def _without_stamps(text: bytes, count: int, column: int, stamp: str) -> tuple[bytes, Floats] | None:
+    """The text without the time that stands at `column` of each of its lines, and those times in epoch seconds."""
+    letters = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(letters == 0x0A)
+    if len(ends) != count:
+        return None
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    if int((ends - starts).min()) < column + len(stamp):
+        return None
+    where = (starts + column)[:, None] + np.arange(len(stamp))
+    shown = letters[where]
+    is_digit = np.array([letter.isdigit() for letter in stamp])
+    signs = np.frombuffer(stamp.encode(), np.uint8)[~is_digit]
+    digits = shown[:, is_digit] - 48
+    if not bool((shown[:, ~is_digit] == signs).all()) or int(digits.max()) > 9:
+        return None
+    # A digit, a sign or a zone right behind makes another time of it.
+    behind = letters[starts + column + len(stamp)]
+    if bool((((behind >= 48) & (behind <= 58)) | np.isin(behind, np.frombuffer(b"Z+-,.", np.uint8))).any()):
+        return None
+    if column and bool((letters[starts + column - 1] == 0x2E).any()):
+        return None
+    times = _seconds(digits.astype(np.int64))
+    if times is None:
+        return None
+    kept = np.ones(len(letters), bool)
+    kept[where.ravel()] = False
+    return letters[kept].tobytes(), times
+
+
+def _seconds(digits: Integers) -> Floats | None:
+    def number(start: int, end: int) -> Integers:
+        return digits[:, start:end] @ (10 ** np.arange(end - start - 1, -1, -1))
+
+    year, month, day, hour, minute, second = (number(a, b) for a, b in pairwise((0, 4, 6, 8, 10, 12, 14)))
+    is_leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    is_date = (month >= 1) & (month <= 12) & (day >= 1) & (year > 0)
+    if not bool((is_date & (hour < 24) & (minute < 60) & (second < 60)).all()):
+        return None
+    if not bool(((day <= _DAYS[month - 1]) & ((month != 2) | (day < 29) | is_leap)).all()):
+        return None
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    days = months.astype("datetime64[D]").astype(np.int64) + day - 1
+    whole = (days * 86400 + hour * 3600 + minute * 60 + second).astype(np.float64)
+    places = digits.shape[1] - 14
+    return whole + number(14, 14 + places) / 10.0**places if places else whole

@@ -1,0 +1,330 @@
+"""Reads the metrics of one file: its newest part at once, what is added, and stretches backwards to its start."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from hpcdash.services.logs.file import Chunk, LogFile, Look
+from hpcdash.services.metrics.batch import MetricBatch
+from hpcdash.services.metrics.reader import LOOK_BACK_BYTES, MetricReader
+from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
+from hpcdash.services.metrics.words import newest_stamp, zone_behind_seconds
+from hpcdash.transport.base import Transport
+
+# What is read of the end at first, of the beginning (a CSV's header stands there), and of what is new at once.
+FIRST_BYTES = 1 << 20
+HEAD_BYTES = 1 << 14
+NEW_BYTES = 4 << 20
+# Stretches backwards: the smallest and the largest, and how long one should take on the line.
+SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 16 << 20
+STRETCH_SECONDS = 0.5
+# No stretch needs to be longer than this to be placed.
+LONGEST_STRETCH = LOOK_BACK_BYTES + (1 << 20)
+# The last bytes that were read tell whether a file still is what it was.
+MARK_BYTES = 64
+# Further from the end of a stretch than this, a header without a row behind it is of no table.
+_LONGEST_HEADER_BYTES = 1 << 14
+# Of a file that was cut or replaced the last few are kept.
+MOST_OLDER = 3
+# A time stands in one of the last lines.
+_TAIL_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to about `end`."""
+
+    begin: int | None = None
+    end: int = 0
+    mark: bytes = b""
+    identity: str = ""
+
+
+class MetricSource:
+    """One file. Its methods raise what LogFile raises, UnreachableError and CommandTimedOut.
+
+    `turns` bounds how many reads go on at once, over all sources that share it.
+    """
+
+    def __init__(
+        self,
+        file: LogFile,
+        turns: asyncio.Semaphore,
+        patterns: Sequence[str] = (),
+        *,
+        exact_points: int = EXACT_POINTS,
+        cells: int = CELLS,
+    ) -> None:
+        self.file = file
+        self.look = Look()
+        self._turns = turns
+        self._patterns = tuple(patterns)
+        self._kept = (exact_points, cells)
+        self._lock = Lock()
+        self._log = self._new_log()
+        self._older: list[MetricLog] = []
+        self._reader = MetricReader(self._patterns)
+        self._read = _Read()
+        # Under which header the rows at the beginning of what was read were read.
+        self._csv_header: tuple[str, ...] | None = None
+        # From where all is to be read again, forwards, because its rows are under another header; None: nowhere.
+        self._again_from: int | None = None
+        self._was_again = False
+        # Grows whenever what was read is of another file than what comes.
+        self._generation = 0
+        self._stretch_bytes = FIRST_BYTES
+        self._forwards = asyncio.Lock()
+
+    # -- what is known
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything was read, be it the nothing of an empty file."""
+        return bool(self._read.identity)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_open and self._read.begin == 0
+
+    @property
+    def total_bytes(self) -> int:
+        return max(self.look.size, self._read.end)
+
+    @property
+    def read_bytes(self) -> int:
+        begin = self._read.begin
+        return self._read.end - begin if begin is not None else 0
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be read now, '' where it can."""
+        return self.look.problem
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The metrics it has."""
+        with self._lock:
+            return frozenset(name for log in (*self._older, self._log) for name in log.names)
+
+    def snapshot(self) -> list[MetricLog]:
+        """The logs, the oldest first, as they are now; what was cut or replaced comes before what is there."""
+        with self._lock:
+            return [log.snapshot() for log in (*self._older, self._log) if log.names]
+
+    # -- reading
+
+    async def open(self) -> None:
+        """Read the newest part, where nothing was read yet; of a file that is not there, its `look`."""
+        async with self._forwards:
+            if not self.is_open:
+                await self._open()
+
+    async def _open(self) -> None:
+        length = FIRST_BYTES
+        end, head = await asyncio.gather(self._chunk("end", 0, length), self._chunk("", 0, HEAD_BYTES))
+        while True:
+            self.look = end.look
+            if not end.look.is_there or end.look.problem:
+                return
+            await asyncio.to_thread(self._begin_with, end, head, length >= LONGEST_STRETCH)
+            if self._read.begin is not None or end.offset == 0 or length >= LONGEST_STRETCH:
+                return
+            length = min(4 * length, LONGEST_STRETCH)
+            end = await self._chunk("end", 0, length)
+
+    async def read_new(self) -> bool:
+        """Read what was added, at most NEW_BYTES of it, or what is there now instead; whether anything was."""
+        async with self._forwards:
+            return await self._read_new()
+
+    async def _read_new(self) -> bool:
+        if not self.is_open:
+            await self._open()
+            return self.is_open
+        read, generation = self._read, self._generation
+        chunk = await self._chunk("", read.end - len(read.mark), NEW_BYTES + len(read.mark))
+        self.look = chunk.look
+        if not chunk.look.is_there or (chunk.look.problem and not chunk.content):
+            return False
+        if chunk.look.size < read.end or not chunk.content.startswith(read.mark):
+            self._leave(generation)
+            await self._open()
+            return True
+        if chunk.end <= read.end:
+            return False
+        await asyncio.to_thread(self._take_new, chunk, generation)
+        return True
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last look saw more than was read."""
+        return self.look.size > self._read.end
+
+    async def read_before(self) -> bool:
+        """Read a stretch that stands before what was read; False where there is none, or it is not to be had now."""
+        read, generation = self._read, self._generation
+        if not read.begin or self.look.problem:
+            return False
+        if self._again_from is not None:
+            async with self._forwards:
+                return await self._read_again()
+        begin = max(0, read.begin - self._stretch_bytes)
+        began = time.monotonic()
+        chunk = await self._chunk("", begin, read.begin - begin)
+        if not chunk.look.is_there or chunk.look.identity != read.identity or chunk.end < read.begin:
+            # read_new finds out what became of it.
+            return False
+        self._adapt(time.monotonic() - began, len(chunk.content))
+        await asyncio.to_thread(self._take_before, chunk, read.begin, generation)
+        return True
+
+    async def _read_again(self) -> bool:
+        """Read forwards what was read under another header than its own, beside what is there until all of it is."""
+        begin, generation = self._again_from, self._generation
+        if begin is None:
+            return True
+        # Another header still: no third time.
+        begin = 0 if self._was_again else begin
+        reader, log = MetricReader(self._patterns, at=begin, is_cut=False), self._new_log()
+        at, until = begin, self._read.end
+        mark, identity = b"", self._read.identity
+        while at < until:
+            chunk = await self._chunk("", at, min(NEW_BYTES, until - at))
+            if not chunk.content or chunk.look.identity != identity or generation != self._generation:
+                return False
+            await asyncio.to_thread(lambda content: log.append(reader.feed(content)), chunk.content)
+            at, mark = chunk.end, (mark + chunk.content)[-MARK_BYTES:]
+        with self._lock:
+            if generation != self._generation:
+                return False
+            self._generation += 1
+            self._was_again, self._again_from = True, None
+            self._log, self._reader = log, reader
+            self._read = _Read(begin, at, mark, identity)
+        return True
+
+    async def finish(self, *, is_over: bool) -> bool:
+        """Take in what was left open because more might have followed, a block or a painted bar; a line that has no end
+        yet only where the job is over. Whether that was anything."""
+        return await asyncio.to_thread(self._finish, is_over)
+
+    async def _chunk(self, place: str, offset: int, length: int) -> Chunk:
+        async with self._turns:
+            return await (self.file.read_end(length) if place == "end" else self.file.read(offset, length))
+
+    def _adapt(self, seconds: float, length: int) -> None:
+        """Longer stretches where the line is quick, shorter ones where it is slow."""
+        if seconds > 2 * STRETCH_SECONDS:
+            self._stretch_bytes = max(SMALLEST_STRETCH, length // 2)
+        elif seconds < STRETCH_SECONDS / 2 and length >= self._stretch_bytes:
+            self._stretch_bytes = max(length, min(4 * length, LARGEST_STRETCH))
+
+    # -- taking in, in threads
+
+    def _new_log(self) -> MetricLog:
+        return MetricLog(*self._kept)
+
+    def _begin_with(self, chunk: Chunk, head: Chunk, is_longest: bool) -> None:
+        header = None
+        if chunk.offset > 0:
+            beginning = MetricReader(self._patterns)
+            beginning.feed(head.content[: head.content.rfind(b"\n") + 1])
+            header = beginning.csv_header
+        reader = MetricReader(self._patterns, at=chunk.offset, csv_header=header)
+        batch = reader.feed(chunk.content)
+        log = self._new_log()
+        log.append(batch)
+        with self._lock:
+            self._generation += 1
+            self._log, self._reader, self._csv_header = log, reader, header
+            self._again_from, self._was_again = None, False
+            begin = chunk.offset if is_longest and reader.whole_from is None else reader.whole_from
+            self._read = _Read(begin, chunk.end, chunk.content[-MARK_BYTES:], chunk.look.identity)
+            self._stretch_bytes = FIRST_BYTES
+
+    def _take_new(self, chunk: Chunk, generation: int) -> None:
+        with self._lock:
+            read = self._read
+            if generation != self._generation or chunk.end <= read.end:
+                return
+            self._log.append(self._reader.feed(chunk.content[read.end - chunk.offset :]))
+            begin = read.begin if read.begin is not None else self._reader.whole_from
+            mark = (read.mark + chunk.content[read.end - chunk.offset :])[-MARK_BYTES:]
+            self._read = _Read(begin, chunk.end, mark, chunk.look.identity)
+
+    def _take_before(self, chunk: Chunk, end: int, generation: int) -> None:
+        content = chunk.content[: end - chunk.offset]
+        with self._lock:
+            names, header = self._log.names, self._csv_header
+        of_stretch = header if chunk.offset else None
+        reader = MetricReader(self._patterns, at=chunk.offset, csv_header=of_stretch, names=names)
+        batch = reader.feed(content, is_end=True)
+        whole_from = end if reader.whole_from is None else reader.whole_from
+        with self._lock:
+            if generation != self._generation or self._read.begin != end:
+                return
+            if reader.csv_header != header and _is_table(reader, batch, end):
+                self._again_from = reader.header_at
+                return
+            if whole_from >= end:
+                # Nothing in it could be placed: a longer stretch can.
+                if len(content) < LONGEST_STRETCH:
+                    self._stretch_bytes = min(4 * len(content), LONGEST_STRETCH)
+                    return
+                whole_from = chunk.offset
+            self._log.prepend(batch)
+            self._read = replace(self._read, begin=whole_from)
+
+    def _finish(self, is_over: bool) -> bool:
+        with self._lock:
+            version = self._log.version
+            if is_over or self._read.mark.endswith(b"\n"):
+                self._log.append(self._reader.feed(b"", is_end=True))
+            return self._log.version != version
+
+    def _leave(self, generation: int) -> None:
+        """Keep what was read as of an older file; what comes is of another."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._generation += 1
+            if self._log.names:
+                self._older = [*self._older, self._log][-MOST_OLDER:]
+            self._log, self._read = self._new_log(), _Read()
+            self._again_from, self._was_again = None, False
+
+
+def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
+    """Whether rows follow the last header that a stretch up to `end` has: in it, or right behind it."""
+    header_at = reader.header_at
+    if header_at is None:
+        return False
+    if batch.offsets.size and batch.offsets[-1] > header_at:
+        return batch.format == "csv"
+    return end - header_at <= _LONGEST_HEADER_BYTES
+
+
+class StampedFile(LogFile):
+    """`behind_seconds` is what is to be added to its stamps that bear no zone: 0 where they bear one, and while nothing
+    tells."""
+
+    def __init__(self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()) -> None:
+        super().__init__(transport, path, host, reader)
+        self.behind_seconds = 0.0
+        self._stamp: tuple[float, bool] | None = None
+
+    async def _read(self, begin: str, length: int) -> Chunk:
+        chunk = await super()._read(begin, length)
+        if chunk.content and chunk.ends_the_file:
+            whole = chunk.content[: chunk.content.rfind(b"\n") + 1]
+            stamp = newest_stamp(whole[-_TAIL_BYTES:].decode("utf-8", "replace"))
+            # What was written since without a time tells nothing of the zone.
+            if stamp is not None and stamp != self._stamp:
+                self._stamp = stamp
+                at, has_zone = stamp
+                self.behind_seconds = 0.0 if has_zone else zone_behind_seconds(at, chunk.look.modified_at)
+        return chunk

@@ -1,0 +1,388 @@
+"""Finds spikes and divergence of a metric that should fall, against a robust level and its noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, nan
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from hpcdash.services.metrics.batch import Floats, Integers
+from hpcdash.services.metrics.findings import Finding, number_words, step_words
+
+BLOCK = 64
+BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
+# How far medians of blocks scatter around their running median tells noise that is slower than a block.
+_SCATTER_BLOCKS = 33
+# A normal deviation is 1.4826 median absolute deviations.
+MAD_TO_SIGMA = 1.4826
+# Noise is taken to be at least this part of the level: less is nothing that a person would be called for.
+LEAST_NOISE = 0.005
+# So many points tell where the curve stands before one of them; among the first ones fewer do.
+BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
+_HALF = BLOCK // 2
+_MIDDLE = (BLOCK - 1) / 2
+Z_IN_A_ROW, MOST_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
+Z_ALONE = 12.0
+# A lasting rise above the best level is a divergence from this part of the level on.
+DIVERGED_PART = 0.1
+KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MOST_Z_UNKNOWN = 20_000, 0.35, 60.0
+Z_BACK = 3.0
+PATIENCE_POINTS = 48
+# Of fewer points nothing can be told.
+FEWEST_POINTS = 20
+# How rarely noise may pass: a point alone, and each of a row.
+_ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
+# How much of what was judged before is judged again when points come: more than what a level is measured over.
+_AGAIN_BLOCKS = 24
+MOST_FINDINGS = 200
+# The tail of the noise is measured on so many of the newest points.
+_TAIL_POINTS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Of each block (n each) its slope a point, and median and median absolute deviation about that line; the last may
+    be of fewer points."""
+
+    medians: Floats
+    deviations: Floats
+    slopes: Floats
+
+
+NO_BLOCKS = Blocks(np.empty(0), np.empty(0), np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """By block (n each): the level in its middle, the change a point up to there, and the noise; `expected` is where
+    the two blocks before lead to, a rise twice as steep, and `expected_slopes` how steep that is.
+
+    What points are measured from is nowhere below the straight line, nor below what the blocks before let expect: what
+    stands before a sudden drop is no spike, nor is a hump. The first block has no level.
+    """
+
+    middles: Floats
+    slopes: Floats
+    noises: Floats
+    expected: Floats
+    expected_slopes: Floats
+
+    def at(self, point: int) -> float:
+        """The level that a point is measured from."""
+        block, position = divmod(point, BLOCK)
+        return float(self._above(np.array([block]))[0, position])
+
+    def noise_at(self, point: int) -> float:
+        return float(self.noises[point // BLOCK])
+
+    def z_of(self, values: Floats, begin: int) -> Floats:
+        """How far the points from `begin` (a whole block) on stand above the level, in units of the noise."""
+        blocks = np.arange(begin // BLOCK, self.middles.size)
+        z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
+        np.subtract(values[begin:], z, out=z)
+        z /= np.repeat(self.noises[blocks], BLOCK)[: z.size]
+        return z
+
+    def z_of_noise(self, values: Floats, blocks: Blocks, begin: int) -> Floats:
+        """The same from each block's own line, where points stand as often above as below."""
+        first = begin // BLOCK
+        lines = blocks.medians[first:, None] + blocks.slopes[first:, None] * (np.arange(BLOCK) - _MIDDLE)
+        z: Floats = lines.reshape(-1)[: values.size - begin]
+        np.subtract(values[begin:], z, out=z)
+        z /= np.repeat(self.noises[first:], BLOCK)[: z.size]
+        return z
+
+    def _above(self, blocks: Integers) -> Floats:
+        """(blocks, 64); nan in the first block."""
+        own, slopes = self.middles[blocks, None], self.slopes[blocks, None]
+        before = np.maximum(blocks - 1, 0)
+        behind = np.where(blocks + 1 < self.slopes.size, self.slopes[(blocks + 1) % self.slopes.size], 0.0)[:, None]
+        since_before = np.arange(BLOCK) + (BLOCK - _MIDDLE)
+        level: Floats = self.middles[before, None] + self.slopes[before, None] * since_before
+        steps = np.arange(BLOCK) - _MIDDLE
+        np.maximum(level[:, :_HALF], own + slopes * steps[:_HALF], out=level[:, :_HALF])
+        np.maximum(level[:, _HALF:], own + np.maximum(slopes, behind) * steps[_HALF:], out=level[:, _HALF:])
+        np.maximum(level, self.expected[blocks, None] + self.expected_slopes[blocks, None] * steps, out=level)
+        level[blocks == 0] = np.nan
+        return level
+
+
+def level_before(values: Floats, point: int) -> float:
+    """Where the curve stands just before a point: a robust line through the 32 points before it, led on to it.
+
+    Never outside of what these points span; nan of the first point.
+    """
+    before = values[max(point - BEFORE_POINTS, 0) : point]
+    if not before.size:
+        return nan
+    half = before.size // 2
+    slope = float(np.median(before[before.size - half :] - before[:half])) / (before.size - half) if half >= 4 else 0.0
+    since = np.arange(before.size) - before.size
+    level = float(np.median(before - slope * since))
+    return min(max(level, float(before.min())), float(before.max()))
+
+
+def z_at_first(values: Floats) -> Floats:
+    """How far each of the first 256 points stands above the 16 before it, in units of their own noise: there blocks are
+    too few to tell. nan of the first 16."""
+    values = values[:FIRST_POINTS]
+    z = np.full(values.size, nan)
+    if values.size <= FEWEST_BEFORE:
+        return z
+    rows = sliding_window_view(values[:-1], FEWEST_BEFORE)
+    half = FEWEST_BEFORE // 2
+    slopes = _row_medians(rows[:, half:] - rows[:, :half])[:, None] / half
+    flat = rows - slopes * (np.arange(FEWEST_BEFORE) - FEWEST_BEFORE)
+    led_on = _row_medians(flat)
+    deviations = MAD_TO_SIGMA * _row_medians(np.abs(flat - led_on[:, None]))
+    gaps = _row_medians(np.abs(np.diff(rows, axis=1)))
+    # Nowhere below the newest of them: what falls quickly, or rises steadily, stands not far above.
+    levels = np.maximum(np.minimum(led_on, rows.max(axis=1)), _row_medians(rows[:, half:]))
+    noises = np.maximum(np.maximum(deviations, gaps), LEAST_NOISE * np.abs(levels)) + 1e-12
+    z[FEWEST_BEFORE:] = (values[FEWEST_BEFORE:] - levels) / noises
+    return z
+
+
+def blocks_of(values: Floats, known: Blocks, known_points: int) -> Blocks:
+    """Figures of all blocks of `values`; `known` are those when it had its first `known_points` alone."""
+    whole_before = known_points // BLOCK
+    whole = values.size // BLOCK * BLOCK
+    parts = [_figures(values[whole_before * BLOCK : whole].reshape(-1, BLOCK))]
+    if whole < values.size:
+        parts.append(_figures(values[None, whole:]))
+    return Blocks(
+        np.concatenate((known.medians[:whole_before], *(part.medians for part in parts))),
+        np.concatenate((known.deviations[:whole_before], *(part.deviations for part in parts))),
+        np.concatenate((known.slopes[:whole_before], *(part.slopes for part in parts))),
+    )
+
+
+def _figures(rows: Floats) -> Blocks:
+    length = rows.shape[1]
+    half = length // 2
+    slopes = np.zeros(rows.shape[0])
+    if half >= 4:
+        slopes = _row_medians(rows[:, length - half :] - rows[:, :half]) / (length - half)
+    flat = rows - slopes[:, None] * (np.arange(length) - (length - 1) / 2)
+    medians = _row_medians(flat)
+    return Blocks(medians, _row_medians(np.abs(flat - medians[:, None])), slopes)
+
+
+def levels_of(blocks: Blocks) -> Levels:
+    """Level and noise along the curve."""
+    middles = _median_around(blocks.medians, AROUND_BLOCKS)
+    slopes = np.diff(middles, prepend=middles[:1]) / BLOCK
+    within = np.fmax(_median_before(blocks.deviations), _median_around(blocks.deviations, AROUND_BLOCKS))
+    between = np.zeros(middles.size)
+    # Where the running median is of what was before alone, a fall is no scatter.
+    around = max(middles.size - AROUND_BLOCKS // 2, 0)
+    if around:
+        scatter = _median_around(np.abs(blocks.medians - middles)[:around], _SCATTER_BLOCKS)
+        between = np.append(scatter, np.full(middles.size - around, scatter[-1]))
+    noises = np.maximum(MAD_TO_SIGMA * np.fmax(within, between), LEAST_NOISE * np.abs(middles) + 1e-12)
+    # Of the first block alone a rise is told by its own line.
+    steepness = np.concatenate((np.maximum(blocks.slopes[:1], 0), np.diff(blocks.medians) / BLOCK))
+    steepness = np.concatenate(([0.0], np.where(steepness > 0, 2 * steepness, steepness)[:-1]))
+    expected = np.concatenate((blocks.medians[:1], blocks.medians[:-1])) + BLOCK * steepness
+    return Levels(middles, slopes, noises, expected, steepness)
+
+
+def _median_before(figures: Floats) -> Floats:
+    padded = np.concatenate((np.full(BEFORE_BLOCKS, figures[0]), figures[:-1]))
+    return _row_medians(sliding_window_view(padded, BEFORE_BLOCKS))
+
+
+def _median_around(figures: Floats, window: int) -> Floats:
+    """A running median: at the beginning of fewer blocks, as many before as behind; at the end of what was before."""
+    half = window // 2
+    around = np.empty(figures.size)
+    if figures.size >= window:
+        around[half : figures.size - half] = _row_medians(sliding_window_view(figures, window))
+    for k in {*range(min(half, figures.size)), *range(max(figures.size - half, 0), figures.size)}:
+        reach = min(k, half)
+        around[k] = np.median(figures[k - reach : k + reach + 1])
+    return around
+
+
+def _row_medians(rows: Floats) -> Floats:
+    """Medians along the second axis; sorting so short rows takes a tenth of the time of np.median."""
+    ordered = np.sort(rows, axis=1)
+    middle = ordered.shape[1] // 2
+    medians: Floats = ordered[:, middle] if ordered.shape[1] % 2 else (ordered[:, middle - 1] + ordered[:, middle]) / 2
+    return medians
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The z from which a point alone, and each of three in a row, is a spike."""
+
+    alone: float = Z_ALONE
+    in_a_row: float = Z_IN_A_ROW
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeAnalysis:
+    """What was found so far, with what is needed to go on when points come."""
+
+    findings: tuple[Finding, ...]
+    points: int
+    first_x: float
+    blocks: Blocks
+    limits: Limits
+    limits_points: int
+
+
+NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, NO_BLOCKS, Limits(), 0)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALYSED) -> SpikeAnalysis:
+    """Spikes and divergences of `values` (n) at `x` (n, ascending), oldest first; nan and inf take no part.
+
+    `before` is the analysis of the same series when it was shorter: only its end and what came is judged then. Of a
+    series that begins elsewhere everything is judged again. Of more than 200 the newest are told.
+    """
+    finite = np.isfinite(values)
+    if not finite.all():
+        x, values = x[finite], values[finite]
+    if not values.size:
+        return NOTHING_ANALYSED
+    if before.points > values.size or before.first_x != x[0]:
+        before = NOTHING_ANALYSED
+    blocks = blocks_of(values, before.blocks, before.points)
+    levels = levels_of(blocks)
+    begin = max(before.points // BLOCK - _AGAIN_BLOCKS, 0) * BLOCK
+    limits, judged = before.limits, before.limits_points
+    if values.size > 1.2 * judged:
+        # The tail of the noise is measured anew once there is a fifth more of it.
+        limits, judged = _limits_of(values, blocks, levels), values.size
+    kept = [finding for finding in before.findings if finding.step_to is not None and finding.step_from < x[begin]]
+    again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)
+    flagged = _flagged(levels.z_of(values, begin), limits) + begin
+    if not begin and values.size >= FEWEST_POINTS:
+        early = _flagged(z_at_first(values), Limits(MOST_Z_UNKNOWN, MOST_Z_IN_A_ROW))
+        flagged = np.union1d(early, flagged)
+    spans = _spans(values, flagged[x[flagged] > again_from], levels)
+    found = [_finding(x, values, start, back, levels) for start, back in spans]
+    found += _slow_divergence(x, values, blocks.medians, levels.noises, [*kept, *found])
+    merged = sorted([*kept, *found], key=lambda finding: finding.step_from)
+    return SpikeAnalysis(tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged)
+
+
+def _limits_of(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
+    """The z that noise with this run's tail reaches as rarely as is asked: a power law through two of its quantiles.
+
+    Of the newest points; what is a spike by the lowest limits is not taken for noise.
+    """
+    begin = max(0, values.size - _TAIL_POINTS) // BLOCK * BLOCK
+    z = levels.z_of_noise(values, blocks, begin)
+    is_noise = ~np.isnan(z)
+    is_noise[: BLOCK - begin] = False
+    flagged = _flagged(levels.z_of(values, begin), Limits(np.inf)) + begin
+    for start, back in _spans(values, flagged, levels):
+        # A block that is in part of a spike has no line of its own.
+        first, behind = start // BLOCK * BLOCK, None if back is None else (back // BLOCK + 1) * BLOCK - begin
+        is_noise[first - begin : behind] = False
+    z = z[is_noise]
+    if z.size < 500:
+        return Limits(MOST_Z_UNKNOWN)
+    q95, q995 = np.quantile(z, (0.95, 0.995))
+    if not 0 < q95 < q995:
+        return Limits(MOST_Z_UNKNOWN)
+    # A tail that few points have shown is taken to be heavy.
+    least_exponent = HEAVY_EXPONENT if z.size < KNOWN_TAIL_POINTS else 0.0
+    exponent = min(max(log(q995 / q95) / log(10.0), least_exponent), 1.0)
+    alone = float(q995 * (0.005 / _ALONE_CHANCE) ** exponent)
+    in_a_row = float(q995 * (0.005 / _ROW_CHANCE) ** exponent)
+    return Limits(max(Z_ALONE, alone), min(max(Z_IN_A_ROW, in_a_row), MOST_Z_IN_A_ROW))
+
+
+def _flagged(z: Floats, limits: Limits) -> Integers:
+    high = z > limits.in_a_row
+    places = np.flatnonzero(high)
+    if not places.size:
+        return places
+    row = high.copy()
+    for back in range(1, IN_A_ROW):
+        row[back:] &= high[:-back]
+        row[:back] = False
+    ends = np.flatnonzero(row)
+    begins = np.concatenate([ends - back for back in range(IN_A_ROW)])
+    return np.unique(np.concatenate((begins, places[z[places] > limits.alone])))
+
+
+def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
+    """Where the flagged points begin to be up, and where it is over, None where it is not."""
+    spans: list[tuple[int, int | None]] = []
+    at = 0
+    while at < flagged.size and len(spans) < MOST_FINDINGS:
+        start = int(flagged[at])
+        level = np.fmax(levels.at(start), level_before(values, start))
+        back = _back_at(values, start, float(level) + Z_BACK * levels.noise_at(start))
+        spans.append((start, back))
+        at = flagged.size if back is None else int(np.searchsorted(flagged, back))
+    return spans
+
+
+def _back_at(values: Floats, start: int, limit: float) -> int | None:
+    """Where the median of eight points is first no more above the limit; None while it is."""
+    window, size = 8, 256
+    position = start + 1
+    while position + window <= values.size:
+        stretch = values[position : position + size + window - 1]
+        below = np.flatnonzero(np.median(sliding_window_view(stretch, window), axis=1) <= limit)
+        if below.size:
+            first = position + int(below[0])
+            inside = np.flatnonzero(values[first : first + window] <= limit)
+            return first + int(inside[0])
+        position += size
+        size = min(size * 2, 65_536)
+    return None
+
+
+def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> Finding:
+    until = values.size if back is None else back
+    level = level_before(values, start)
+    highest = start + int(np.argmax(values[start:until]))
+    peak, peak_at = float(values[highest]), float(x[highest])
+    z = (peak - level) / levels.noise_at(start)
+    first = float(x[start])
+    rise = f"{number_words(level)} → {number_words(peak)}"
+    if back is not None:
+        after = back - start
+        words = f"spike at {step_words(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
+        return Finding("spike", first, float(x[back]), peak, z, after, words, peak_at)
+    if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
+        words = f"diverged since {step_words(first)}: {rise}, not back for {until - start} points"
+        return Finding("divergence", first, None, peak, z, None, words)
+    words = f"spike at {step_words(first)}: {rise}, not yet back"
+    return Finding("spike", first, None, peak, z, None, words, peak_at)
+
+
+def _stays_up(values: Floats, level: float) -> bool:
+    """Whether the newest points are nearly as far up as the upper half of the rise: it does not come back."""
+    return bool(np.median(values[-16:]) - level >= 0.8 * (np.quantile(values, 0.75) - level))
+
+
+def _slow_divergence(x: Floats, values: Floats, medians: Floats, noises: Floats, known: list[Finding]) -> list[Finding]:
+    """A rise too slow for a spike: the newest level lastingly above the best that there was."""
+    if any(finding.step_to is None for finding in known) or medians.size < 4:
+        return []
+    smooth = np.median(sliding_window_view(medians, 3), axis=1)
+    best_at = int(np.argmin(smooth))
+    best = float(smooth[best_at])
+    rise = max(10 * float(noises[min(best_at + 1, noises.size - 1)]), DIVERGED_PART * abs(best))
+    newest = float(np.median(values[-BLOCK // 2 :]))
+    above = np.flatnonzero(smooth[best_at:] > best + 0.3 * rise)
+    if newest <= best + rise or smooth[-1] <= best + 0.7 * rise or not above.size:
+        return []
+    below = np.flatnonzero(smooth[best_at:] <= best + 0.3 * rise)
+    start = min((best_at + int(below[-1]) + 2) * BLOCK, values.size - 1)
+    peak = float(values[start:].max())
+    z = (newest - best) / float(noises[-1])
+    words = (
+        f"diverging since {step_words(float(x[start]))}: from {number_words(best)} at best to {number_words(newest)}"
+    )
+    return [Finding("divergence", float(x[start]), None, peak, z, None, words)]

@@ -1,0 +1,1 @@
+"""What hpcdash keeps on this machine between runs."""

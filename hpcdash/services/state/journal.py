@@ -1,0 +1,350 @@
+"""The journal of what was done from here, JSON lines written before each action and after it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import msgspec
+
+from hpcdash.backends.actions import Outcome
+from hpcdash.errors import HpcdashError, program_words
+from hpcdash.private_files import close_to_others
+
+JOURNAL_SCHEMA = 1
+# An action without an end is taken for running no longer than this: its writer may be unable to note the end.
+_LONGEST_ACTION_SECONDS = 3600.0
+_SURROGATE = re.compile("[\ud800-\udfff]")
+ROTATE_BYTES = 5_000_000
+_LOCK_WAIT_SECONDS = 2.0
+_LOCK_POLL_SECONDS = 0.02
+
+
+class JournalUnwritable(HpcdashError):
+    """The journal's file cannot be written: no room, no permission."""
+
+
+class JournalUnreadable(HpcdashError):
+    """The journal's file is there and cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One action. `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
+
+    Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that it submits, by what
+    `job_ids` calls them.
+    """
+
+    action_id: str
+    at: float
+    ended_at: float | None
+    cluster: str
+    user: str
+    verb: str
+    job_ids: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...]
+    state: str
+    outcomes: tuple[Outcome, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Ended(msgspec.Struct):
+    job_id: str
+    done: bool | None
+    words: str = ""
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """A line of the file. What an `after` does not say was said by its `before`."""
+
+    schema: int
+    event: Literal["before", "after"]
+    id: str
+    at: str
+    cluster: str = ""
+    user: str = ""
+    verb: str = ""
+    job_ids: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    host: str = ""
+    # Linux gives no number above 2**22.
+    pid: Annotated[int, msgspec.Meta(ge=0, le=2**22)] = 0
+    pid_started_ticks: int | None = None
+    outcomes: tuple[_Ended, ...] = ()
+    names: dict[str, str] = {}
+
+
+class Journal:
+    """One file, 0600, that several programs may write at a time. Past 5 MB it becomes FILE.1, which is read as well."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._now = now
+
+    def before(
+        self,
+        *,
+        cluster: str,
+        user: str,
+        verb: str,
+        job_ids: Sequence[str],
+        commands: Sequence[tuple[str, ...]],
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Note what is about to be done, on the disk when it returns its action id; raises JournalUnwritable.
+
+        `commands` are noted as people read them, without the `env` before the program; `names` as in JournalEntry.
+        """
+        action_id = uuid.uuid4().hex
+        self._write(
+            _Line(
+                JOURNAL_SCHEMA,
+                "before",
+                action_id,
+                self._time(),
+                cluster=_encodable(cluster),
+                user=_encodable(user),
+                verb=_encodable(verb),
+                job_ids=tuple(map(_encodable, job_ids)),
+                commands=tuple(tuple(map(_encodable, program_words(argv))) for argv in commands),
+                host=_encodable(socket.gethostname()),
+                pid=os.getpid(),
+                pid_started_ticks=started_ticks(os.getpid()),
+                names={_encodable(job_id): _encodable(name) for job_id, name in names.items()},
+            )
+        )
+        return action_id
+
+    def after(self, action_id: str, outcomes: Sequence[Outcome]) -> None:
+        """Note how it ended; raises JournalUnwritable."""
+        ended = tuple(_Ended(_encodable(one.job_id), one.done, _encodable(one.words)) for one in outcomes)
+        self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
+
+    def age_seconds(self, entry: JournalEntry) -> float:
+        """How long ago an action was begun, by the clock that its time was noted with."""
+        return self._now() - entry.at
+
+    def read(self, newest: int = 500) -> tuple[list[JournalEntry], int]:
+        """The newest entries, newest first, and how many lines could not be read; raises JournalUnreadable."""
+        begun: dict[str, _Line] = {}
+        ended: dict[str, _Line] = {}
+        unreadable = 0
+        for text in self._lines():
+            line = _read_line(text)
+            if line is None:
+                unreadable += 1
+            elif line.event == "before":
+                begun.setdefault(line.id, line)
+            else:
+                ended[line.id] = line
+        wanted = list(begun.values())[::-1][:newest]
+        return [self._entry(line, ended.get(line.id)) for line in wanted], unreadable
+
+    def _time(self) -> str:
+        return datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def _write(self, line: _Line) -> None:
+        try:
+            append_line(self.path, msgspec.json.encode(line))
+        except OSError as error:
+            raise JournalUnwritable(
+                f"the journal {self.path} cannot be written: {error.strerror or error}",
+                "HPCDASH_STATE=DIR puts it elsewhere.",
+            ) from error
+
+    def _lines(self) -> list[bytes]:
+        current, number = _content(self.path)
+        older, older_number = _content(older_file(self.path))
+        # Moved aside in between, it is the same file.
+        content = current if number == older_number else older + b"\n" + current
+        return [line for line in content.split(b"\n") if line.strip()]
+
+    def _entry(self, begun: _Line, ended: _Line | None) -> JournalEntry:
+        at = _epoch(begun.at)
+        return JournalEntry(
+            begun.id,
+            at,
+            _epoch(ended.at) if ended else None,
+            begun.cluster,
+            begun.user,
+            begun.verb,
+            begun.job_ids,
+            begun.commands,
+            _state(ended.outcomes) if ended else self._state_without_end(begun, at),
+            tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes) if ended else (),
+            begun.names,
+        )
+
+    def _state_without_end(self, begun: _Line, at: float) -> str:
+        is_young = abs(self._now() - at) < _LONGEST_ACTION_SECONDS
+        is_here = begun.host == _encodable(socket.gethostname())
+        return "running" if is_young and is_here and is_alive(begun.pid, begun.pid_started_ticks) else "unknown"
+
+
+def _content(path: Path) -> tuple[bytes, int | None]:
+    """All that is in a file, and the file's number; nothing where there is none."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(), os.fstat(stream.fileno()).st_ino
+    except FileNotFoundError:
+        return b"", None
+    except OSError as error:
+        raise JournalUnreadable(
+            f"the journal {path} cannot be read: {error.strerror or error}", "Whose file is it?"
+        ) from error
+
+
+def _state(outcomes: Sequence[_Ended]) -> str:
+    ways = {one.done for one in outcomes}
+    if None in ways or not ways:
+        return "unknown"
+    return "partly" if len(ways) > 1 else "done" if True in ways else "refused"
+
+
+def _read_line(text: bytes) -> _Line | None:
+    """A line's content; None where it is none of ours, or was cut."""
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+        _epoch(line.at)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return line if line.schema == JOURNAL_SCHEMA and line.id else None
+
+
+def _epoch(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment.timestamp()
+
+
+def _encodable(text: str) -> str:
+    # Arguments that are not UTF-8 reach Python as lone surrogates, which JSON cannot hold.
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def older_file(path: Path) -> Path:
+    """Where a file goes when it has grown large."""
+    return path.with_name(path.name + ".1")
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line, which holds no newline, and wait until it is on the disk. Raises OSError.
+
+    The file is made 0600, its folder 0700; one that is looser, and the older one beside it, is closed. A last line that
+    a crash cut off stays a line of its own. Where other programs hold the lock for long, or the file system has no
+    locks, it is written all the same.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in (path, older_file(path)):
+        close_to_others(one)
+    with _opened(path) as (file, is_new):
+        size = os.fstat(file).st_size
+        is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        _write(file, (b"\n" if is_cut else b"") + line + b"\n")
+        os.fsync(file)
+    if is_new:
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, bool]]:
+    """The file, locked where it can be, and whether it was made just now; a large one was moved aside before."""
+    while True:
+        is_new = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(file)
+            # Another program may have moved the file aside while this one waited.
+            if _is_at(file, path) and (os.fstat(file).st_size < ROTATE_BYTES or not _moved_aside(path)):
+                yield file, is_new
+                return
+        finally:
+            os.close(file)
+
+
+def _moved_aside(path: Path) -> bool:
+    """Whether a large file could be; where it could not it grows on."""
+    try:
+        os.replace(path, older_file(path))
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(file)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _lock(file: int) -> None:
+    """Lock the file, for a bounded time; some network file systems have no locks."""
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR) or time.monotonic() > deadline:
+                return
+        time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _write(file: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(file, content) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    # Some file systems cannot: the file itself is on the disk.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process began, in clock ticks since the machine did; None where there is no /proc to tell, or it ended.
+
+    proc_pid_stat(5): the 22nd field; the 2nd, in parentheses, may hold anything.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_alive(pid: int, started: int | None) -> bool:
+    """Whether the process that had this number and began at `started` (ticks; None: not known) still runs."""
+    if pid <= 0:
+        return False
+    if started is not None:
+        return started_ticks(pid) == started
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,224 @@
+"""What only the cluster can tell before a submission: paths that are missing, when it would start."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.submissions import StartEstimate, Submission
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.request import Request, Runtime
+from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
+from hpcdash.errors import SchedulerRefused, excerpt
+from hpcdash.services.cluster.store import ClusterStore
+
+# A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
+_FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
+_ON_NODES = "It is looked for on the login node; a disk that only the nodes have is not seen from there."
+# A folder of a file server that hangs holds the command no longer than this.
+_LIMIT_SECONDS = 10.0
+MOST_PATHS = 200
+
+
+class PathKind(StrEnum):
+    """What has to be at a path."""
+
+    FOLDER = "folder"
+    WRITTEN = "folder to write in"
+    FILE = "file"
+    ANY = "anything"
+    # Nothing but a folder: a kill switch that was not cleared ends what starts.
+    CLEARED = "no switch"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPath:
+    """A path on the login node, absolute or from the home there; what needs it is called `field`.
+
+    Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder of …: `.
+    """
+
+    field: str
+    path: str
+    kind: PathKind = PathKind.ANY
+    is_needed: bool = True
+    what: str = ""
+    next_step: str = ""
+
+
+def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[WantedPath, ...]:
+    """In the request's order; a script that is `staged` (names of files) comes along."""
+    return tuple(_of_request(request, staged))
+
+
+def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPath]:
+    folder = request.work_dir
+    if request.script and request.script.rpartition("/")[2] not in staged:
+        yield WantedPath("script", _within(folder, request.script), PathKind.FILE)
+    yield from _of_call(request)
+    if folder:
+        made = f"mkdir -p {folder}" if re.fullmatch(r"[A-Za-z0-9_./@+-]+", folder) else ""
+        yield WantedPath("work_dir", folder, PathKind.FOLDER, next_step=made)
+    for field, path in (("kill_switch", request.kill_switch), ("save_switch", request.save_switch)):
+        parent = _parent(_within(folder, path)) if path else ""
+        if parent and not _FILLED_IN.search(parent):
+            yield WantedPath(field, parent, PathKind.WRITTEN, is_needed=False, what="its folder ")
+    if switch := kill_switch_of(request):
+        yield WantedPath("", switch, PathKind.CLEARED, is_needed=False)
+    container = request.container
+    if container is None or container.runtime is Runtime.NONE:
+        return
+    image = container.image.removeprefix("oci-archive:")
+    if image.startswith("/"):
+        yield WantedPath("container.image", image, PathKind.ANY, next_step=_ON_NODES)
+    for bind in container.binds:
+        source = bind.partition(":")[0]
+        if source.startswith("/") and not _FILLED_IN.search(source):
+            yield WantedPath("container.binds", source, is_needed=False, next_step=_ON_NODES)
+
+
+def kill_switch_of(request: Request) -> str:
+    """The file that ends a request's job as it starts, where it is known before: absolute, '' for none."""
+    named = switch_in_environment(SwitchKind.KILL, request.environment, "")
+    given = named.path if named is not None else request.kill_switch
+    path = _within(request.work_dir, given) if given else ""
+    return "" if path_problem(path) or _FILLED_IN.search(path) else path
+
+
+def dropped_finding(path: str) -> Finding:
+    """What to say before something is submitted whose kill switch is there."""
+    words = f"the kill switch {path} is dropped still: the job would end as it starts"
+    return Finding("warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)")
+
+
+def _of_call(request: Request) -> Iterator[WantedPath]:
+    call = request.call
+    if call is None:
+        return
+    for path in call.sys_path:
+        yield WantedPath("call.sys_path", _within(request.work_dir, path), PathKind.FOLDER)
+    if call.wheel:
+        yield WantedPath("call.wheel", _within(request.work_dir, call.wheel), PathKind.FILE)
+    if call.source:
+        yield WantedPath("call.source", _within(request.work_dir, call.source), PathKind.FOLDER)
+
+
+def _within(folder: str, path: str) -> str:
+    return path if path.startswith("/") or not folder else f"{folder}/{path}"
+
+
+def _parent(path: str) -> str:
+    """The folder of a path; '' where it names none: that is where the job runs."""
+    folder, slash, _ = path.rpartition("/")
+    return folder or slash
+
+
+__all__ = ["PathKind", "StartEstimate", "WantedPath", "estimate_start", "missing_paths"]
+
+# Constant: paths reach it as arguments, and what it prints are numbers and words of its own.
+_SCRIPT = """
+while [ "$#" -ge 2 ]; do
+  said=ok
+  case $1 in
+    folder) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -x "$2" ] || said=closed; } ;;
+    written) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -w "$2" ] && [ -x "$2" ] || said=closed; } ;;
+    cleared) if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then said=dropped; fi ;;
+    file) [ -f "$2" ] || said=absent; [ "$said" = ok ] && { [ -r "$2" ] || said=closed; } ;;
+    *) [ -e "$2" ] || said=absent ;;
+  esac
+  [ "$said" = absent ] && [ -e "$2" ] && said=other
+  echo "$said"
+  shift 2
+done
+"""
+_KINDS = {
+    PathKind.FOLDER: "folder",
+    PathKind.WRITTEN: "written",
+    PathKind.FILE: "file",
+    PathKind.ANY: "any",
+    PathKind.CLEARED: "cleared",
+}
+_CLOSED = {
+    PathKind.FOLDER: "may not be entered",
+    PathKind.WRITTEN: "may not be written to",
+    PathKind.FILE: "may not be read",
+}
+_OTHER = {PathKind.FILE: "is no file", PathKind.FOLDER: "is no folder", PathKind.WRITTEN: "is no folder"}
+
+
+async def missing_paths(
+    store: ClusterStore,
+    wanted: Request | Iterable[str | WantedPath],
+    *,
+    staged: Collection[str] = (),
+) -> tuple[Finding, ...]:
+    """What a request (or plain paths) names on the login node and is not as it has to be: not there, or a kill switch
+    that is. In one command of at most 10 s.
+
+    `staged` are names of files that come along: the request's script may be one. `field` is the request's key, a path's
+    own field, or the path itself. Raises what keeps the cluster from answering.
+    """
+    if isinstance(wanted, Request):
+        paths = request_paths(wanted, staged)
+    else:
+        paths = tuple(one if isinstance(one, WantedPath) else WantedPath(one, one) for one in wanted)
+    asked = [one for one in paths if one.path and "\x00" not in one.path]
+    if not asked:
+        return ()
+    findings = await store.ask(_query(tuple(asked[:MOST_PATHS])))
+    if len(asked) > MOST_PATHS:
+        findings += (Finding("warning", "", f"{len(asked) - MOST_PATHS} paths were not looked for"),)
+    return findings
+
+
+async def estimate_start(
+    store: ClusterStore, script: bytes, options: Sequence[str] = (), *, name: str = "hpcdash", file: str = ""
+) -> StartEstimate:
+    """When the scheduler would start a script, or its refusal; `is_known` is false where it cannot be asked.
+
+    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there. Raises UsageError
+    for options that are none, and what keeps the cluster from answering.
+    """
+    query = store.backend.start_estimate_query(Submission(script, name, options=tuple(options), file=file))
+    if query is None:
+        return StartEstimate(is_known=False, hint=f"{store.backend.title}: no start is told before a job is submitted")
+    answer = await store.act(ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds))
+    estimate = query.parse(answer)
+    if estimate.refusal and store.probe is not None:
+        text, reader = script.decode("utf-8", "replace"), store.backend.script_reader
+        if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options):
+            estimate = replace(estimate, hint=hint)
+    return estimate
+
+
+def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[Finding, ...]]:
+    words = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
+    return Query(
+        ("sh", "-c", _SCRIPT, "sh", *words), partial(_read, paths=paths), _LIMIT_SECONDS, ("sh", "-c", "test -e …")
+    )
+
+
+def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[Finding, ...]:
+    lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
+    if answer.status != 0 or len(lines) != len(paths):
+        raise SchedulerRefused(
+            "the paths could not be looked for",
+            "`hpcdash doctor` tells what the login shell prints.",
+            argv=("sh", "-c", "test -e …"),
+            status=answer.status,
+            words=excerpt(answer.stderr),
+        )
+    return tuple(_finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok")
+
+
+def _finding(one: WantedPath, said: str) -> Finding:
+    if said == "dropped":
+        return dropped_finding(one.path)
+    what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "is not there")
+    return Finding("error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step)

@@ -1,0 +1,129 @@
+"""Removes the folders of launches that were refused, and of those that completed where only failures are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import JobScope
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.staging import Staged, discard_argv
+from hpcdash.services.submit.sudoers import NOTHING_THERE
+
+# What neither list nor history has heard of for so long is not asked for again.
+_FORGOTTEN_SECONDS = 86400.0
+_IDS_A_COMMAND = 100
+_LIMIT_SECONDS = 60.0
+Row = Mapping[str, Any]
+
+
+async def discarded(store: ClusterStore, staged: Staged) -> str:
+    """Remove the folder of what was not submitted; in words where it is left. Raises nothing of HpcdashError."""
+    left = await _removed(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
+    return f"its files are left in {staged.folder}: {left}" if left else ""
+
+
+async def tidied(
+    store: ClusterStore, records: LaunchRecords, launch_program: str, *, every_seconds: float = 0.0
+) -> tuple[str, ...]:
+    """Remove the folders of launches that completed, those of other accounts with root's `launch_program` there.
+
+    One question for those that may have ended; none where one was asked within the last `every_seconds`, from here or
+    by another program.
+
+    Raises what keeps the cluster from answering, and OSError for a record that cannot be written.
+    """
+    waiting = await asyncio.to_thread(records.to_look_after)
+    alive = _known_alive(store.snapshots[Kind.MINE].table) if _is_live(store) else frozenset()
+    may_have_ended = [record for record in waiting if record.job_id not in alive][:_IDS_A_COMMAND]
+    if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):
+        return ()
+    table = await _asked(store, [record.job_id for record in may_have_ended])
+    by_job = await asyncio.to_thread(_rows_by_job, table)
+    told = []
+    for record in may_have_ended:
+        rows = by_job.get(record.job_id, [])
+        if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
+            await asyncio.to_thread(records.stays, record, "how it ended is not known")
+        elif has_completed(rows, record.tasks):
+            left = await _removed(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
+            if left:
+                told.append(f"job {record.job_id} completed, but its files are left in {record.folder}: {left}")
+                await asyncio.to_thread(records.stays, record, left)
+            else:
+                told.append(f"job {record.job_id} completed: {record.folder} is removed")
+                await asyncio.to_thread(records.removed, record)
+        elif has_failed(rows, record.tasks):
+            await asyncio.to_thread(records.stays, record, "it did not complete")
+    return tuple(told)
+
+
+def has_completed(rows: Sequence[Row], tasks: int) -> bool:
+    """Whether each of so many jobs is known as completed."""
+    return len(rows) >= tasks and all(row["state"] == JobState.COMPLETED for row in rows)
+
+
+def has_failed(rows: Sequence[Row], tasks: int) -> bool:
+    """Whether all there is has ended, and not all of it well."""
+    return all(row["state"] in ENDED for row in rows) and any(
+        row["state"] in ENDED and row["state"] != JobState.COMPLETED for row in rows
+    )
+
+
+def _is_live(store: ClusterStore) -> bool:
+    return Kind.MINE in store.snapshots and not store.snapshots[Kind.MINE].cached
+
+
+def _known_alive(table: pa.Table) -> frozenset[str]:
+    """The jobs and arrays of which something has not ended."""
+    ended = pc.is_in(table["state"].cast(pa.string()), pa.array(sorted(ENDED), pa.string()))
+    left = table.filter(pc.invert(pc.fill_null(ended, False))).select(["id", "array_id"])
+    return frozenset(row["array_id"] or row["id"] for row in left.to_pylist())
+
+
+async def _asked(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
+    """The jobs as the history has them; where there is none, as the scheduler still knows them."""
+    if store.probe is None or store.probe.has_accounting is not False:
+        try:
+            return (await store.poll(store.backend.history_query(None, 0, job_ids))).table
+        except (AccountingUnavailable, CommandMissing):
+            pass
+    try:
+        return (await store.poll(store.backend.jobs_query(JobScope(job_ids=tuple(job_ids), ended=True)))).table
+    except NoSuchJob:
+        return pa.table({"id": [], "array_id": [], "state": []})
+
+
+def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
+    """Rows by their array, or their own id."""
+    found: dict[str, list[Row]] = {}
+    for row in table.select(["id", "array_id", "state"]).to_pylist():
+        found.setdefault(row["array_id"] or row["id"], []).append(row)
+    return found
+
+
+async def _removed(
+    store: ClusterStore, folder: str, sums: str, run_as: str, launch_program: str, *, has_run: bool = False
+) -> str:
+    """'' once a folder is not there any more; else why it is."""
+    root, _, name = folder.rpartition("/")
+    if not root.startswith("/") or name in ("", ".", ".."):
+        return "that is no folder of a launch"
+    argv = discard_argv(root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program)
+    try:
+        await store.open()
+        gone = await store.act(ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS))
+    except HpcdashError as error:
+        return error.message
+    if gone.status in (0, NOTHING_THERE):
+        return ""
+    return excerpt(gone.stderr) or "it does not hold what was staged"

@@ -1,0 +1,306 @@
+"""What is typed into a form as REQUEST.toml, what that makes, and what is wrong with it by field."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdash.backends.base import ScriptReader
+from hpcdash.config.problems import key_text, quoted
+from hpcdash.config.read import parse_document
+from hpcdash.config.request import RequestProblems, read_request
+from hpcdash.config.request_text import toml_value
+from hpcdash.domain.request import Request, Site
+from hpcdash.services.submit.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
+
+# As many as a chain may have.
+MOST_LINKS = 100
+MISSING = "missing"
+_ITEM = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+Texts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What stands in the form: texts by field, and `rest`, keys of a request that the form has no field for."""
+
+    texts: Texts = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FormReading:
+    """What a draft makes: `request` None where `problems` (words by field, '' for the whole) stand in the way.
+
+    `text` is the request as TOML, `links` how many jobs one after the other.
+    """
+
+    text: str
+    request: Request | None
+    problems: Mapping[str, str]
+    links: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptReading:
+    """A batch script as it is, with what is said over it on the command line; as FormReading otherwise."""
+
+    file: str
+    is_here: bool
+    options: tuple[str, ...]
+    arguments: tuple[str, ...]
+    array: str
+    after: tuple[str, ...]
+    held: bool
+    problems: Mapping[str, str]
+    links: int = 1
+
+
+class _NoWords(ValueError):
+    """Text that cannot be told apart into words."""
+
+
+def read_form(draft: Draft, site: Site | None = None) -> FormReading:
+    """The request a draft makes, or what is wrong with it."""
+    document, problems = _document(draft)
+    links = _links(draft.texts, problems)
+    text = toml_text(document)
+    request = None
+    try:
+        request = read_request(text, "REQUEST.toml", site=site)
+    except RequestProblems as error:
+        _note(error, problems)
+    return FormReading(text, None if problems else request, problems, links)
+
+
+def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool = False) -> ScriptReading:
+    """A batch script with its overrides in the words of its scheduler.
+
+    `has_own_disk`: the cluster is this machine, where a path here and one there are the same.
+    """
+    texts = draft.texts
+    asked = ("queue", "time", "array", "after", "hold")
+    document, problems = _document(Draft({name: texts[name] for name in asked if name in texts}))
+    links = _links(texts, problems)
+    request = Request()
+    try:
+        request = read_request(toml_text({"command": "true", **document}))
+    except RequestProblems as error:
+        _note(error, problems)
+    file = texts.get("file", "").strip()
+    if not file:
+        problems["file"] = f"{MISSING}: a batch script's path"
+    words: dict[str, tuple[str, ...]] = {}
+    for name in ("arguments", "extra_args"):
+        try:
+            words[name] = tuple(shlex.split(texts.get(name, "")))
+        except ValueError:
+            problems[name] = "a quote is not closed"
+    options = [*reader.queue_and_time_options(request.queue, request.limit_seconds), *words.get("extra_args", ())]
+    return ScriptReading(
+        file,
+        has_own_disk or texts.get("file_where", "") in ("", HERE),
+        tuple(options),
+        words.get("arguments", ()),
+        str(request.array) if request.array else "",
+        request.after,
+        request.hold,
+        problems,
+        links,
+    )
+
+
+def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
+    """A request's text as it would be typed into the form. Raises ConfigError for what is no TOML."""
+    texts: dict[str, str] = {}
+    rest: dict[str, Any] = {}
+    for key, value in parse_document(text, file).items():
+        if key == "container" and isinstance(value, dict):
+            inner = {}
+            for name, one in value.items():
+                written = _written(f"container.{name}", one)
+                if written is None:
+                    inner[name] = one
+                else:
+                    texts[f"container.{name}"] = written
+            if inner:
+                rest[key] = inner
+        elif (written := _written(key, value)) is not None:
+            texts[key] = written
+        else:
+            rest[key] = value
+    return Draft(texts, rest)
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """A document as TOML: its own keys first, tables after them."""
+    plain = [
+        f"{key_text(key)} = {toml_value(value)}" for key, value in document.items() if not isinstance(value, Mapping)
+    ]
+    tables = []
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            tables += [
+                "",
+                f"[{key_text(key)}]",
+                *(f"{key_text(name)} = {toml_value(one)}" for name, one in value.items()),
+            ]
+    return "\n".join([*plain, *tables]) + "\n"
+
+
+def field_of_complaint(words: str) -> tuple[str, str]:
+    """(field, the rest) of an error that names a field: `time: too long`; ('', words) of any other.
+
+    One about a person's own options names the option, and says that it is of extra_args.
+    """
+    name, _, rest = words.partition(":")
+    if name in FIELDS and rest.strip():
+        return name, rest.strip()
+    return ("extra_args" if re.search(r"\bextra_args\b", words) else "", words)
+
+
+def _document(draft: Draft) -> tuple[dict[str, Any], dict[str, str]]:
+    """A request's document, and what cannot be read as a value, by field."""
+    document: dict[str, Any] = {key: value for key, value in draft.rest.items() if not isinstance(value, Mapping)}
+    tables: dict[str, dict[str, Any]] = {
+        key: dict(value) for key, value in draft.rest.items() if isinstance(value, Mapping)
+    }
+    problems: dict[str, str] = {}
+    for name, one in FIELDS.items():
+        text = draft.texts.get(name, "")
+        if name in OF_THE_FORM or not text.strip():
+            continue
+        try:
+            value = _READ[one.kind](_without_surrogates(text))
+        except _NoWords as error:
+            problems[name] = str(error)
+            continue
+        table, _, key = name.rpartition(".")
+        if one.kind is FieldKind.PAIRS:
+            tables.setdefault(name, {}).update(value)
+        elif table:
+            tables.setdefault(table, {})[key] = value
+        else:
+            document[name] = value
+    # A runtime without an image is no container.
+    if set(tables.get("container", ())) == {"runtime"}:
+        del tables["container"]
+    return {**document, **tables}, problems
+
+
+def _links(texts: Texts, problems: dict[str, str]) -> int:
+    text = texts.get("chain", "").strip()
+    if not text:
+        return 1
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_LINKS:
+        problems["chain"] = f"expected a whole number from 1 to {MOST_LINKS}, not {quoted(text)}"
+        return 1
+    if int(text) > 1 and texts.get("array", "").strip():
+        problems["chain"] = "an array of %1 is a chain already: give one of array and chain"
+    return int(text)
+
+
+def _note(error: RequestProblems, problems: dict[str, str]) -> None:
+    """What is wrong, by field: of one the first, of what has many parts each, by its name."""
+    parts: dict[str, list[str]] = {}
+    for problem in error.problems:
+        name = _field_of(problem.key)
+        part = problem.key.partition(".")[2] if name and problem.key != name else ""
+        parts.setdefault(name, []).append(f"{part}: {problem.message}" if part else problem.message)
+    for name, words in parts.items():
+        is_of_parts = name in FIELDS and FIELDS[name].kind is FieldKind.PAIRS
+        problems.setdefault(name, "; ".join(words) if is_of_parts else words[0])
+
+
+def _field_of(key: str) -> str:
+    """The field that a problem's key is of; '' where the form has none."""
+    if key in FIELDS:
+        return key
+    table = key.partition(".")[0]
+    return {"environment": "environment", "container": "container.image"}.get(table, "")
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _count(text: str) -> object:
+    return int(text) if _NUMBER.fullmatch(text.strip()) else text.strip()
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise _NoWords("a quote is not closed") from None
+
+
+def _options(text: str) -> list[str]:
+    """Options as they are typed, each with its value: `-A lab --nice=3` are two."""
+    if _ITEM.sub("", text).strip():
+        raise _NoWords("a quote is not closed")
+    options: list[str] = []
+    for word in _ITEM.findall(text):
+        if word.startswith("-") or not options:
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    return options
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not equals:
+            raise _NoWords(f"{quoted(line.strip()[:40])}: write NAME=value")
+        pairs[name.strip()] = value
+    return pairs
+
+
+_READ: Mapping[FieldKind, Callable[[str], Any]] = {
+    FieldKind.TEXT: str.strip,
+    FieldKind.LINES: lambda text: text.rstrip("\n"),
+    FieldKind.COUNT: _count,
+    FieldKind.FLAG: lambda text: text.strip() == YES,
+    FieldKind.UNLESS_NO: lambda text: {YES: True, NO: False}.get(text.strip(), text.strip()),
+    FieldKind.WORDS: _words,
+    FieldKind.OPTIONS: _options,
+    FieldKind.PAIRS: _pairs,
+}
+
+
+def _written(key: str, value: object) -> str | None:
+    """A value as it would be typed into a field; None where there is no such field, or it cannot be."""
+    one = FIELDS.get(key)
+    if one is None or key in OF_THE_FORM:
+        return None
+    if one.kind is FieldKind.FLAG:
+        return (YES if value else "") if isinstance(value, bool) else None
+    if one.kind is FieldKind.UNLESS_NO:
+        return (YES if value else NO) if isinstance(value, bool) else None
+    if one.kind is FieldKind.PAIRS:
+        if not isinstance(value, Mapping) or any("\n" in str(text) for text in value.values()):
+            return None
+        is_plain = all(type(text) in (str, int) for text in value.values())
+        return "\n".join(f"{name}={text}" for name, text in value.items()) if is_plain else None
+    if one.kind in (FieldKind.WORDS, FieldKind.OPTIONS):
+        items = value if isinstance(value, list) else [value]
+        if not all(type(item) in (str, int) for item in items):
+            return None
+        quote = shlex.quote if one.kind is FieldKind.WORDS else str
+        return " ".join(item if _is_plain(item) else quote(item) for item in map(str, items))
+    if type(value) is int:
+        return str(value)
+    return value if isinstance(value, str) and (one.kind is FieldKind.LINES or "\n" not in value) else None
+
+
+def _is_plain(item: str) -> bool:
+    """A word that shlex gives back as it is, though its quote() would put quotes around it."""
+    return re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]-]+", item) is not None

@@ -1,0 +1,150 @@
+"""What is remembered here of the launch that a job is: its folder, switches and checkpoints, what it calls, its result.
+
+Asks no cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.script.call import items_words, result_path
+from hpcdash.backends.script.resume import folder_of
+from hpcdash.domain.job_ids import task_of
+from hpcdash.domain.request import Request
+from hpcdash.domain.switches import SwitchKind, absolute_path
+from hpcdash.domain.text import clip
+from hpcdash.errors import UsageError
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.switches.names import RECORDS_NAME, requested_switch
+
+Row = Mapping[str, Any]
+_MOST_ITEM_LETTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedJob:
+    """Paths are there, absolute where that is known; '' for none. `item` is the one of `items` that a task has.
+
+    Where it `is_of_many` tasks, of an array as a whole, `item_index` is None, and N in `result_path` and `error_path`
+    (and %a in `checkpoints`) stands for the task.
+    """
+
+    folder: str
+    checkpoints: str = ""
+    kill_switch: str = ""
+    save_switch: str = ""
+    function: str = ""
+    items: int = 0
+    item_index: int | None = None
+    item: Any = None
+    result_path: str = ""
+    error_path: str = ""
+    is_of_many: bool = False
+
+    def for_json(self) -> dict[str, Any]:
+        """The same by name; null for what there is none of, and for paths in which something stands for the task."""
+        return {
+            "folder": self.folder,
+            "function": self.function or None,
+            "items": self.items or None,
+            "item_index": self.item_index,
+            "item": self.item,
+            "result_path": None if self.is_of_many else self.result_path or None,
+            "error_path": None if self.is_of_many else self.error_path or None,
+            "checkpoints": None if "%a" in self.checkpoints else self.checkpoints or None,
+            "kill_switch": self.kill_switch or None,
+            "save_switch": self.save_switch or None,
+        }
+
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """(label, words) of what there is, in a few lines. As hostile as the request is."""
+        called = self.function
+        if self.item_index is not None:
+            called += f", item {self.item_index} of {self.items}, from 0: {clip(repr(self.item), _MOST_ITEM_LETTERS)}"
+        elif self.items:
+            called += f", {items_words(self.items)}"
+        pairs = (
+            ("calls", called),
+            ("result", self.result_path),
+            ("or traceback", self.error_path),
+            ("checkpoints", self.checkpoints),
+            ("kill switch", self.kill_switch),
+            ("save switch", self.save_switch),
+            ("folder", self.folder),
+        )
+        return tuple((label, words) for label, words in pairs if words)
+
+
+async def launched_job(
+    folder: Path | None, cluster: str, row: Row, *, is_whole_array: bool = False
+) -> LaunchedJob | None:
+    """What the records in the state folder tell of a job's launch; None where it was not launched from here."""
+    return await asyncio.to_thread(_launched_job, folder, cluster, row, is_whole_array)
+
+
+def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: bool) -> LaunchedJob | None:
+    record = record_of_job(folder, cluster, row)
+    if record is None:
+        return None
+    task = "" if is_whole_array else task_of(str(row["id"]))
+    return _told(record, row, task if task.isdigit() else "")
+
+
+def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
+    """The launch of a row's job, None where it was not launched from here or that cannot be read."""
+    try:
+        return LaunchRecords(folder / RECORDS_NAME if folder else None, cluster).of_job(
+            str(row["id"]), str(row["name"] or "")
+        )
+    except OSError:
+        return None
+
+
+def request_of(record: LaunchRecord) -> Request | None:
+    """The request of a launch, None where it is not kept or cannot be read any more."""
+    from hpcdash.config.request import read_request
+
+    try:
+        return read_request(record.request, user=record.run_as or None) if record.request else None
+    except UsageError:
+        return None
+
+
+def checkpoints_of(request: Request, row: Row, task: str) -> str:
+    """The folder of its checkpoints, %a left in where `task` is ''."""
+    path = request.checkpoints
+    if not path:
+        return ""
+    return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
+
+
+def _told(record: LaunchRecord, row: Row, task: str) -> LaunchedJob:
+    kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
+    request = request_of(record)
+    checkpoints = "" if request is None else checkpoints_of(request, row, task)
+    if request is None or request.call is None:
+        return LaunchedJob(record.folder, checkpoints, kill, save)
+    call, path = request.call, result_path(request, record.folder, task)
+    index = int(task) if task and int(task) < len(call.items) else None
+    return LaunchedJob(
+        record.folder,
+        checkpoints,
+        kill,
+        save,
+        call.name,
+        len(call.items),
+        index,
+        None if index is None else call.items[index],
+        path,
+        f"{path}.error",
+        is_of_many=request.array is not None and not task,
+    )
+
+
+def _switch(kind: SwitchKind, record: LaunchRecord, row: Row) -> str:
+    named = requested_switch(kind, record.request)
+    return "" if named is None else absolute_path(named.path, row["work_dir"])

@@ -1,0 +1,477 @@
+"""Launches on a cluster: where they are, what their scripts say, how they are staged and submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.base import Capability
+from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
+from hpcdash.backends.script.call import call_files
+from hpcdash.backends.submissions import MARK_START, Submission
+from hpcdash.config.settings import LaunchSettings
+from hpcdash.domain.request import Request
+from hpcdash.domain.states import ENDED
+from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
+from hpcdash.job.zip import job_zip
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed, ClusterStore
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.submit.launch_records import LaunchRecord
+from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search
+from hpcdash.services.submit.staging import staged_files, staging_command
+
+if TYPE_CHECKING:
+    from hpcdash.backends.script.body import BatchScript, Place
+    from hpcdash.domain.demand import Finding
+    from hpcdash.services.submit.launch_records import LaunchRecords
+    from hpcdash.services.submit.queues import LaunchQueues
+    from hpcdash.services.submit.staging import Staged
+
+
+LAUNCHES_BELOW_HOME = "hpcdash/launches"
+RECORDS_NAME = "launches.jsonl"
+LOGIN_NAME = "login"
+# The folder that is set, '' for the one below the home; then a kill switch, if there is one to look for.
+_ROOT = (
+    "sh",
+    "-c",
+    f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    # Others may put files into a shared root.
+    f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
+    f"echo {LOGIN_NAME}; fi; "
+    '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
+    "sh",
+)
+_ROOT_LIMIT_SECONDS = 15.0
+_UID_BYTES = 4
+_SUBMITTING = ("sbatch", "qsub")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLaunch:
+    """What is to be launched: a request, its text as a person wrote it, and files (name → content) to be staged.
+
+    A request's `script` that is among `files`, by its last part, is run from where it is staged.
+    """
+
+    request: Request
+    text: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLaunch:
+    """What launching would run: the commands (stage, hand over, submit), the script, and where all of it will be.
+
+    `request` is as it is launched, with what its queue says; `staged` is what the folder will hold.
+    """
+
+    again: Again
+    script: BatchScript
+    place: Place
+    request: Request
+    staged: Staged
+    text: str = ""
+
+
+class Launches:
+    """Launches of one cluster. `state_folder` is where they are remembered; None: nowhere."""
+
+    def __init__(
+        self, store: ClusterStore, settings: LaunchSettings | None = None, state_folder: Path | None = None
+    ) -> None:
+        self.store = store
+        self.settings = settings or LaunchSettings()
+        self.state_folder = state_folder
+        self._roots: dict[str, _Root] = {}
+        # Storage roots that only root's program keeps launches of other accounts in.
+        self._trusted: set[str] = set()
+        # What was said of kill switches as the folder was asked for.
+        self._switches: dict[str, Finding] = {}
+        self._asking = asyncio.Lock()
+        self._tidying = asyncio.Lock()
+        self._queues: LaunchQueues | None = None
+        # How the records' file was when it was read, and what _accounts() found in it.
+        self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
+        store.reader_of = self._reader_of
+
+    async def root(self) -> str:
+        """The folder there that holds launches, absolute; it and the queues are asked for once a connection.
+
+        Raises UsageError where storage_root has to be set, and what keeps the cluster from answering.
+        """
+        return await self._root(self.settings.site.storage_root)
+
+    async def _root(self, storage_root: str, switch: str = "") -> str:
+        """The folder that is set, '' for the one below the home; and whether a registry's login is in it.
+
+        Where it has to be asked for, so is whether a kill switch is there.
+        """
+        await self.queues.learn()
+        async with self._asking:
+            found = self._roots.get(storage_root)
+            if found is None:
+                found = self._roots[storage_root] = await self._ask_for_root(storage_root, switch)
+        if found.user_number == 0 and not storage_root:
+            raise UsageError(
+                "storage_root is not set: root's own home is not every node's",
+                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes see.',
+            )
+        return found.folder
+
+    async def _ask_for_root(self, storage_root: str, switch: str) -> _Root:
+        from hpcdash.domain.demand import Finding
+        from hpcdash.services.submit.checks import dropped_finding
+
+        try:
+            found = await self.store.ask(_root_query(storage_root, *filter(None, [switch])))
+        except CommandTimedOut:
+            if not switch:
+                raise
+            # Its disk may be another than that of the launches.
+            found = await self.store.ask(_root_query(storage_root))
+            words = f"whether the kill switch {switch} is dropped is not known: its disk does not answer"
+            self._switches[switch] = Finding("warning", "", words)
+        if found.is_switch_dropped:
+            self._switches[switch] = dropped_finding(switch)
+        return found
+
+    def render(self, request: Request, *, uid: str, root: str = "", staged: bool = False) -> BatchScript:
+        """The script of a request, with what the site and its queue say; asks nothing. Raises UsageError."""
+        request, aside = self._in_its_queue(request)
+        return self._script(request, self._place(request, uid, root, staged=staged), aside)
+
+    async def plan(self, wanted: WantedLaunch) -> PlannedLaunch:
+        """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
+
+        `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost, and
+        `conclude` then remembers it, or removes its folder.
+        """
+        from hpcdash.backends.submissions import Submission
+        from hpcdash.services.submit.plan import refuse_large_array
+
+        await self.store.open(force=True)
+        asked = wanted.request
+        if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
+            raise UsageError(
+                "storage_root is not set: run_as needs a folder that the other account may enter",
+                "Set storage_root in [launch] to the folder that root's program keeps (hpcdash sudoers --program).",
+            )
+        from hpcdash.services.submit.checks import kill_switch_of
+
+        root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
+        if asked.site.run_as:
+            await self._trust(root.rstrip("/"))
+        request, aside = self._in_its_queue(await self._after_in_full(asked))
+        name = asked.script.rpartition("/")[2]
+        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in wanted.files)
+        if request.site.run_as and not request.work_dir:
+            # Where sudo is called from may be closed to that account.
+            request = replace(request, work_dir=place.folder)
+        script = self._script(request, place, aside)
+        content = script.text.encode("utf-8", "surrogateescape")
+        await refuse_large_array(self.store, Submission(content, script.job_name))
+        return planned_launch(self.store, wanted, request, place, script, self.settings.launch_program)
+
+    async def _trust(self, root: str) -> None:
+        """Raises UsageError where others could change what root's program keeps; asked for once a connection."""
+        from hpcdash.services.submit.staging import trust_query
+
+        if root not in self._trusted:
+            await self.store.ask(trust_query(self.settings.launch_program, root))
+            self._trusted.add(root)
+
+    async def findings(self, planned: PlannedLaunch) -> tuple[Finding, ...]:
+        """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
+        there as the folder of launches was asked for; asks nothing."""
+        from hpcdash.services.submit.checks import kill_switch_of
+        from hpcdash.services.submit.request_lint import lint_request
+
+        switch = self._switches.get(kill_switch_of(planned.request))
+        found = lint_request(planned.request, await self.queues.offers(), planned.script, packs_nodes=self.packs_nodes)
+        return (*found, *(() if switch is None else (switch,)))
+
+    @property
+    def packs_nodes(self) -> bool:
+        """Whether slots that are not counted a node may lie together, on any nodes."""
+        writer = self.store.backend.script_writer
+        return writer is not None and not writer.ENVIRONMENT.finds_nodes
+
+    async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
+        """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
+
+        To be awaited once how it ended is settled. Raises nothing of HpcdashError.
+        """
+        from hpcdash.backends.script.call import result_words
+        from hpcdash.services.submit.cleanup import discarded
+
+        if outcome.done is False:
+            version = self.store.probe.version if self.store.probe else ""
+            hint = self.store.backend.script_reader.refusal_hint(outcome.words, version, planned.script.text)
+            left = await discarded(self.store, planned.staged)
+            return "; ".join(part for part in (hint, left) if part)
+        folder = planned.staged.folder
+        result = result_words(planned.request, folder)
+        said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
+        try:
+            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
+        except OSError as error:
+            kept = f"it could not be noted here that its files are in {folder}: {error.strerror}"
+            return "; ".join(part for part in (said, kept) if part)
+        return said
+
+    async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
+        """Remove the folders of launches that are kept where they failed, and completed; in words what was done.
+
+        One question for all that may have ended, none where there is none, nor where any run of hpcdash asked within
+        the last `every_seconds`. Raises nothing of HpcdashError.
+        """
+        if self.state_folder is None or not (self.state_folder / RECORDS_NAME).exists():
+            return ()
+        from hpcdash.services.submit.cleanup import tidied
+
+        async with self._tidying:
+            try:
+                return await tidied(self.store, self.records, self.settings.launch_program, every_seconds=every_seconds)
+            except (HpcdashError, OSError):
+                # It is looked at another time.
+                return ()
+
+    def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
+        """Tidy once the first list of one's jobs is there, and when jobs have ended; returns how to stop that."""
+        has_looked = False
+        running: set[asyncio.Task[None]] = set()
+
+        async def tidy() -> None:
+            for words in await self.tidy():
+                told(words)
+
+        def heard(changed: Changed) -> None:
+            nonlocal has_looked
+            if changed.kind is Kind.MINE and (not has_looked or any(event.after in ENDED for event in changed.events)):
+                has_looked = True
+                task = asyncio.create_task(tidy(), name=f"tidy launches of {self.store.name}")
+                running.add(task)
+                task.add_done_callback(running.discard)
+
+        return self.store.listen(heard)
+
+    def _reader_of(self, path: str) -> tuple[str, ...]:
+        """The command that reads a file of a launch that was submitted as another account; () for any other file."""
+        from hpcdash.services.submit.sudoers import PLAIN_NAME, program_argv
+
+        folder, _, name = path.rpartition("/")
+        account = self._accounts().get(folder, "")
+        if not account or not PLAIN_NAME.fullmatch(name):
+            return ()
+        return program_argv(account, self.settings.launch_program, "read", folder.rpartition("/")[2], name)
+
+    def _accounts(self) -> Mapping[str, str]:
+        """The folders of launches that were submitted as another account, and whose they are."""
+        file = self.records.path
+        try:
+            status = None if file is None else file.stat()
+            stamp = None if status is None else (status.st_mtime_ns, status.st_size)
+            if stamp != self._accounts_read[0]:
+                found = {record.folder: record.run_as for record in self.records.all() if record.run_as}
+                self._accounts_read = (stamp, found)
+        except OSError:
+            return {}
+        return self._accounts_read[1]
+
+    @property
+    def records(self) -> LaunchRecords:
+        """What was launched from here."""
+        from hpcdash.services.submit.launch_records import LaunchRecords
+
+        return LaunchRecords(None if self.state_folder is None else self.state_folder / RECORDS_NAME, self.store.name)
+
+    @property
+    def queues(self) -> LaunchQueues:
+        """What is known of the cluster's queues."""
+        from hpcdash.services.submit.queues import LaunchQueues
+
+        if self._queues is None:
+            self._queues = LaunchQueues(self.store)
+        return self._queues
+
+    def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
+        from hpcdash.backends.script.body import Place, folder_name, staged_name
+
+        root = (request.site.storage_root or root).rstrip("/")
+        folder = f"{root}/{folder_name(request, uid)}" if root else ""
+        name = request.script.rpartition("/")[2]
+        # One of mode 0600 is nobody else's to read.
+        has_login = not request.site.run_as and any(
+            known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
+        )
+        return Place(
+            uid,
+            folder,
+            script=f"{folder}/{staged_name(name, request.site.run_as)}" if staged and folder and name else "",
+            login=f"{root}/{LOGIN_NAME}" if has_login else "",
+        )
+
+    def _in_its_queue(self, request: Request) -> tuple[Request, str]:
+        """With what the site says of its queue, and what is not known about that."""
+        from hpcdash.config.queue_defaults import with_queue_defaults
+
+        pools = self.queues.pools()
+        # The only one need not be named, unless something is said of it.
+        named = pools if len(pools) > 1 or self.settings.queues else []
+        request = with_queue_defaults(request, self.settings.queues, named)
+        has_gpus, is_told = self.queues.has_gpus(request.queue)
+        if request.slot_type is not None or request.slots == 0 or is_told:
+            return request, ""
+        slots = "GPUs" if has_gpus else "CPUs"
+        where = f"queue {request.queue}" if request.queue else "the queue"
+        return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
+
+    def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
+        from hpcdash.domain.request import slots_of
+
+        backend = self.store.backend
+        if (writer := backend.script_writer) is None:
+            raise UsageError(
+                f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
+            )
+        has_gpus, _ = self.queues.has_gpus(request.queue)
+        slots = slots_of(request)
+        made = writer.batch_script(
+            request,
+            place,
+            queue_has_gpus=has_gpus,
+            has_live_logs=Capability.LIVE_LOGS in backend.capabilities,
+            cpu_share=self.queues.cpu_share(request.queue, slots.nodes * slots.per_node),
+        )
+        return replace(made, warnings=(aside, *made.warnings)) if aside else made
+
+    async def _after_in_full(self, request: Request) -> Request:
+        """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+        if not request.after or self.store.backend.has_whole_ids:
+            return request
+        from hpcdash.services.jobs.rows import ids_in_full, rows_meant
+
+        try:
+            parsed = await self.store.ask(self.store.backend.jobs_query(JobScope(job_ids=request.after)))
+        except NoSuchJob:
+            return request
+        rows = await asyncio.to_thread(rows_meant, parsed.table, request.after)
+        return replace(request, after=ids_in_full(request.after, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
+    was asked for whether it is there."""
+
+    user_number: int
+    folder: str
+    has_login: bool
+    is_switch_dropped: bool = False
+
+
+def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
+    return Query((*_ROOT, storage_root, *switch), _read_root, _ROOT_LIMIT_SECONDS)
+
+
+def _read_root(answer: Answer) -> _Root:
+    number, _, rest = answer.stdout.decode("utf-8", "replace").partition("\n")
+    folder, _, told = rest.partition("\n")
+    if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
+        raise SchedulerRefused(
+            "the home there is not known, which holds launches",
+            "Set storage_root in [launch] of the configuration.",
+            argv=answer.argv,
+            status=answer.status,
+            words=excerpt(answer.stderr),
+        )
+    words = told.split()
+    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words)
+
+
+def planned_launch(
+    store: ClusterStore,
+    wanted: WantedLaunch,
+    request: Request,
+    place: Place,
+    script: BatchScript,
+    launch_program: str,
+) -> PlannedLaunch:
+    """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
+
+    Raises UsageError for what cannot be staged or submitted.
+    """
+    run_as = request.site.run_as
+    content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
+    own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
+    if has_library(request, place):
+        own[LIBRARY_NAME] = _library()
+    if request.call is not None:
+        own |= call_files(request.call)
+    staged = staged_files(
+        place.folder, own, wanted.files, run_as=run_as, launch_program=launch_program, at=store.clock.now()
+    )
+    submission = Submission(
+        script=content,
+        name=script.job_name,
+        # In the script too, but only the command line is told of a job that has begun.
+        after=request.after,
+        mark=f"{MARK_START}{secrets.token_hex(5)}",
+        file=f"{place.folder}/{SCRIPT_NAME}",
+        run_as=run_as,
+        program=_submitting_program(store) if run_as else "",
+    )
+    handover = store.backend.submission(submission)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    search = Search(handover.mark, handover.job_name or None, not_before, run_as)
+    name = handover.command.job_ids[0]
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.named_command))
+    return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
+
+
+def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRecord:
+    """What is to be remembered of a launch that was submitted, or may have been."""
+    request = planned.request
+    return LaunchRecord(
+        folder=planned.staged.folder,
+        sums=planned.staged.sums_digest,
+        job_id=outcome.new_job,
+        name=planned.script.job_name,
+        keep=request.site.keep,
+        run_as=request.site.run_as,
+        tasks=request.array.count if request.array else 1,
+        at=now,
+        request=planned.text,
+    )
+
+
+@cache
+def _library() -> bytes:
+    try:
+        return job_zip()
+    except OSError as error:
+        raise UsageError(
+            f"hpcdash.job cannot be staged: {error}", "Write job_library = false, and have the job find it elsewhere."
+        ) from None
+
+
+def _submitting_program(store: ClusterStore) -> str:
+    """The submit command's own path there: sudo looks for commands in places of its own."""
+    found = store.probe.commands if store.probe else {}
+    path = next((path for name in _SUBMITTING if (path := found.get(name, "")).startswith("/")), "")
+    if not path:
+        raise UsageError(
+            f"run_as: the path of {store.backend.title}'s submit command is not known, which sudo needs",
+            "Leave run_as out of the configuration.",
+        )
+    return path

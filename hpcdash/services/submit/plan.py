@@ -1,0 +1,206 @@
+"""Plans a submission: a batch script, or a job submitted again, marked so that a lost answer can be looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.submissions import MARK_START, Handover, Submission
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.job_ids import array_of, joined_tasks
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError, excerpt
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
+from hpcdash.services.jobs.triage import tasks_of
+from hpcdash.services.submit.recovery import CLOCKS_APART, Search, settle
+
+Row = Mapping[str, Any]
+# Each has its own script and options, which are asked for, and its own command.
+MOST_AT_ONCE = 10
+# The history learns of a job a moment after the scheduler does, and of how it was submitted last.
+_HISTORY_LAG_SECONDS = 4.0
+# Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
+_MOST_BYTES = 4 << 20
+_LIMIT_SECONDS = 15.0
+
+
+async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
+    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be asked it is sent."""
+    query = store.backend.array_refusal_query(wanted)
+    if query is None:
+        return
+    try:
+        why = await store.ask(query)
+    except HpcdashError:
+        return
+    if why:
+        raise UsageError(why, "Submit it in parts, or have each task do more.")
+
+
+def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
+    """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
+
+    `stores.lost_answers.settle` finds out what became of one whose answer was lost.
+    """
+    marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
+    handover = store.backend.submission(marked)
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
+    searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
+    return Again(Plan(request, (), (handover.named_command,)), handover.notes, searches)
+
+
+__all__ = ["CLOCKS_APART", "Again", "Search", "Wanted", "plan_again", "settle", "wanted_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A job to submit again: a plain one, or an array's number with the rows of the tasks that are meant.
+
+    Without `tasks`, a whole array is meant; `rows` are of domain.schema.JOBS.
+    """
+
+    job_id: str
+    tasks: ArrayTasks | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What would be submitted: the plan, what a person should know of it, and how each new job is recognised."""
+
+    plan: Plan
+    asides: tuple[str, ...]
+    searches: Mapping[str, Search]
+
+
+def wanted_of(rows: Sequence[Row]) -> tuple[Wanted, ...]:
+    """What rows stand for, an array's tasks together."""
+    arrays: dict[str, list[Row]] = {}
+    wanted: list[Wanted] = []
+    for row in rows:
+        if row["array_id"]:
+            arrays.setdefault(str(row["array_id"]), []).append(row)
+        else:
+            wanted.append(Wanted(str(row["id"]), None, (row,)))
+    for array_id, members in arrays.items():
+        tasks = joined_tasks(task for row in members for task in (tasks_of(row) or ()))
+        wanted.append(Wanted(array_id, tasks, tuple(members)))
+    return tuple(wanted)
+
+
+async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
+    """What submitting these again would run; nothing is submitted.
+
+    Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
+    NoSuchJob, and what keeps the cluster from answering.
+    """
+    if len(wanted) > MOST_AT_ONCE:
+        raise UsageError(
+            f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
+        )
+    asides: list[str] = []
+    made: list[tuple[Wanted, Handover]] = []
+    searches: dict[str, Search] = {}
+    for one in wanted:
+        again, told = await _prepare(store, one)
+        made.append((one, again))
+        name = f"{one.job_id}: " if len(wanted) > 1 else ""
+        asides += [note for told_note in told if (note := f"{name}{told_note}") not in asides]
+        job_id = again.command.job_ids[0]
+        not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+        others = frozenset({array_of(one.job_id)})
+        searches[job_id] = Search(again.mark, again.job_name or None, not_before, others=others)
+    request = ActionRequest(Verb.SUBMIT, tuple(again.command.job_ids[0] for _, again in made))
+    rows = tuple(row for one, _ in made for row in one.rows)
+    return Again(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
+
+
+async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[str]]:
+    asked = wanted.job_id
+    detail = await _detail(store, wanted)
+    script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
+    mark = f"{MARK_START}{secrets.token_hex(5)}"
+    again = store.backend.resubmission(detail, past, script, wanted.tasks, mark)
+    lines = script.text.count("\n") or 1
+    warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
+    return again, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *again.notes]
+
+
+async def _detail(store: ClusterStore, wanted: Wanted) -> JobDetail:
+    """Of an array that has ended in part, a task's: its own row may be gone."""
+    try:
+        return await store.fetch_detail(wanted.job_id)
+    except NoSuchJob:
+        if not wanted.rows or wanted.rows[0]["id"] == wanted.job_id:
+            raise
+        return await store.fetch_detail(str(wanted.rows[0]["id"]))
+
+
+async def _past(store: ClusterStore, wanted: Wanted) -> Mapping[str, str]:
+    """What the history says of a job; {} where there is none."""
+    if store.probe is not None and store.probe.has_accounting is False:
+        return {}
+    submitted_at = [row["submitted_at"].timestamp() for row in wanted.rows if row["submitted_at"] is not None]
+    age = store.clock.now() - max(submitted_at, default=0.0)
+    if 0 <= age < _HISTORY_LAG_SECONDS:
+        await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
+    try:
+        return await store.ask(store.backend.history_native_query(wanted.job_id))
+    except (NoSuchJob, AccountingUnavailable, CommandMissing):
+        return {}
+
+
+async def read_here(path: str) -> bytes:
+    """A file of this machine, `~` for the home. Raises UsageError."""
+    return await asyncio.to_thread(_read, path)
+
+
+async def read_there(store: ClusterStore, path: str) -> bytes:
+    """A file of the cluster. Raises UsageError where it cannot be read, and what keeps the cluster from answering."""
+    await store.open()
+    where = path_there(path)
+    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", where)
+    return await store.ask(Query(argv, partial(_parse, path=path), limit_seconds=_LIMIT_SECONDS))
+
+
+def path_there(path: str) -> str:
+    """A path as commands on the cluster take it, which run in the home."""
+    return "." if path == "~" else path.removeprefix("~/")
+
+
+def _read(path: str) -> bytes:
+    try:
+        file = Path(path).expanduser()
+        if not file.is_file():
+            raise UsageError(f"{path}: {'a folder' if file.is_dir() else 'there is no such file here'}")
+        with file.open("rb") as stream:
+            return _fitting(stream.read(_MOST_BYTES + 1), path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (RuntimeError, ValueError) as error:
+        # The home of nobody, or a NUL.
+        raise UsageError(f"{path}: no path") from error
+
+
+def _parse(answer: Answer, *, path: str) -> bytes:
+    if answer.status != 0:
+        said = excerpt(answer.stderr).rpartition(": ")[2]
+        raise UsageError(f"{path}: {said or 'it cannot be read'} (on the cluster)")
+    return _fitting(answer.stdout, path)
+
+
+def _fitting(content: bytes, path: str) -> bytes:
+    if len(content) > _MOST_BYTES:
+        raise UsageError(f"{path}: more than {_MOST_BYTES >> 20} MiB: is it a batch script?")
+    return content

@@ -1,0 +1,275 @@
+"""What a cluster's queues offer to a launch: the default queue, GPUs, limits; from fresh tables, else asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from hpcdash.backends.queries import ParsedOffers, Query
+from hpcdash.config.queue_defaults import Pool
+from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
+from hpcdash.domain.states import NodeState, QueueStanding
+from hpcdash.domain.text import counted, visible
+from hpcdash.domain.units import format_age
+from hpcdash.domain.words import queue_note
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+
+if TYPE_CHECKING:
+    from hpcdash.domain.offers import CpuShare, QueueLimits
+# Tables are polled each minute while they are shown.
+_FRESH_SECONDS = 90.0
+_OF_NODES = ["state", "queues", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type", "memory_bytes"]
+_NOW_FREE = frozenset({NodeState.IDLE, NodeState.MIXED})
+_T = TypeVar("_T")
+_Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQueue:
+    """A queue as it was told; `has_gpus` None: not told."""
+
+    name: str
+    is_default: bool
+    has_gpus: bool | None
+
+
+class LaunchQueues:
+    """The queues of one cluster, from its store's tables where there are some."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._asked: dict[Kind, pa.Table] = {}
+        self._limits: Mapping[str, QueueLimits] | None = None
+        self._asking = asyncio.Lock()
+
+    async def learn(self) -> None:
+        """Ask once for the queues where no table of them is known, and for the nodes where queues tell no GPUs.
+
+        Without an answer nothing is known of them. Raises what keeps the line from being opened.
+        """
+        async with self._asking:
+            await self._store.open()
+            with contextlib.suppress(HpcdashError):
+                await self._ask(Kind.QUEUES)
+                if any(queue.has_gpus is None for queue in self.known()):
+                    await self._ask(Kind.NODES)
+                query = self._store.backend.queue_limits_query()
+                if query is not None and self._limits is None:
+                    self._limits = await self._store.ask(query)
+
+    def known(self) -> list[KnownQueue]:
+        """In the cluster's order; none where nothing is known."""
+        table = self._table(Kind.QUEUES)
+        if table is None:
+            return []
+        return [
+            KnownQueue(row["name"], bool(row["default"]), None if row["gpus"] is None else row["gpus"] > 0)
+            for row in table.select(["name", "default", "gpus"]).to_pylist()
+        ]
+
+    def pools(self) -> list[Pool]:
+        """The queues as far as the choice of one goes."""
+        return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in self.known()]
+
+    async def offers(self) -> Offers:
+        """What the queues and nodes that are known offer; thousands of nodes take a thread some milliseconds."""
+
+        queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
+        return await asyncio.to_thread(offers_of, queues, nodes, self._store.clock.now())
+
+    def has_gpus(self, name: str) -> tuple[bool, bool]:
+        """(whether a queue has GPUs, whether that was told of it): names match in upper and lower case alike.
+
+        PBS tells it of the nodes, which take jobs of any queue where they are bound to none.
+        """
+        queue = self._named(name)
+        is_told = queue is not None and (queue.has_gpus is not None or bool(self._nodes_of(queue.name)))
+        return self._has_gpus(queue), is_told
+
+    def cpu_share(self, name: str, gpus: int) -> CpuShare | None:
+        """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk, else as many as the
+        GPU's node has for each of its own, within what the queue allows. None where that is not known."""
+        from hpcdash.domain.offers import CpuShare
+
+        queue = self._named(name)
+        if queue is None or self._limits is None:
+            return None
+        limits = self._limits_of(queue.name)
+        chunk_cpus = max((one.chunk_cpus or 0 for one in limits), default=0)
+        if chunk_cpus > 1:
+            return CpuShare(
+                None, f"queue {queue.name} gives each chunk {chunk_cpus} CPUs; cpus_per_gpu sets another number"
+            )
+        shares = [node["cpus"] // node["gpus"] for node in self._nodes_of(queue.name) if node["gpus"] and node["cpus"]]
+        share, whose = min(shares, default=0), "a node's share"
+        if (most := min((one.most_cpus for one in limits if one.most_cpus), default=0)) and share * gpus > most:
+            share, whose = most // gpus, f"as many as queue {queue.name} allows"
+        cpus = "1 CPU" if share == 1 else f"{share} CPUs"
+        return CpuShare(share, f"{cpus} with each GPU, {whose}; cpus_per_gpu sets another number") if share else None
+
+    def _limits_of(self, name: str) -> list[QueueLimits]:
+        """A queue's own, those of where it passes jobs on to, and the server's."""
+        known = self._limits or {}
+        own = known.get(name)
+        names = (name, *(own.destinations if own else ()), "")
+        return [known[one] for one in names if one in known]
+
+    def _named(self, name: str) -> KnownQueue | None:
+        """The queue of that name; for '' the only one."""
+        known = self.known()
+        only = known[0] if len(known) == 1 and not name else None
+        return next((one for one in known if one.name.casefold() == name.casefold()), only)
+
+    def _nodes_of(self, name: str) -> list[dict[str, Any]]:
+        """The nodes that are bound to a queue; where none is, those that are bound to no other."""
+        nodes = self._table(Kind.NODES)
+        rows = [] if nodes is None else nodes.select(["queues", "cpus", "gpus"]).to_pylist()
+        return [row for row in rows if name in (row["queues"] or ())] or [row for row in rows if not row["queues"]]
+
+    def _has_gpus(self, queue: KnownQueue | None) -> bool:
+        """What a queue itself does not tell, as PBS's, its nodes do; where nobody knows, it has some."""
+        if queue is not None and queue.has_gpus is not None:
+            return queue.has_gpus
+        nodes = self._table(Kind.NODES)
+        if nodes is None or queue is None:
+            return nodes is None or any(nodes["gpus"].to_pylist())
+        allowed = (one.most_gpus for one in self._limits_of(queue.name))
+        return 0 not in allowed and any(row["gpus"] for row in self._nodes_of(queue.name))
+
+    def _table(self, kind: Kind) -> pa.Table | None:
+        return self._asked.get(kind, self._store.table(kind))
+
+    async def _ask(self, kind: Kind) -> None:
+        if self._table(kind) is None:
+            self._asked[kind] = (await self._store.ask(self._store.query(kind))).table
+
+
+__all__ = ["AccountOffer", "Offers", "QosOffer", "QueueOffer", "fetch_offers", "offers_of"]
+
+
+async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
+    """Queues, accounts and QoS; what cannot be asked is a note. At most four commands, at the same time.
+
+    `user` is whose accounts they are: '' for who one is there. Connects where the line is not open; raises nothing of
+    HpcdashError.
+    """
+    try:
+        probe = await store.open()
+    except HpcdashError as error:
+        known = await _known(store)
+        return replace(known, notes=(f"nothing can be asked: {error.message}", *known.notes))
+    notes: list[str] = []
+    backend, whose = store.backend, user or probe.user
+    of_accounts = backend.associations_query(whose, probe.cluster)
+    of_qos = backend.qos_offers_query()
+    if of_accounts is not None and probe.has_accounting is False:
+        notes.append("this cluster has no accounting: there are no accounts and no QoS to choose from")
+        of_accounts = of_qos = None
+    accounts, qos, *_ = await asyncio.gather(
+        _asked(store, of_accounts, "accounts", notes),
+        _asked(store, of_qos, "QoS", notes),
+        _fresh(store, Kind.QUEUES, notes),
+        _fresh(store, Kind.NODES, notes),
+    )
+    known = await _known(store)
+    return replace(known, accounts=accounts, qos=qos, notes=(*notes, *known.notes))
+
+
+async def _asked(
+    store: ClusterStore, query: Query[ParsedOffers[_T]] | None, what: str, notes: list[str]
+) -> tuple[_T, ...]:
+    if query is None:
+        return ()
+    try:
+        parsed = await store.ask(query)
+    except HpcdashError as error:
+        notes.append(f"{what} are not known: {error.message}")
+        return ()
+    if parsed.rejected:
+        rows = counted(len(parsed.rejected), "row")
+        notes.append(f"{rows} of {what} could not be read: {visible(parsed.rejected[0])}")
+    return parsed.offers
+
+
+async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
+    snapshot = store.snapshots.get(kind)
+    if snapshot is not None and not snapshot.cached and store.clock.now() - snapshot.taken_at < _FRESH_SECONDS:
+        return
+    try:
+        await store.fetch(kind)
+    except HpcdashError as error:
+        store.load_cached((kind,))
+        old = store.snapshots.get(kind)
+        known = f"as known {format_age(store.clock.now() - old.taken_at)} ago" if old else "not known"
+        notes.append(f"{kind} are {known}: {error.message}")
+
+
+async def _known(store: ClusterStore) -> Offers:
+    """What the tables tell; thousands of nodes take a thread some milliseconds."""
+    return await asyncio.to_thread(offers_of, store.table(Kind.QUEUES), store.table(Kind.NODES), store.clock.now())
+
+
+def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
+    """The queues as the tables have them at an epoch second, with what each one's nodes have."""
+    queues = [] if queue_table is None else queue_table.to_pylist()
+    nodes = [] if node_table is None else node_table.select(_OF_NODES).to_pylist()
+    # PBS does not bind its nodes to queues.
+    is_bound = any(node["queues"] for node in nodes)
+    own: dict[str, list[_Row]] = {}
+    for node in nodes:
+        for name in node["queues"] or ():
+            own.setdefault(name, []).append(node)
+    offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
+    told = () if is_bound or not nodes or len(queues) < 2 else ("which nodes a queue has is not told: all are counted",)
+    return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=told)
+
+
+def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
+    free = [node for node in nodes if node["state"] in _NOW_FREE]
+    of_queue = _told(row["nodes"], len(nodes))
+    idle = sum(node["state"] == NodeState.IDLE for node in nodes)
+    return QueueOffer(
+        name=row["name"],
+        is_default=bool(row["default"]),
+        # None: not told.
+        is_available=row["available"] is not False,
+        limit_seconds=row["limit_seconds"],
+        nodes=of_queue,
+        nodes_idle=_told(row["nodes_idle"], min(idle, of_queue)),
+        cpus=_told(row["cpus"], _total(nodes, "cpus")),
+        cpus_idle=_total(free, "cpus") - _total(free, "cpus_used"),
+        gpus=_told(row["gpus"], _total(nodes, "gpus")),
+        gpus_idle=_total(free, "gpus") - _total(free, "gpus_used"),
+        gpu_types=_gpu_types(nodes),
+        cpus_per_node=_largest(nodes, "cpus"),
+        gpus_per_node=_largest(nodes, "gpus"),
+        memory_per_node_bytes=_largest(nodes, "memory_bytes"),
+        gpu_nodes=sum(bool(node["gpus"]) for node in nodes),
+        note=queue_note({**row, "_server_note": None}, now),
+        server_note=row["_server_note"] or "",
+        # Whether an access list keeps somebody out the server knows better.
+        refuses=row["_standing"] == QueueStanding.DISABLED,
+    )
+
+
+def _told(value: int | None, counted: int) -> int:
+    return counted if value is None else value
+
+
+def _total(nodes: Iterable[_Row], column: str) -> int:
+    return sum(node[column] or 0 for node in nodes)
+
+
+def _largest(nodes: Iterable[_Row], column: str) -> int | None:
+    return max((node[column] for node in nodes if node[column] is not None), default=None)
+
+
+def _gpu_types(nodes: Iterable[_Row]) -> tuple[str, ...]:
+    return tuple(sorted({node["gpu_type"] for node in nodes if node["gpu_type"]}))

@@ -1,0 +1,374 @@
+"""Finds out what became of submissions whose answer was lost, now or in earlier runs; submits nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.submissions import MARK_START
+from hpcdash.domain.job_ids import array_of
+from hpcdash.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    HostKeyChanged,
+    HostKeyRefused,
+    HpcdashError,
+    UnreachableError,
+)
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
+from hpcdash.services.jobs.scripts import keep_submitted
+from hpcdash.services.state.journal import Journal, JournalEntry, JournalUnreadable, JournalUnwritable
+
+T = TypeVar("T")
+
+# How long a line that broke is tried to be opened again, and a scheduler that does not answer is asked again.
+_PATIENCE_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 5.0
+# Between two looks: a request that left the login node may still be on its way, and a history is told later.
+_LOOK_AGAIN_SECONDS = 5.0
+# A command on the login node ends this long after its limit at the latest.
+_END_SECONDS = 6.0
+_LEAST_HISTORY_SECONDS = 600
+_NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
+
+# How far the clocks of the cluster and of this machine may be apart.
+CLOCKS_APART = timedelta(minutes=2)
+
+# The mark comes in two words, so that this command is not among those it finds.
+_STILL_THERE = """\
+ps -eo args= | while read -r line; do
+    case $line in *"$1$2"*) echo "still there"; exit ;; esac
+done
+"""
+_NO_NAME = "the queue has no such job; a history may keep no marks, and its name is not known"
+_MAY_HAVE_ENDED = "the queue has no such job; one that ended at once would have left no trace, as no history is kept"
+_MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
+_NAME = "--job-name="
+_RECENT_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What tells a new job from others: a mark of ours in its comment, or (mark '') its name and when it was sent.
+
+    `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an array by its number.
+    """
+
+    mark: str
+    name: str | None
+    not_before: datetime
+    user: str = ""
+    others: frozenset[str] = frozenset()
+
+
+class Sought(Protocol):
+    """Submissions, and how the job of each is recognised."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def searches(self) -> Mapping[str, Search]: ...
+
+
+async def settle(
+    store: ClusterStore, again: Sought, report: Report, told: Callable[[str], None] = lambda words: None
+) -> tuple[Outcome, ...]:
+    """The outcomes with what was unknown looked for, on a line that is opened again, in the queue and in the history.
+
+    Found: done, `job 93`. Surely not there: not done, `it never arrived`; that takes two looks, the second of them
+    after the command that hands it over has ended on the login node. Where nothing answers for half a minute, and
+    where no history would have a job that ended at once, it stays unknown. What is found out is noted in the journal.
+    `told` gets a line for a person who waits. Raises nothing.
+    """
+    outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
+    lost = {
+        job_id: again.searches[job_id]
+        for job_id, outcome in outcomes.items()
+        if outcome.done is None and job_id in again.searches
+    }
+    if not lost:
+        return report.outcomes
+    told(_looking_words(lost.values()))
+    commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
+    longest = max((commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0)
+    for job_id, found in (await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()).items():
+        outcomes[job_id] = await _kept(store, commands.get(job_id), found)
+        if found.done:
+            told(f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}")
+    known = tuple(outcomes.values())
+    if report.note_again is not None and (problem := await asyncio.to_thread(report.note_again, known)):
+        known = tuple(
+            replace(outcome, words=f"{outcome.words}; {problem}") if outcome.job_id in lost else outcome
+            for outcome in known
+        )
+    return known
+
+
+def _looking_words(searches: Iterable[Search]) -> str:
+    marks = [search.mark for search in searches if search.mark]
+    how = f"by its mark {marks[0]}" if len(marks) == 1 else "by their marks" if marks else "by its name"
+    return f"the answer was lost; what became of it is looked for {how}"
+
+
+async def _kept(store: ClusterStore, command: ActionCommand | None, found: Outcome) -> Outcome:
+    if command is None or not found.done:
+        return found
+    (kept,) = await keep_submitted(store, command, (found,))
+    return kept
+
+
+class _Looking:
+    """Looks for jobs until each is found, or surely not there, or nothing answers."""
+
+    def __init__(
+        self, store: ClusterStore, lost: Mapping[str, Search], longest_seconds: float, told: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._left = dict(lost)
+        self._found: dict[str, Outcome] = {}
+        self._queued: set[str] = set()
+        self._told = told
+        self._ends_at = _now() + longest_seconds
+
+    async def outcomes(self) -> Mapping[str, Outcome]:
+        """One a job."""
+        try:
+            await self._look()
+            if self._left and await self._is_on_its_way():
+                self._told("on the login node it is still being handed over; its end is waited for")
+                await self._wait_for_its_end()
+            if self._left:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                await self._look()
+                await self._look_back()
+        except HpcdashError as error:
+            self._give_up(f"the queue cannot be asked: {error.message.rstrip('.')}")
+        return self._found
+
+    async def _wait_for_its_end(self) -> None:
+        pause = _LOOK_AGAIN_SECONDS / 5
+        while self._left:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_AGAIN_SECONDS)
+            await self._look()
+            if self._left and not await self._is_on_its_way():
+                return
+            if _now() > self._ends_at:
+                self._give_up("on the login node it is still being handed over")
+
+    def _give_up(self, why: str) -> None:
+        for job_id, search in self._left.items():
+            look = f"look for {search.mark}" if search.mark else "look for its name"
+            words = f"whether it was submitted is not known: {why}; before it is submitted again, {look} in the queue"
+            if search.mark:
+                words += ", or have that done: hpcdash journal --settle"
+            self._found[job_id] = Outcome(job_id, None, words)
+        self._left.clear()
+
+    async def _look(self) -> None:
+        """In the queue, which has the jobs that ended a moment ago too."""
+        for user, searches in self._by_user():
+            scope = JobScope(user=user, ended=True)
+            table = (await self._patiently(self._store.backend.jobs_query(scope))).table
+            self._queued.update(map(array_of, table["id"].to_pylist()))
+            for job_id, search in searches:
+                self._take(job_id, search, _numbers_of(table, search))
+
+    async def _look_back(self) -> None:
+        """In the history, once; what is not there either never arrived."""
+        for user, searches in self._by_user():
+            if self._store.probe is not None and self._store.probe.has_accounting is False:
+                self._end(searches, None, _MAY_HAVE_ENDED)
+                continue
+            oldest = min(search.not_before for _, search in searches)
+            age = self._store.clock.now() - oldest.astimezone(UTC).timestamp()
+            since = max(_LEAST_HISTORY_SECONDS, int(age) + 1)
+            try:
+                table = (await self._patiently(self._store.backend.history_query(user, since))).table
+            except UnreachableError:
+                raise
+            except HpcdashError as error:
+                words = f"the queue has no such job; whether it ended at once is not known: {error.message}"
+                self._end(searches, None, words)
+                continue
+            for job_id, search in searches:
+                self._take(job_id, search, _numbers_of(table, search, seen=self._queued))
+            left = [(job_id, search) for job_id, search in searches if job_id in self._left]
+            self._end([one for one in left if one[1].name is None], None, _NO_NAME)
+            words = f"{NEVER_ARRIVED}: neither the queue nor the history has such a job"
+            self._end([one for one in left if one[1].name is not None], False, words)
+
+    def _take(self, job_id: str, search: Search, numbers: list[tuple[str, bool]]) -> None:
+        marked = [number for number, is_marked in numbers if is_marked]
+        if len(marked or numbers) == 1 and (marked or not search.mark):
+            how = "" if search.mark else " (the only one of its name submitted since)"
+            self._end([(job_id, search)], True, f"job {numbers[0][0] if not marked else marked[0]}{how}")
+        elif numbers:
+            listed = ", ".join(marked or [number for number, _ in numbers])
+            why = "its mark" if marked else "its name"
+            self._end([(job_id, search)], None, f"one of {listed} may be it: they have {why}")
+
+    def _end(self, searches: Iterable[tuple[str, Search]], done: bool | None, words: str) -> None:
+        for job_id, _ in searches:
+            self._found[job_id] = Outcome(job_id, done, words)
+            self._left.pop(job_id, None)
+
+    def _by_user(self) -> list[tuple[str | None, list[tuple[str, Search]]]]:
+        users = dict.fromkeys(search.user or self._store.user for search in self._left.values())
+        return [
+            (user, [one for one in self._left.items() if (one[1].user or self._store.user) == user]) for user in users
+        ]
+
+    async def _is_on_its_way(self) -> bool:
+        """Whether a command that hands one over still runs on the login node."""
+        for search in tuple(self._left.values()):
+            half = len(search.mark) // 2
+            argv = ("sh", "-c", _STILL_THERE, "sh", search.mark[:half], search.mark[half:])
+            if search.mark:
+                still_there: bool = await self._patiently(Query(argv, _is_still_there))
+                if still_there:
+                    return True
+        return False
+
+    async def _patiently(self, query: Query[T]) -> T:
+        """The answer of a query, on a line that is opened again where it broke; raises what went wrong last."""
+        gives_up_at: float | None = None
+        pause = 0.25
+        while True:
+            try:
+                # Not forced: a login that asks a person is left to them.
+                await self._store.open()
+                return await self._store.ask(query)
+            except _NEEDS_A_PERSON:
+                raise
+            except HpcdashError as error:
+                if gives_up_at is None:
+                    gives_up_at = _now() + _PATIENCE_SECONDS
+                    self._told(f"{error.message} It is tried again for {_PATIENCE_SECONDS:.0f} s.")
+                if _now() >= gives_up_at:
+                    raise
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS, max(0.0, gives_up_at - _now()))
+            await asyncio.sleep(pause)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_still_there(answer: Answer) -> bool:
+    return b"still there" in answer.stdout
+
+
+def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None) -> list[tuple[str, bool]]:
+    """The jobs that may be the one, by number, and whether each has its mark.
+
+    A history (`seen` is what the queue had) need not keep comments: of one without, name and time have to do.
+    """
+    marked: list[str] = []
+    if search.mark:
+        found = table.filter(pc.fill_null(pc.equal(table["comment"], search.mark), False))
+        marked = list(dict.fromkeys(map(array_of, found["id"].to_pylist())))
+    if marked or (search.mark and seen is None):
+        return [(number, True) for number in marked]
+    since = pc.greater_equal(table["submitted_at"], pa.scalar(search.not_before, table["submitted_at"].type))
+    named = pc.and_(since, pc.equal(table["name"], search.name))
+    if search.mark:
+        named = pc.and_(named, pc.is_null(table["comment"]))
+    found = table.filter(pc.fill_null(named, False))
+    numbers = dict.fromkeys(map(array_of, found["id"].to_pylist()))
+    others = {*search.others, *((seen or ()) if search.mark else ())}
+    return [(number, False) for number in numbers if number not in others]
+
+
+async def settle_noted(
+    store: ClusterStore, journal: Journal, entry: JournalEntry, told: Callable[[str], None] = lambda words: None
+) -> tuple[Outcome, ...]:
+    """As `settle` for a submission of an earlier run that the journal has; what is found is noted there.
+
+    Its outcomes as they are where nothing is unknown, or no mark was noted.
+    """
+    outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
+    # The journal has this machine's time, the queue the cluster's.
+    at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
+    searches = {name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()}
+    noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
+    return await settle(store, noted, Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)), told)
+
+
+def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
+    """How the jobs of a noted submission are recognised, by their marks, else a single one by its name; {} where that
+    is not noted."""
+    if entry.verb != Verb.SUBMIT:
+        return {}
+    not_before = datetime.fromtimestamp(entry.at, UTC) - CLOCKS_APART
+    marked = [(marks[-1], words) for words in entry.commands if (marks := _MARK.findall("\n".join(words)))]
+    if not marked and len(entry.job_ids) == 1 and entry.names and entry.commands:
+        marked = [("", entry.commands[-1])]
+    if len(marked) != len(entry.job_ids):
+        return {}
+    found = {}
+    for job_id, (mark, words) in zip(entry.job_ids, marked, strict=True):
+        name = entry.names.get(job_id) or next((word[len(_NAME) :] for word in words if word.startswith(_NAME)), None)
+        found[job_id] = Search(mark, name, not_before, _account(words) or entry.user)
+    return found
+
+
+def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[JournalEntry]:
+    """The submissions to a cluster whose outcome nobody saw and that can be looked for, newest first.
+
+    Raises JournalUnreadable.
+    """
+    noted = (one for one in journal.read(newest)[0] if one.cluster == cluster)
+    return [one for one in noted if one.state == "unknown" and searches_of(one)]
+
+
+def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
+    """Those of the last day, as of a run that was killed; none where the journal cannot be read."""
+    try:
+        return [one for one in unsettled(journal, store.name) if journal.age_seconds(one) < _RECENT_SECONDS]
+    except JournalUnreadable:
+        return []
+
+
+async def settle_recent(store: ClusterStore, journal: Journal) -> list[str]:
+    """Looks for the submissions of the last day whose outcome nobody saw; a sentence for each of what became of it.
+
+    Asks nothing where there is none; raises nothing of HpcdashError.
+    """
+    said = []
+    for entry in await asyncio.to_thread(unsettled_today, store, journal):
+        at = datetime.fromtimestamp(entry.at).astimezone()
+        for outcome in await settle_noted(store, journal, entry):
+            what = f"it is {outcome.words}" if outcome.done else outcome.words
+            said.append(f"nobody saw how the submission of {outcome.job_id} at {at:%H:%M} ended: {what}")
+    return said
+
+
+def _account(words: Sequence[str]) -> str:
+    """Whose job it is that was submitted through sudo; '' for one's own."""
+    return words[words.index("-u") + 1] if words[0] == "sudo" and "-u" in words[:-1] else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    plan: Plan
+    searches: Mapping[str, Search]
+
+
+def _note(journal: Journal, action_id: str, outcomes: Sequence[Outcome]) -> str:
+    try:
+        journal.after(action_id, outcomes)
+    except JournalUnwritable as error:
+        return f"this is not in the journal: {error.message}"
+    return ""

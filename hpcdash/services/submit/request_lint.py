@@ -1,0 +1,154 @@
+"""What is wrong with a request by what the cluster offers, and what it comes to, in a line. Pure."""
+
+from __future__ import annotations
+
+from hpcdash.backends.script.body import BatchScript, is_spread
+from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.offers import Offers, QueueOffer
+from hpcdash.domain.request import INTERACTIVE_KINDS, Request, Slots, SlotType, slot_type_of, slots_of
+from hpcdash.domain.units import DAY, HOUR, MINUTE
+
+_WHERE = {
+    "queues": "queue",
+    "account": "account",
+    "qos": "qos",
+    "limit_seconds": "time",
+    "nodes": "slots",
+    "cpus": "slots",
+    "gpus": "slots",
+    "gpu_type": "gpu_type",
+    "memory_per_node_bytes": "memory",
+}
+
+
+def lint_request(
+    request: Request, offers: Offers, script: BatchScript | None = None, *, packs_nodes: bool = False
+) -> tuple[Finding, ...]:
+    """What does not fit the offers, errors first; each warning of a rendered `script` is one.
+
+    Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
+    """
+    found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
+    if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
+        found.append(Finding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
+    if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
+        found.append(Finding("warning", "cpus_per_gpu", "it counts for nothing: a slot is a CPU here"))
+    found += [Finding("warning", "", warning) for warning in (script.warnings if script else ())]
+    return tuple(sorted(found, key=lambda one: one.severity != "error"))
+
+
+def slot_type_in(request: Request, offers: Offers) -> SlotType:
+    """What a slot of a request is: as it says, or the site does; else GPUs where its queue has some."""
+    said = request.slot_type or request.site.slot_type
+    queue = offers.queue(request.queue)
+    if said is None and request.gpu_type:
+        return SlotType.CUDA
+    return said or slot_type_of(request, queue_has_gpus=queue is None or queue.gpus > 0)
+
+
+def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
+    """What a request asks for in all. The scheduler finds the nodes itself for GPUs that are not counted a node; with
+    `packs_nodes` for all slots that are not."""
+    slots, slot_type = slots_of(request), slot_type_in(request, offers)
+    is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
+    finds_nodes = slots.is_packed if packs_nodes else is_spread_out
+    on_node = None if finds_nodes else slots.per_node
+    total = slots.slots if finds_nodes else slots.nodes * slots.per_node
+    counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0
+    of_node = "slots_per_node" if slots.is_per_node_asked else "slots"
+    of_cpus = {"cpus_per_node": of_node}
+    each = request.cpus_per_gpu if counts_gpus else 1
+    if counts_gpus:
+        of_cpus = dict.fromkeys(("cpus", "cpus_per_node"), "cpus_per_gpu")
+    return Demand(
+        queues=(request.queue,) if request.queue else (),
+        account=request.account,
+        qos=request.qos,
+        limit_seconds=request.limit_seconds,
+        nodes=None if finds_nodes else slots.nodes,
+        cpus=None if each is None else total * each,
+        gpus=total if counts_gpus else None,
+        cpus_per_node=None if each is None or on_node is None else on_node * each,
+        gpus_per_node=on_node if counts_gpus else None,
+        gpu_type=request.gpu_type if counts_gpus else "",
+        memory_per_node_bytes=request.memory_bytes,
+        where={**_WHERE, **of_cpus, "gpus_per_node": of_node},
+    )
+
+
+def resource_words(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
+    """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and queues are remote.
+
+    An array says what all of its tasks come to; without a time the queue's default holds, of which its
+    limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie together, as with PBS.
+    """
+    slots, slot_type = slots_of(request), slot_type_in(request, offers)
+    queue = offers.queue(request.queue)
+    is_cpu = slot_type is SlotType.CPU or slots.slots == 0
+    unit = "CPU" if is_cpu else "GPU"
+    parts = [_amount(request, slots, unit, packs_nodes=packs_nodes)]
+    tasks = request.array.count if request.array is not None else 1
+    if request.array is not None:
+        throttle = request.array.throttle
+        at_once = f", {throttle} at a time" if throttle and throttle < tasks else ""
+        parts.append(f"× {_counted(tasks, 'task')}{at_once},")
+    total = slots.nodes * slots.per_node * tasks
+    if request.limit_seconds is not None:
+        parts.append(f"for {_time(request.limit_seconds)} = {_spent(total * request.limit_seconds, unit)}")
+    elif queue is not None and queue.limit_seconds is not None:
+        most = _spent(total * queue.limit_seconds, unit)
+        parts.append(f"for at most the queue's {_time(queue.limit_seconds)} (up to {most})")
+    else:
+        parts.append("without a time limit" if queue is not None else "for as long as its queue allows")
+    notes = [" ".join(parts).replace(",,", ",")]
+    if slots.slots and slots.spare:
+        notes.append(f"{slots.spare} more than the {slots.slots} asked for")
+    if queue is not None and (idle := _idle(queue, is_cpu=is_cpu)):
+        notes.append(idle)
+    return "; ".join(notes)
+
+
+def _amount(request: Request, slots: Slots, unit: str, *, packs_nodes: bool) -> str:
+    kind = request.gpu_type if unit == "GPU" else ""
+    kind = kind.upper() if kind.islower() else kind
+    if slots.nodes == 1:
+        return f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
+    # GPUs that are not counted a node may lie together.
+    if slots.is_packed and (packs_nodes or unit == "GPU"):
+        return f"{slots.slots} {kind}" if kind else _counted(slots.slots, unit)
+    each = f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
+    return f"{_counted(slots.nodes, 'node')} × {each}"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+def _time(seconds: int) -> str:
+    """`20 h`, `1 h 30 min`, `7 d`, `45 s`."""
+    words = []
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
+        # Two days and less are told in hours.
+        if unit == "d" and (seconds <= 2 * DAY or seconds % HOUR):
+            continue
+        count, seconds = divmod(seconds, size)
+        if count:
+            words.append(f"{count} {unit}")
+    return " ".join(words) or "0 s"
+
+
+def _spent(slot_seconds: int, unit: str) -> str:
+    """`640 GPU-hours`, `1.5 CPU-hours`; less than one in minutes."""
+    if slot_seconds < HOUR:
+        return _counted(-(-slot_seconds // MINUTE), f"{unit}-minute")
+    hours = slot_seconds / HOUR
+    shown = f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}".removesuffix(".0")
+    return f"{shown} {unit}-hour" + ("" if shown == "1" else "s")
+
+
+def _idle(queue: QueueOffer, *, is_cpu: bool) -> str:
+    if not queue.is_available:
+        return queue.closed_words
+    if is_cpu:
+        return f"{queue.cpus_idle} CPUs idle now" if queue.cpus else ""
+    return f"{queue.gpus_idle} idle now" if queue.gpus else ""

@@ -1,0 +1,225 @@
+"""Builds the commands that put a launch's files into its folder, and remove it. Runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.body import STAGED_FOLDER, staged_name
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.services.submit.sudoers import (
+    NOTHING_THERE,
+    PLAIN_NAME,
+    TRUST_SCRIPT,
+    UNSTAGED_FILE,
+    program_argv,
+    root_commands,
+)
+
+SUMS_NAME = "SHA256SUMS"
+MOST_STAGED_BYTES = 64 << 20
+_LIMIT_SECONDS = 120.0
+# Of one part of a path in a ustar archive.
+_LONGEST_NAME_BYTES = 100
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
+
+# root, name. Where anybody may put another folder in the place of ours, nothing is staged. What is there, a link
+# too, is not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
+_STAGE = (
+    'umask 077; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
+    'test -z "$(find . -prune -perm -2 ! "(" -perm -1000 "(" -user 0 -o -user "$(id -u)" ")" ")")" || '
+    '{ echo "anybody may swap what is in $1" >&2; exit 18; }; mkdir -m 700 -- "./$2" || exit 17; '
+    'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
+    "tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
+    'cd -- "$here" && rm -rf -- "./$2"; exit 19'
+)
+# root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs. Removes the folder
+# that holds what was staged, and nothing a link leads to.
+_DISCARD = (
+    'cd -P -- "$1" && test -e "./$2" || exit 3; '
+    'test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" || exit 5; '
+    f'test -z "$4" || {{ more=$(cd -P -- "./$2" && {UNSTAGED_FILE}); test -z "$more" || '
+    '{ printf "it holds more than was staged: %s\\n" "$more" >&2; exit 4; }; }; '
+    'rm -rf -- "./$2"'
+)
+# folder, account, launch program, then of each file name, bytes and digest; their contents come on stdin, one after the
+# other.
+_STAGE_AS = (
+    'folder=$1 account=$2 program=$3; shift 3; launch() { sudo -n -u "$account" "$program" "$@"; }; '
+    'made=$(launch make "${folder##*/}" </dev/null) || exit 17; '
+    'test "$made" = "$folder" || { launch remove "${folder##*/}"; '
+    'echo "$program keeps launches in ${made%/*}" >&2; exit 18; }; '
+    'while test $# -gt 0; do head -c "$2" | launch write "${folder##*/}" "$1" "$3" || exit 19; shift 3; done'
+)
+# A folder, then the command for it.
+_WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
+_NO_RULE = "a password is required"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A folder there and the files it is to hold, SHA256SUMS among them; `at` is the epoch second they are dated.
+
+    With `run_as` they are that account's: root's `launch_program` there makes the folder and writes them.
+    """
+
+    folder: str
+    contents: Mapping[str, bytes]
+    run_as: str = ""
+    launch_program: str = ""
+    at: float = 0.0
+
+    @property
+    def root(self) -> str:
+        return self.folder.rpartition("/")[0] or "/"
+
+    @property
+    def name(self) -> str:
+        return self.folder.rpartition("/")[2]
+
+    @property
+    def sums_digest(self) -> str:
+        """What tells the folder from any other."""
+        return _digest(self.contents[SUMS_NAME])
+
+    @property
+    def archive(self) -> bytes:
+        """A tar of the files."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            if any(name.startswith(f"{STAGED_FOLDER}/") for name in self.contents):
+                below = tarfile.TarInfo(STAGED_FOLDER)
+                below.type, below.mode, below.mtime = tarfile.DIRTYPE, 0o700, int(self.at)
+                archive.addfile(below)
+            for name, content in self.contents.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime = len(content), int(self.at)
+                member.mode = 0o700 if content.startswith(b"#!") else 0o600
+                archive.addfile(member, io.BytesIO(content))
+        return packed.getvalue()
+
+
+def staged_files(
+    folder: str,
+    own: Mapping[str, bytes],
+    given: Mapping[str, bytes],
+    *,
+    run_as: str = "",
+    launch_program: str = "",
+    at: float = 0.0,
+) -> Staged:
+    """What is to be staged: `own` files at the top, `given` ones below files/, those with a first line #! executable.
+
+    With `run_as` the given ones are at the top too. Raises UsageError for a name that is none, or is taken, and for
+    more than MOST_STAGED_BYTES.
+    """
+    if run_as and (not _ACCOUNT.fullmatch(run_as) or run_as == "root"):
+        raise UsageError(f"run_as: {run_as!r} is no account that jobs are submitted as", "Write a login name: alice")
+    total = sum(map(len, (*own.values(), *given.values())))
+    if total > MOST_STAGED_BYTES:
+        raise UsageError(
+            f"{total >> 20} MiB of files are more than the {MOST_STAGED_BYTES >> 20} MiB that are staged",
+            "Copy large files there beforehand, and name them by their absolute paths.",
+        )
+    if run_as:
+        for name in given:
+            if not PLAIN_NAME.fullmatch(name) or name in (*own, SUMS_NAME):
+                raise UsageError(
+                    f"with run_as, {name!r} cannot be the name of a staged file",
+                    "Rename it: letters, digits and ._@+- alone, and none of hpcdash's own names "
+                    f"({', '.join((*own, SUMS_NAME))}).",
+                )
+    contents = {**own, **{staged_name(_checked(name), run_as): content for name, content in given.items()}}
+    sums = b"".join(f"{_digest(content)}  {name}\n".encode() for name, content in contents.items())
+    # The sums first: by them a folder is known whose files did not all arrive.
+    return Staged(folder, {SUMS_NAME: sums, **contents}, run_as, launch_program, at)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _checked(name: str) -> str:
+    encoded = name.encode("utf-8", "surrogateescape")
+    if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise UsageError(f"{name!r} cannot be the name of a staged file", "Give it a plain name, without a folder.")
+    if len(encoded) > _LONGEST_NAME_BYTES:
+        raise UsageError(f"{name[:40]}… is too long a name for a staged file", "Give it a shorter one.")
+    return name
+
+
+def staging_command(staged: Staged, job: str) -> ActionCommand:
+    """Makes the folder, of mode 0700, and fills it; what it holds is compared with what was sent.
+
+    Without an answer, and where it fails, `job` was not submitted.
+    """
+
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        if answer.status == 0:
+            return (Outcome(job, True, f"its files are in {staged.folder}"),)
+        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
+        if staged.run_as and words.endswith(_NO_RULE):
+            words += f" (the sudo rules do not let this account run {staged.launch_program} as {staged.run_as})"
+        return (Outcome(job, False, f"nothing was submitted: {staged.folder} cannot be made and filled: {words}"),)
+
+    # The sums are not counted.
+    count = len(staged.contents) - 1
+    total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
+    files = "1 file" if count == 1 else f"{count} files"
+    shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
+    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name)
+    content = b""
+    if staged.run_as:
+        shown += ("as", staged.run_as)
+        files_sent = (
+            word for name, content in staged.contents.items() for word in (name, str(len(content)), _digest(content))
+        )
+        argv = ("sh", "-c", _STAGE_AS, "sh", staged.folder, staged.run_as, staged.launch_program, *files_sent)
+        content = b"".join(staged.contents.values())
+    else:
+        content = staged.archive
+    return ActionCommand(argv, (job,), read, content, _LIMIT_SECONDS, shown=shown)
+
+
+def trust_query(launch_program: str, storage_root: str) -> Query[None]:
+    """Whether launches can be left to root's program there; parse raises UsageError where others could change it."""
+
+    def read(answer: Answer) -> None:
+        why = answer.stdout.decode("utf-8", "replace").strip()
+        if answer.status != 0:
+            raise SchedulerRefused(
+                f"whether {launch_program} is root's alone is not known",
+                argv=answer.argv,
+                status=answer.status,
+                words=excerpt(answer.stderr),
+            )
+        if why:
+            commands = "".join(f"\n  {command}" for command in root_commands(storage_root, launch_program))
+            raise UsageError(
+                f"run_as: {why}",
+                "The launch program, the storage root and every folder above them have to be root's, and nobody else"
+                f" may write there, but in the storage root, which is sticky. Root sets them up with:{commands}",
+            )
+
+    return Query(("sh", "-c", TRUST_SCRIPT, "sh", launch_program, storage_root), read)
+
+
+def discard_argv(
+    root: str, name: str, sums_digest: str, *, has_run: bool = False, run_as: str = "", launch_program: str = ""
+) -> tuple[str, ...]:
+    """Removes a launch's folder; ends with NOTHING_THERE where there is none.
+
+    One that `has_run` stays where it holds what was neither staged nor is a log: results that were written there.
+    """
+    if run_as:
+        staged = ["staged"] if has_run else []
+        removal = program_argv(run_as, launch_program, "remove", name, sums_digest, *staged)
+        return ("sh", "-c", _WHERE_THERE, "sh", f"{root}/{name}", *removal)
+    return ("sh", "-c", _DISCARD, "sh", root, name, sums_digest, "staged" if has_run else "")

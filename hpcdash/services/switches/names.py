@@ -1,0 +1,321 @@
+"""Which file is a job's switch, and who says so: its launch, environment, script, else what a person named."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Backend
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.switch_progress import Progress
+from hpcdash.domain.switches import (
+    NamedSwitch,
+    SwitchKind,
+    absolute_path,
+    path_problem,
+    switch_in_environment,
+    switch_in_script,
+    unknown_words,
+    variable_names,
+    variables_in_list,
+)
+from hpcdash.domain.words import state_word
+from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.state.journal import append_line, older_file
+from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.switches.scripts import values_query
+
+Row = Mapping[str, Any]
+RECORDS_NAME = "launches.jsonl"
+# Where a scheduler tells what a job was given of its environment, or how it was submitted.
+TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
+MEMORY_NAME = "switches.jsonl"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
+# Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
+CLOCKS_APART_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """A switch's absolute path and in words who names it; `path` is '' where nobody does, or nothing that can be one:
+    then `problem` says why.
+
+    `also` is another path that a person named here before, '' where there is none. `is_remembered`: so was `path`.
+    """
+
+    path: str = ""
+    whence: str = ""
+    problem: str = ""
+    also: str = ""
+    is_remembered: bool = False
+
+
+class SwitchNames:
+    """Finds them for one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
+
+    def __init__(self, store: ClusterStore, folder: Path | None) -> None:
+        self.store = store
+        self.memory = SwitchMemory(folder, store.name)
+        self._records = LaunchRecords(folder / RECORDS_NAME if folder else None, store.name)
+
+    async def naming(self, kind: SwitchKind, job_id: str, detail: JobDetail) -> Naming:
+        """Who names the switch of a job; raises what keeps the cluster from answering."""
+        row = detail.job.to_pylist()[0]
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        launched = await asyncio.to_thread(self.launched, kind, job_id, name)
+        told = launched or await self.told(kind, job_id, row, detail)
+        remembered = await asyncio.to_thread(self.remembered, kind, job_id, name, owner)
+        kept = self.settled(kind, job_id, remembered, row)
+        found = self.settled(kind, job_id, told, row)
+        if not kept.path:
+            return found
+        if not found.path:
+            return Naming(kept.path, kept.whence, is_remembered=True)
+        return Naming(found.path, found.whence, also=kept.path if kept.path != found.path else "")
+
+    def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
+        """What is named as an absolute path, or why it can be none."""
+        if named is None:
+            return Naming(problem=f"neither the launch nor the script of {job_id} names its {kind.words}")
+        whole = absolute_path(named.path, row["work_dir"])
+        problem = unknown_words(named) if named.unknown else ""
+        if not problem and (wrong := path_problem(whole)):
+            problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
+        return Naming("" if problem else whole, named.whence, problem)
+
+    def remembered(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
+        """What a person named for this job, else for another of its name."""
+        if path := self.memory.of_job(kind, job_id, name):
+            return NamedSwitch(path, "named here for this job before")
+        if path := self.memory.of_name(kind, name, owner):
+            return NamedSwitch(path, "named here for a job of this name before")
+        return None
+
+    def launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
+        """What the request says that this very job was launched with from here."""
+        try:
+            record = self._records.of_job(job_id, name)
+        except OSError:
+            return None
+        return None if record is None else requested_switch(kind, record.request)
+
+    async def told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
+        """What the scheduler tells of the job's environment, else its script."""
+        for field in TOLD_OF_ENVIRONMENT:
+            variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
+            if named := switch_in_environment(kind, variables, f"the job's {field}"):
+                return named
+        try:
+            script = await fetch_script(self.store, job_id, detail=detail)
+        except UnreachableError:
+            raise
+        except HpcdashError:
+            return None
+        return await self.in_script(kind, script.text, row)
+
+    async def in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
+        """What a script says, with the variables of one's own login where it needs them."""
+        known = known_values(row, self.store.backend)
+        named = switch_in_script(kind, text, known)
+        names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
+        if named is None or not names or row["user"] != self.store.user:
+            return named
+        # One's own login environment is what sbatch hands to a job.
+        values = await self.store.ask(values_query(names))
+        return switch_in_script(kind, text, {**values, **known})
+
+
+class _Line(msgspec.Struct):
+    schema: int
+    cluster: str
+    kind: str
+    user: str
+    name: str
+    number: str
+    path: str
+    at: float
+
+
+class _MarkLine(msgspec.Struct):
+    """The schema is another, so that programs which know of no marks pass over it."""
+
+    schema: int
+    cluster: str
+    kind: str
+    path: str
+    job: str
+    sizes: dict[str, int]
+    at: float
+
+
+_Any = TypeVar("_Any", _Line, _MarkLine)
+
+
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """How many bytes the logs of a job held, by their paths, just before a switch was dropped."""
+
+    job_id: str
+    sizes: Mapping[str, int]
+
+
+class SwitchMemory:
+    """The paths that were named for the jobs of a cluster, by job and by the job's name and owner. The file is 0600."""
+
+    def __init__(self, folder: Path | None, cluster: str) -> None:
+        self.path = folder / MEMORY_NAME if folder else None
+        self.cluster = cluster
+
+    def remember(self, kind: SwitchKind, job_id: str, name: str, user: str, path: str) -> None:
+        """Keep a path for a job; one that is kept already is not written again. Raises OSError."""
+        is_kept = self.of_job(kind, job_id, name) == path and self.of_name(kind, name, user) == path
+        # JSON cannot hold bytes that are no UTF-8.
+        if self.path is None or is_kept or _SURROGATE.search(path + name + user):
+            return
+        line = _Line(1, self.cluster, kind, user, name, number_of(job_id), path, time.time())
+        append_line(self.path, msgspec.json.encode(line))
+
+    def forget(self, kind: SwitchKind, job_id: str, name: str, user: str) -> tuple[str, ...]:
+        """Keep no path for a job and others of its name; returns those that were kept. Raises OSError."""
+        kept = tuple(dict.fromkeys(filter(None, (self.of_job(kind, job_id, name), self.of_name(kind, name, user)))))
+        if kept:
+            self.remember(kind, job_id, name, user, "")
+        return kept
+
+    def mark(self, kind: SwitchKind, path: str, mark: LogMark) -> None:
+        """Keep how long the logs of one who looks for a switch were as it was dropped. Raises OSError."""
+        if self.path is None or _SURROGATE.search(path + "".join(mark.sizes)):
+            return
+        line = _MarkLine(2, self.cluster, kind, path, mark.job_id, dict(mark.sizes), time.time())
+        append_line(self.path, msgspec.json.encode(line))
+
+    def mark_of(self, kind: SwitchKind, path: str) -> LogMark | None:
+        """That of the last time it was dropped from here."""
+        found = (LogMark(one.job, one.sizes) for one in self._lines(kind, _MarkLine, 2) if one.path == path)
+        return next(found, None)
+
+    def of_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
+        """What was named for this job last, '' for nothing; numbers are used again, so the name counts too."""
+        number = number_of(job_id)
+        return next(
+            (one.path for one in self._lines(kind, _Line, 1) if one.number == number and number and one.name == name),
+            "",
+        )
+
+    def of_name(self, kind: SwitchKind, name: str, user: str) -> str:
+        """What was named last for a job of this name and owner, '' for nothing."""
+        found = (one.path for one in self._lines(kind, _Line, 1) if name and (one.name, one.user) == (name, user))
+        return next(found, "")
+
+    def _lines(self, kind: SwitchKind, form: type[_Any], schema: int) -> Iterator[_Any]:
+        """The newest first; lines that cannot be read are left out."""
+        for path in () if self.path is None else (self.path, older_file(self.path)):
+            try:
+                written = path.read_bytes()
+            except OSError:
+                continue
+            for text in reversed(written.splitlines()):
+                try:
+                    line = msgspec.json.decode(text, type=form)
+                except msgspec.DecodeError:
+                    continue
+                if (line.schema, line.cluster, line.kind) == (schema, self.cluster, kind):
+                    yield line
+
+
+def living_table(store: ClusterStore) -> pa.Table:
+    """What lives of one's own jobs and of everyone's, each once, with its job or array as `_unit`."""
+    parts: list[pa.Table] = []
+    for kind in (Kind.MINE, Kind.EVERYONE):
+        table = store.table(kind)
+        if table is None:
+            continue
+        plain = pa.table(
+            {
+                name: as_array(table[name]).cast(JOBS.field(name).type if name == "_tasks" else pa.string())
+                for name in _COLUMNS
+            }
+        )
+        plain = plain.append_column("_unit", pc.coalesce(plain["array_id"], plain["id"]))
+        plain = plain.filter(pc.invert(pc.is_in(plain["state"], pa.array([str(state) for state in ENDED]))))
+        parts.append(plain.filter(pc.invert(pc.is_in(plain["id"], as_array(parts[0]["id"])))) if parts else plain)
+    if not parts:
+        columns = {name: pa.array([], pa.int64() if name == "_tasks" else pa.string()) for name in _COLUMNS}
+        return pa.table({**columns, "_unit": pa.array([], pa.string())})
+    return pa.concat_tables(parts)
+
+
+def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()) -> Progress:
+    """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0.
+
+    Those whose ids are among `were_living` lived when it was dropped, whatever the clocks say.
+    """
+    since = math.inf if dropped_at is None else dropped_at - CLOCKS_APART_SECONDS
+    living = ended = clean = 0
+    badly: Counter[str] = Counter()
+    ids = []
+    for row in rows:
+        count = row.get("_tasks") or 1
+        if row["state"] not in ENDED:
+            living += count
+            ids.append(str(row["id"]))
+            continue
+        ends_at = row["ends_at"]
+        is_since = ends_at is not None and ends_at.timestamp() >= since
+        if not is_since and row["id"] not in were_living:
+            continue
+        ended += count
+        ids.append(str(row["id"]))
+        is_clean = row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
+        clean += count if is_clean else 0
+        if not is_clean:
+            badly[_end_words(row)] += count
+    one = ids[0] if living + ended == 1 else ""
+    told = ", ".join(words if one else f"{count} {words}" for words, count in badly.most_common())
+    return Progress(living, ended, clean, told, one)
+
+
+def _end_words(row: Row) -> str:
+    word = state_word(str(row["state"]))
+    return f"{word}, status {row['exit_code']}" if row["exit_code"] else word
+
+
+def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
+    """The switch of a launch's request."""
+    try:
+        request = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
+    environment = request.get("environment")
+    given = {str(name): str(value) for name, value in environment.items()} if isinstance(environment, dict) else {}
+    named = switch_in_environment(kind, given, "its request")
+    if named is None and (path := str(request.get(f"{kind}_switch", ""))):
+        named = NamedSwitch(path, f"{kind}_switch in its request")
+    work_dir = str(request.get("work_dir", ""))
+    return None if named is None else NamedSwitch(absolute_path(named.path, work_dir or None), named.whence)
+
+
+def known_values(row: Row, backend: Backend) -> dict[str, str]:
+    """What of a job's environment its row tells."""
+    known = {"USER": row["user"], "LOGNAME": row["user"], "PWD": row["work_dir"], **backend.job_variables(row)}
+    return {name: str(value) for name, value in known.items() if value}

@@ -1,0 +1,454 @@
+"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.states import ACTIVE, ENDED, JobState
+from hpcdash.domain.switch_looks import SwitchLook, clear_refusal, dropped_at, log_words, refusal
+from hpcdash.domain.switch_progress import Progress
+from hpcdash.domain.switch_story import telling_line
+from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
+from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan, Report
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.logs.locate import files_of
+from hpcdash.services.switches.names import (
+    CLOCKS_APART_SECONDS,
+    LogMark,
+    Naming,
+    SwitchNames,
+    living_table,
+    progress_of,
+)
+from hpcdash.services.switches.scripts import (
+    Written,
+    clear_command,
+    drop_command,
+    dropped_path,
+    look_query,
+    written_query,
+)
+
+Row = Mapping[str, Any]
+# The scripts of so many other jobs are read at the most, to see whether they name the same switch.
+MOST_READ = 8
+_DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
+_CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
+_NEWEST_ENTRIES = 200
+# What is remembered here is looked up for so many other jobs at the most.
+_MOST_LOOKED_UP = 200
+_LONG_LINE = 16_000
+
+
+class SwitchRefused(HpcdashError):
+    """What is at a switch's path keeps it from being dropped or cleared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch of a job. `rows` are those of the job, or of its array, as the queue has them.
+
+    `named_by_person` where the path was typed.
+    """
+
+    kind: SwitchKind
+    job_id: str
+    name: str
+    owner: str
+    naming: Naming
+    rows: tuple[Row, ...]
+    detail: JobDetail
+    named_by_person: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its file, '' where nobody knows it: then `naming.problem` says what was looked at."""
+        return self.naming.path
+
+    @property
+    def also_words(self) -> str:
+        """Of another path that was named for it before, which does not count; '' for none."""
+        also = self.naming.also
+        return f"named here before: {also}; {self.naming.whence} goes first" if also else ""
+
+    @property
+    def living(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row["state"] not in ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Namesakes:
+    """The living jobs that name a switch, those of its own job first; `note` says in words which could not be read."""
+
+    rows: tuple[Row, ...]
+    note: str = ""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_unit(row) for row in self.rows))
+
+
+class Switches:
+    """The switches of one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
+
+    def __init__(self, actions: Actions, folder: Path | None) -> None:
+        self.actions = actions
+        self.store: ClusterStore = actions.store
+        self.names = SwitchNames(self.store, folder)
+
+    # -- where it is
+
+    async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
+        """The switch of a job: `path` where a person names it, else as it was launched, told, scripted or remembered.
+
+        Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from answering.
+        """
+        store = self.store
+        await store.open()
+        detail, rows = await asyncio.gather(store.fetch_detail(job_id), self.actions.rows_of((array_of(job_id),)))
+        row = detail.job.to_pylist()[0]
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        if path:
+            naming = self.names.settled(kind, job_id, NamedSwitch(path, "as it was named"), row)
+            if naming.problem:
+                raise UsageError(naming.problem, "Write the path of one file.")
+        else:
+            naming = await self.names.naming(kind, job_id, detail)
+        return Switch(kind, job_id, name, owner, naming, tuple(rows or (row,)), detail, bool(path))
+
+    def remember(self, switch: Switch) -> str:
+        """Keep a path that a person named; in words why it could not be, '' where it was."""
+        if not switch.named_by_person:
+            return ""
+        try:
+            self.names.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
+        except OSError as error:
+            return f"the path could not be remembered: {error.strerror or error}"
+        return ""
+
+    def forget(self, switch: Switch) -> str:
+        """Keep no path for its job and those of the job's name; in words what came of it."""
+        try:
+            kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
+        except OSError as error:
+            return f"it could not be forgotten: {error.strerror or error}"
+        return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
+
+    def mark(self, switch: Switch, log: SwitchLog) -> str:
+        """Keep how long its log was as it was dropped; in words why it could not be, '' where it was."""
+        if log.now is None:
+            return ""
+        try:
+            self.names.memory.mark(switch.kind, switch.path, log.now)
+        except OSError as error:
+            return f"what its log says from now on is not told later: {error.strerror or error}"
+        return ""
+
+    def log_of(self, switch: Switch) -> SwitchLog:
+        """Its log, read from where it ended when the switch was dropped from here last."""
+        return SwitchLog(self.store, switch, self.names.memory.mark_of(switch.kind, switch.path))
+
+    # -- what is there
+
+    async def look(self, switch: Switch) -> SwitchLook:
+        """What is at its path now; raises CommandTimedOut where its disk does not answer."""
+        try:
+            return await self.store.ask(look_query(switch.path, switch.owner))
+        except CommandTimedOut as error:
+            error.message = f"the disk of {switch.path} does not answer"
+            raise
+
+    async def namesakes(self, switch: Switch) -> Namesakes:
+        """The living jobs that name the same file: of the lists there are, one's own and those that look alike."""
+        units, others = await asyncio.to_thread(self._candidates, switch)
+        found = [*switch.living]
+        unread = []
+        for unit, rows, known in units:
+            if known is None:
+                unread.append((unit, rows))
+            elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
+                found += rows
+        answers = await asyncio.gather(*(self._names(switch, unit, rows[0]) for unit, rows in unread[:MOST_READ]))
+        for (_, rows), is_same in zip(unread, answers, strict=False):
+            if is_same is None:
+                others += count_jobs(rows)
+            elif is_same:
+                found += rows
+        others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
+        note = f"of {others} other jobs seen it is not known what they name" if others > 1 else ""
+        return Namesakes(tuple(found), note or ("of 1 other job seen it is not known what it names" if others else ""))
+
+    def _candidates(self, switch: Switch) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
+        """(job or array, its living rows, what is remembered of it) of those that may name the same file, those of the
+        same name first; and how many jobs are not looked into."""
+        own = _unit(switch.rows[0]) if switch.rows else array_of(switch.job_id)
+        living = living_table(self.store)
+        is_other = pc.not_equal(living["_unit"], own)
+        work_dir = switch.rows[0]["work_dir"] if switch.rows else None
+        is_like = pc.or_(pc.equal(living["user"], self.store.user), pc.equal(living["name"], switch.name))
+        if work_dir:
+            is_like = pc.or_(is_like, pc.fill_null(pc.equal(living["work_dir"], work_dir), False))
+        is_like = pc.fill_null(is_like, False)
+        units: dict[str, list[Row]] = {}
+        for row in living.filter(pc.and_(is_other, is_like)).to_pylist():
+            units.setdefault(_unit(row), []).append(row)
+        unlike = living.filter(pc.and_(is_other, pc.invert(is_like)))
+        ranked = sorted(units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0])))
+        others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:])
+        return [(unit, rows, self._known(switch, unit, rows[0])) for unit, rows in ranked[:_MOST_LOOKED_UP]], others
+
+    def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
+        """What is known of another job's switch without asking; what a person named tells where nothing else does."""
+        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        launched = self.names.launched(switch.kind, unit, name)
+        is_named = switch.named_by_person or switch.naming.is_remembered
+        return launched or (self.names.remembered(switch.kind, unit, name, owner) if is_named else None)
+
+    async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
+        """Whether another job names this switch; None where that cannot be read."""
+        try:
+            if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
+                script = await fetch_script(self.store, unit)
+                named = await self.names.in_script(switch.kind, script.text, row)
+            else:
+                named = await self.names.told(switch.kind, unit, row, await self.store.fetch_detail(unit))
+        except HpcdashError:
+            return None
+        return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
+
+    def living_jobs(self, job_ids: Sequence[str]) -> int:
+        """How many of some jobs and arrays are known to live, as the lists there are tell; asks nothing."""
+        living = living_table(self.store)
+        # It may have left the queue just now.
+        living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
+        wanted = pa.array(sorted(set(map(array_of, job_ids))), pa.string())
+        return int(pc.sum(living.filter(pc.is_in(living["_unit"], wanted))["_tasks"]).as_py() or 0)
+
+    def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
+        """How long ago it was dropped from here, as the journal has it; None where not, or where it was cleared.
+
+        What was done before the job was submitted was for another of its file's jobs.
+        """
+        submitted = [row["submitted_at"].timestamp() for row in switch.rows if row["submitted_at"] is not None]
+        since = min(submitted, default=0.0) - CLOCKS_APART_SECONDS
+        drop, clear = _DROPS[switch.kind], _CLEARS[switch.kind]
+        try:
+            entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
+        except HpcdashError:
+            return None
+        for entry in entries:
+            if entry.cluster != self.store.name or entry.verb not in (drop, clear) or entry.state != "done":
+                continue
+            if entry.at < since:
+                return None
+            if any(dropped_path(argv) == switch.path for argv in entry.commands):
+                return self.actions.journal.age_seconds(entry) if entry.verb == drop else None
+        return None
+
+    # -- what is done
+
+    def plan_drop(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+        """What drops it; raises SwitchRefused where something is in the way."""
+        if why := refusal(look):
+            raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, look))
+        return self._plan(_DROPS[switch.kind], switch, drop_command(look, switch.owner, job_ids or (switch.job_id,)))
+
+    def plan_clear(self, switch: Switch, look: SwitchLook, job_ids: Sequence[str] = ()) -> Plan:
+        """What removes the file; raises SwitchRefused where it is not there, or no switch."""
+        if why := clear_refusal(look):
+            raise SwitchRefused(f"{switch.path}: {why}")
+        return self._plan(_CLEARS[switch.kind], switch, clear_command(look, job_ids or (switch.job_id,)))
+
+    def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
+        return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
+
+    async def jobs_now(self, job_ids: Sequence[str], *, most: int | None = None) -> tuple[Row, ...]:
+        """The rows of some jobs and arrays as the queue, else the history, has them; raises what keeps from asking.
+
+        The history is asked where the queue has less than `most` of these jobs (tasks count); None: in any case.
+        """
+        backend, store = self.store.backend, self.store
+        ids = tuple(dict.fromkeys(map(array_of, job_ids)))
+        if not ids:
+            return ()
+        rows = list(await self.actions.rows_of(ids))
+        past: Sequence[Row] = ()
+        is_wanted = most is None or count_jobs(rows) < most
+        if is_wanted and (store.probe is None or store.probe.has_accounting is not False):
+            try:
+                past = (await store.ask(backend.history_query(None, 0, ids))).table.to_pylist()
+            except UnreachableError:
+                raise
+            except HpcdashError:
+                past = ()
+        queued = {row["id"] for row in rows}
+        return (*rows, *(row for row in past if row["id"] not in queued))
+
+    async def progress(self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None) -> Progress:
+        """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError.
+
+        `seconds_ago` is when it was dropped from here.
+        """
+        since = dropped_at(look, seconds_ago)
+        return Progress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+
+    async def carry_out(self, switch: Switch, plan: Plan) -> Report:
+        """Run a plan; where nobody knows what came of it, it is said how to look."""
+        report = await self.actions.run(plan)
+        look = f"the answer was lost; look: hpcdash {switch.kind}-switch {switch.job_id} --status"
+        outcomes = tuple(
+            one if one.done is not None else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
+            for one in report.outcomes
+        )
+        return replace(report, outcomes=outcomes)
+
+
+def _unit(row: Row) -> str:
+    """The job, or the array a row is of."""
+    return str(row["array_id"] or row["id"])
+
+
+def _number(job_id: str) -> int:
+    return int(number_of(job_id) or 0)
+
+
+def _next_step(switch: Switch, look: SwitchLook) -> str:
+    if look.is_dropped:
+        return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
+    if look.problem:
+        return "Does the job make this folder? --path names another file."
+    return ""
+
+
+class SwitchLog:
+    """The output of the one job that runs, or of the first of an array's tasks that do."""
+
+    def __init__(self, store: ClusterStore, switch: Switch, mark: LogMark | None = None) -> None:
+        self._store = store
+        self._switch = switch
+        self._of = ""
+        self._paths: tuple[str, ...] = ()
+        self._why_none = ""
+        self._read: list[int | None] = []
+        self._said = ""
+        self._mark = mark
+        # How long each was the last time it was looked at.
+        self._sizes: dict[str, int] = {}
+
+    async def words(self, living: Sequence[Row]) -> str:
+        """Whether it says that the job still looks for its switches; `living` are its rows. Raises nothing."""
+        active = [row for row in living if row["state"] in ACTIVE]
+        if not active:
+            return "it waits: it looks for the switch once it starts" if living else "it has ended"
+        try:
+            await self._find(str(active[0]["id"]))
+            if not self._paths:
+                return self._why_none
+            return self._grows(await self._ask([None] * len(self._paths)))
+        except CommandTimedOut:
+            return "the disk of its log does not answer: whether the job still looks is not known"
+        except HpcdashError as error:
+            return f"whether its log grows is not known: {error.message}"
+
+    async def told(self, living: Sequence[Row]) -> tuple[str | None, str]:
+        """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with.
+
+        Asks no more than `words` does. Raises nothing.
+        """
+        active = {str(row["id"]) for row in living if row["state"] in ACTIVE}
+        if self._mark is not None and self._mark.job_id in active:
+            await self.resume()
+            if self._read:
+                return await self.said()
+        return None, await self.words(living)
+
+    async def resume(self) -> None:
+        """What was written since the mark it was made with is what `said` tells of, where the logs are the same."""
+        if self._mark is None:
+            return
+        try:
+            await self._find(self._mark.job_id)
+        except HpcdashError:
+            return
+        if self._paths and set(self._paths) <= self._mark.sizes.keys():
+            self._read, self._said = [self._mark.sizes[path] for path in self._paths], ""
+
+    async def mark(self, living: Sequence[Row]) -> None:
+        """What is written from now on is what `said` tells of. Where its end cannot be found, that tells nothing."""
+        self._read, self._said, self._sizes = [], "", {}
+        active = [row for row in living if row["state"] in ACTIVE]
+        if not active:
+            return
+        try:
+            await self._find(str(active[0]["id"]))
+            if self._paths:
+                await self._ask([None] * len(self._paths))
+                self._read = [self._sizes[path] for path in self._paths]
+        except HpcdashError:
+            return
+
+    @property
+    def now(self) -> LogMark | None:
+        """How long its files were when they were looked at last; None where they were not."""
+        return LogMark(self._of, dict(self._sizes)) if self._sizes else None
+
+    @property
+    def is_marked(self) -> bool:
+        return bool(self._read)
+
+    async def said(self) -> tuple[str, str]:
+        """(the line since the mark that tells best of the switch, '' where none does; whether the log grows, in words).
+
+        Raises nothing.
+        """
+        try:
+            found = await self._ask(self._read)
+        except HpcdashError as error:
+            return self._said, f"whether its log grows is not known: {error.message}"
+        for at, one in enumerate(found):
+            if one is None:
+                continue
+            text = one.text
+            # A line that is being written is read again; one that fills all that is read at once is not.
+            whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (text if len(text) > _LONG_LINE else "")
+            self._said = telling_line(self._switch.kind, whole, self._said)
+            read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
+            self._read[at] = read if read <= one.size else 0
+        return self._said, self._grows(found)
+
+    async def _ask(self, read: Sequence[int | None]) -> tuple[Written | None, ...]:
+        found = await self._store.ask(written_query(self._paths, read))
+        self._sizes = {path: one.size if one else 0 for path, one in zip(self._paths, found, strict=True)}
+        return found
+
+    def _grows(self, found: Sequence[Written | None]) -> str:
+        ages = [one.age_seconds for one in found if one is not None and one.age_seconds is not None]
+        return log_words(min(ages, default=None), "its log is not there yet")
+
+    async def _find(self, job_id: str) -> None:
+        if self._of == job_id:
+            return
+        detail = self._switch.detail
+        if job_id != detail.job["id"][0].as_py():
+            detail = await self._store.fetch_detail(job_id)
+        files = await files_of(self._store, job_id, detail)
+        self._of, self._paths = job_id, ()
+        if files.host:
+            self._why_none = f"its log is on {files.host}'s own disk: whether it grows is not known"
+            return
+        self._paths = tuple(path for path in (files.stdout, files.stderr) if path and "\0" not in path)
+        self._why_none = log_words(None, files.note)

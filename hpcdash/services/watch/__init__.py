@@ -1,0 +1,1 @@
+"""Watchdogs: rules over snapshots and logs, alerts that are announced once, notifiers."""

@@ -1,0 +1,136 @@
+"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full while shown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcdash.config.watch_settings import QuietHours, WatchSettings
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.watch.alerts import AlertEvent, Alerts, AlertState
+from hpcdash.services.watch.state import WatchFiles, with_snoozed
+
+if TYPE_CHECKING:
+    from hpcdash.services.watch.cluster import Watching
+    from hpcdash.services.watch.judge import Look
+
+
+class WatchBoard:
+    """What `hpcdash watch` knows is where it begins; what it learns is of this run alone, but for what is snoozed."""
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        settings: WatchSettings,
+        files: WatchFiles,
+        *,
+        config_file: str = "",
+        reread: Callable[[], WatchSettings | None] = lambda: None,
+    ) -> None:
+        """`config_file` is where [watch] is, or would be, written. `reread` gives it once it has changed, else None;
+        raises HpcdashError where it cannot be read; `unread` then says so."""
+        self.settings = settings
+        self.alerts = Alerts()
+        self.problems: tuple[str, ...] = ()
+        self.config_file = config_file
+        self._reread = reread
+        self.unread = ""
+        # Whether there are rules that were never looked at.
+        self.wants_look = False
+        # When the cluster was last looked at with an answer, in epoch seconds; None: not in this run.
+        self.looked_at: float | None = None
+        self._store = store
+        self._files = files
+        self._watching: Watching | None = None
+        self._step = asyncio.Lock()
+
+    @property
+    def states(self) -> tuple[AlertState, ...]:
+        """What is wrong, the gravest first, then the newest."""
+        return tuple(sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since)))
+
+    @property
+    def count(self) -> int:
+        """How many are wrong and not silent."""
+        return sum(self.snoozed_until(state) is None for state in self.alerts.states.values())
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The tables that the rules stand on."""
+        return self._watchdogs().kinds
+
+    def snoozed_until(self, state: AlertState) -> float | None:
+        """Until when an alert is silent, by its key or its rule; None where it is not."""
+        named = (self.alerts.snoozed.get(key, 0.0) for key in (state.finding.key, f"{state.finding.rule}/"))
+        until = max(named)
+        return until if until > self._store.clock.now() else None
+
+    async def read_again(self) -> None:
+        """Take in what is to be watched where that was written anew; where it cannot be read all stays as it was."""
+        async with self._step:
+            try:
+                settings = await asyncio.to_thread(self._reread)
+            except HpcdashError as error:
+                words = " ".join(error.message.split())
+                self.unread = f"what is watched is as it was: the configuration cannot be read: {words}"
+                return
+            if settings is None:
+                return
+            self.unread, self.settings, self.wants_look = "", settings, True
+            if self._watching is not None:
+                self._watching.take_settings(settings)
+
+    async def judge(self) -> tuple[AlertEvent, ...]:
+        """What is new by what is known now; asks nothing."""
+        async with self._step:
+            return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
+
+    async def look(self) -> tuple[AlertEvent, ...]:
+        """What is new by all that the rules need: asks the cluster."""
+        async with self._step:
+            look = await self._watchdogs().look()
+            self.wants_look = False
+            if look.is_reached:
+                self.looked_at = self._store.clock.now()
+            return self._stepped(look)
+
+    def toggle_snooze(self, key: str) -> float | None:
+        """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when, None for the latter.
+
+        Raises HpcdashError where that cannot be kept.
+        """
+        now = self._store.clock.now()
+        kept = {name: until for name, until in self._files.read_snoozed().items() if until > now}
+        until = None if kept.pop(key, None) is not None else now + self.settings.snooze_seconds
+        if until is not None:
+            kept[key] = until
+        self._files.write_snoozed(kept)
+        self.alerts = with_snoozed(self.alerts, self.settings.snoozed, kept)
+        return until
+
+    def _watchdogs(self) -> Watching:
+        if self._watching is None:
+            # The rules are loaded once something is judged: the first screen does not wait for them.
+            from hpcdash.services.watch.cluster import Watching
+
+            state, problem = self._files.read()
+            self.problems = (problem,) if problem else ()
+            try:
+                self.alerts = state.kept_alerts()
+            except HpcdashError:
+                self.alerts = Alerts()
+            self._watching = Watching(self._store, self.settings, state)
+        return self._watching
+
+    def _stepped(self, look: Look) -> tuple[AlertEvent, ...]:
+        self.problems = (*((self.unread,) if self.unread else ()), *look.problems)
+        ending_of = self._watchdogs().ending_of
+        # Who looks at the screen is awake.
+        settings = replace(self.settings.alerts, quiet=QuietHours())
+        alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
+        self.alerts, events = alerts.step(look.findings, self._store.clock.now(), settings, look.unknown, ending_of)
+        return events

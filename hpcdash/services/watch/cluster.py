@@ -1,0 +1,395 @@
+"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.queries import Query
+from hpcdash.config.watch_settings import HangingRule, LossesRule
+from hpcdash.domain.alerts import Finding, Severity, finding_key
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import counted, visible
+from hpcdash.domain.units import HOUR, parse_duration
+from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.page import PREEMPTED_BY
+from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.watch.endings import Endings
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, DiskAsked, Facts, TailAsked, facts_query
+from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Look
+from hpcdash.services.watch.rules import unseen
+from hpcdash.services.watch.rules.deadlines import first_queue
+from hpcdash.services.watch.rules.hanging import LogGrowth
+from hpcdash.services.watch.rules.unseen import lies_in
+from hpcdash.services.watch.state import DiskState, LogState, QosState, WatchState, add_sample
+from hpcdash.services.watch.training import LogTail
+from hpcdash.transport.node import ThroughNode
+
+# Each costs two commands or three; the others' turn comes the next round.
+MOST_LOCATED = 6
+# Nodes whose own disks are looked at in one round.
+MOST_NODES = 4
+HISTORY_EVERY_SECONDS = 1.0 * HOUR
+DU_EVERY_SECONDS = 1.0 * HOUR
+EVERY_SECONDS = 6.0 * HOUR
+
+
+class Watching(Endings):
+    """`state` changes with each look."""
+
+    _asked = Asked()
+
+    async def look(self) -> Look:
+        """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not answer."""
+        look = Look()
+        try:
+            await self.store.open()
+            await self.store.fetch(self.job_kind)
+        except HpcdashError as error:
+            return self._not_reached(error)
+        self.state.unreachable_rounds = 0
+        jobs = self._table(self.job_kind)
+        assert jobs is not None
+        if self._here(self.settings.nodes):
+            await self._fetch(Kind.NODES, look)
+        if self._wants_history():
+            await self._fetch(Kind.HISTORY, look)
+            self.state.history_at = self.store.clock.now()
+        await self._locate(jobs, look)
+        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
+        rows = [row for rule in self._here(self.settings.saves) for row in self._rows(jobs, rule.meant, *states)]
+        look.problems += await ask_grace(self.store, self.state, rows)
+        # The last: what it learns is fresh for a short while.
+        await self._ask_facts(jobs, look)
+        judged = await asyncio.to_thread(self.judge)
+        judged.problems[:0] = look.problems
+        return judged
+
+    def _not_reached(self, error: HpcdashError) -> Look:
+        look = Look(unknown=set(ALL_RULES), problems=[error.message], is_reached=False)
+        if isinstance(error, RateLimited):
+            look.unknown.add(finding_key(UNREACHABLE))
+            return look
+        self.state.unreachable_rounds += 1
+        rounds = self.state.unreachable_rounds
+        if rounds >= self.settings.unreachable_rounds:
+            words = f"{self.store.title} could not be asked {rounds} times in a row: {visible(error.message)}"
+            step = error.next_step.splitlines()[0] if error.next_step else "hpcdash doctor looks at the connection."
+            look.findings.append(Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, words, step))
+        look.pulses = [
+            f"{rule.meant.name}: the cluster does not answer: {error.message}"
+            for rule in self._here(self.settings.running)
+        ]
+        return look
+
+    async def _fetch(self, kind: Kind, look: Look) -> None:
+        try:
+            await self.store.fetch(kind)
+        except HpcdashError as error:
+            look.problems.append(f"{kind} could not be asked: {error.message}")
+
+    def _wants_history(self) -> bool:
+        is_old = self.store.clock.now() - self.state.history_at >= HISTORY_EVERY_SECONDS
+        return bool(self._here(self.settings.failures)) and is_old
+
+    # -- where jobs write, how full disks are, what a QoS does
+
+    async def _locate(self, jobs: pa.Table, look: Look) -> None:
+        """Find where jobs write that were not met before, and whose rule names no file."""
+        rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
+        rules |= {job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log}
+        wanted = [job_id for job_id, rule in rules.items() if not rule.log]
+        state = self.state
+        for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
+            for job_id in known.keys() - set(wanted):
+                del known[job_id]
+        missing = [job_id for job_id in wanted if job_id not in state.logs_of]
+        missing.sort(key=lambda job_id: state.located_at.get(job_id, 0.0))
+        for job_id in missing[:MOST_LOCATED]:
+            state.located_at[job_id] = self.store.clock.now()
+            try:
+                files = (await locate_logs(self.store, job_id)).files
+            except NoSuchJob:
+                continue
+            except HpcdashError as error:
+                look.problems.append(f"where job {job_id} writes could not be asked: {error.message}")
+                continue
+            paths = [path for path in (files.stdout, files.stderr) if path is not None]
+            state.logs_of[job_id] = list(dict.fromkeys(paths))
+            state.unseen.pop(job_id, None)
+            if files.host:
+                state.hosts[job_id] = files.host
+            if not paths:
+                state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
+
+    def _to_ask(self, jobs: pa.Table, now: float, look: Look) -> Asked:
+        newest: set[str] = set()
+        checkpoints: set[str] = set()
+        for rule, place in self._saved_places(jobs).values():
+            if place:
+                (newest if rule.saved else checkpoints).add(place)
+        disks = []
+        for one in self._here(self.settings.storage):
+            known = self.state.disks.get(one.watch.path)
+            is_due = known is None or now - known.counted_at >= DU_EVERY_SECONDS
+            by_du = is_due and one.counts_by_du
+            counts_inodes = by_du and one.watch.limit_inodes is not None
+            disks.append(DiskAsked(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
+        hosts = self.state.hosts
+        files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
+        tails = self._tails_to_ask(jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False)
+        return Asked(files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+
+    def _files_to_ask(self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look) -> tuple[str, ...]:
+        """The logs whose growth is looked at, those first that were not for longest; of a job all or none."""
+        looks = self.state.log_looks
+        by_job: dict[str, set[str]] = {}
+        for job_id, path in self._followed(jobs):
+            if is_meant(job_id):
+                by_job.setdefault(job_id, set()).add(path)
+        turn = sorted(by_job, key=lambda job_id: min(looks.get(path, 0.0) for path in by_job[job_id]))
+        asked: set[str] = set()
+        waiting = 0
+        for job_id in turn:
+            if waiting or len(asked | by_job[job_id]) > MOST_FILES:
+                waiting += 1
+            else:
+                asked |= by_job[job_id]
+        looks.update(dict.fromkeys(asked, now))
+        if waiting:
+            logs = f"the logs of {counted(waiting, 'more job')} wait for their turn"
+            look.problems.append(f"{logs}: whether they grow is looked at of {MOST_FILES} logs in one round")
+        return tuple(sorted(asked))
+
+    def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
+        """(job, path) of the logs whose growth is looked at."""
+        return [(job_id, path) for job_id, rule in self._hung(jobs).items() for path in self._paths(job_id, rule)]
+
+    def _tails_to_ask(
+        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look, *, is_own_output: bool
+    ) -> tuple[TailAsked, ...]:
+        """The logs of trainings that are read on, those first that were not tried for longest; a file that a rule
+        names is none of a job's own."""
+        known, looks = self.state.tails, self.state.tail_looks
+        paths = {
+            path
+            for job_id, (rule, _) in self._trainings(jobs).items()
+            if (not is_own_output if rule.log else is_meant(job_id))
+            for path in self._paths(job_id, rule)
+        }
+        turn = sorted(paths, key=lambda path: (looks.get(path, 0.0), path))
+        looks.update(dict.fromkeys(turn[:MOST_TAILS], now))
+        if waiting := len(turn[MOST_TAILS:]):
+            logs = f"{counted(waiting, 'more log')} of trainings {'waits' if waiting == 1 else 'wait'} for their turn"
+            look.problems.append(f"{logs}: {MOST_TAILS} are read in one round")
+        return tuple(_tail_asked(path, known.get(path)) for path in turn[:MOST_TAILS])
+
+    async def _ask_facts(self, jobs: pa.Table, look: Look) -> None:
+        now = self.store.clock.now()
+        self._forget(jobs)
+        self._asked = self._to_ask(jobs, now, look)
+        self._facts, self._facts_at = Facts(), now
+        failure: HpcdashError | None = None
+        if self._asked:
+            try:
+                self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
+            except HpcdashError as error:
+                failure = error
+                look.problems.append(f"logs and disks could not be looked at: {error.message}")
+        look.problems += [_silent_words(place) for place in self._facts.silent]
+        await self._ask_nodes(jobs, now, look)
+        self._answered_at = self.store.clock.now()
+        if self._facts.tails:
+            self.state.tails |= await asyncio.to_thread(self._read_on, self._facts, now)
+            if patterns := self.settings.metric_patterns:
+                from hpcdash.config.metric_patterns import pattern_problems
+
+                look.problems += pattern_problems(patterns)
+        self._remember(jobs, self._facts, now)
+        self._note_blind(jobs, self._facts, failure)
+
+    def _forget(self, jobs: pa.Table) -> None:
+        """What was known of logs that are watched no more."""
+        state = self.state
+        followed = {path for _, path in self._followed(jobs)}
+        state.logs = {path: log for path, log in state.logs.items() if path in followed}
+        state.log_looks = {path: at for path, at in state.log_looks.items() if path in followed}
+        read = {path for job_id, (rule, _) in self._trainings(jobs).items() for path in self._paths(job_id, rule)}
+        state.tails = {path: tail for path, tail in state.tails.items() if path in read}
+        state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
+
+    async def _ask_nodes(self, jobs: pa.Table, now: float, look: Look) -> None:
+        """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round, each in its turn."""
+        state = self.state
+        looks = state.host_looks
+        hosts = sorted(set(state.hosts.values()), key=lambda host: (looks.get(host, 0.0), host))
+        state.host_looks = {host: now if host in hosts[:MOST_NODES] else looks.get(host, 0.0) for host in hosts}
+        asked = await asyncio.gather(*(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES]))
+        for facts in asked:
+            assert self._facts is not None
+            files, tails = {**self._facts.files, **facts.files}, {**self._facts.tails, **facts.tails}
+            self._facts = replace(self._facts, files=files, tails=tails)
+
+    async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Look) -> Facts:
+        """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
+        state = self.state
+        of_host = {job_id for job_id, name in state.hosts.items() if name == host}
+        files = self._files_to_ask(jobs, of_host.__contains__, now, look)
+        tails = self._tails_to_ask(jobs, of_host.__contains__, now, look, is_own_output=True)
+        query = facts_query(Asked(files=files, tails=tails), self.store.user)
+        self.store.budget.spend()
+        try:
+            node = ThroughNode(self.store.transport, host)
+            facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
+        except HpcdashError as error:
+            for job_id in of_host:
+                state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
+            return Facts()
+        look.problems += [f"{host}: {_silent_words(place)}" for place in facts.silent]
+        asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
+        seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
+        for job_id in of_host:
+            state.unseen.pop(job_id, None)
+            own = asked & set(state.logs_of.get(job_id, ()))
+            if own and not own & seen:
+                # It may have been started anew elsewhere: where it writes is asked again.
+                del state.hosts[job_id]
+                state.logs_of.pop(job_id, None)
+                state.unseen[job_id] = f"its log is not on {host}, where it is to be until it ends"
+        return facts
+
+    def _note_blind(self, jobs: pa.Table, facts: Facts, failure: HpcdashError | None) -> None:
+        """Count the rounds in which a place could not be looked at; those of another turn, or of none, stay as is."""
+        state, asked = self.state, self._asked
+        if failure is not None:
+            found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
+            state.blind = unseen.unseen_after(state.blind, found, state.blind)
+            return
+        found = dict.fromkeys(facts.silent, unseen.SILENT)
+        for rule in self._here(self.settings.storage):
+            path = rule.watch.path
+            if self._usage(rule, facts.disks.get(path), state.disks.get(path)) is None:
+                found.setdefault(path, unseen.UNTOLD)
+        for path in (tail.path for tail in asked.tails if tail.path not in facts.tails):
+            found.setdefault(path, unseen.ABSENT)
+        # What lies in a place that does not answer is not told apart from it.
+        found = {path: why for path, why in found.items() if path in facts.silent or not lies_in(path, facts.silent)}
+        looked_at = {*asked.files, *asked.newest, *asked.checkpoints, *(tail.path for tail in asked.tails)}
+        looked_at |= {disk.path for disk in asked.disks}
+        others = self._watched_places(jobs) - looked_at
+        waiting = [
+            place
+            for place in state.blind
+            if place
+            and any(lies_in(path, (place,)) for path in others)
+            and not any(lies_in(path, (place,)) for path in looked_at)
+        ]
+        state.blind = unseen.unseen_after(state.blind, found, waiting)
+
+    def _read_on(self, facts: Facts, now: float) -> dict[str, LogTail]:
+        from hpcdash.services.watch.training import read_on
+
+        patterns = self.settings.metric_patterns
+        return {path: read_on(self.state.tails.get(path), piece, now, patterns) for path, piece in facts.tails.items()}
+
+    def _remember(self, jobs: pa.Table, facts: Facts, now: float) -> None:
+        state = self.state
+        for path, file in facts.files.items():
+            log = state.logs.get(path)
+            before = LogGrowth("", path, None, now)
+            if log is not None:
+                seen_at = log.same_since if log.seen_at is None else log.seen_at
+                before = LogGrowth("", path, log.size_bytes, log.same_since, log.written_at, seen_at)
+            after = before.looked_at(file.size_bytes, now, file.age_seconds or 0.0, file.written_at)
+            state.logs[path] = LogState(after.size_bytes, after.same_since, after.written_at, after.seen_at)
+        for disk in self._asked.disks:
+            look = facts.disks.get(disk.path)
+            if look is None:
+                continue
+            kept = state.disks.setdefault(disk.path, DiskState([], []))
+            if disk.by_du:
+                # Tried is enough: what takes too long is not begun again at once.
+                kept.counted_at = now
+                kept.counted_bytes = look.counted.bytes_used if look.counted else None
+                kept.counted_inodes = look.counted.inodes_used if look.counted else None
+        for rule in self._here(self.settings.storage):
+            path = rule.watch.path
+            usage = self._usage(rule, facts.disks.get(path), state.disks.get(path))
+            if usage is not None and usage.bytes_used is not None:
+                add_sample(state.disks[path].byte_samples, now, usage.bytes_used)
+            if usage is not None and usage.inodes_used is not None:
+                add_sample(state.disks[path].inode_samples, now, usage.inodes_used)
+
+
+def _silent_words(place: str) -> str:
+    return f"{visible(place)} did not answer in time: is its file system there? Nothing in it was looked at"
+
+
+def _tail_asked(path: str, tail: LogTail | None) -> TailAsked:
+    from hpcdash.services.watch.training import read_from
+
+    if tail is None:
+        return TailAsked(path)
+    return TailAsked(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
+
+
+async def ask_grace(store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Learn into `state` what becomes of jobs (rows of domain.schema.JOBS) when others need their place.
+
+    Gives what could not be asked, in words.
+    """
+    every, backend = list(rows), store.backend
+    names = {str(row["qos"] or "") for row in every} - {""}
+    problems = await _ask(store, "QoS", names, backend.qos_query, state.qos)
+    queues = {first_queue(row) for row in every} - {""}
+    return problems + await _ask(store, "queue", queues, backend.preemption_query, state.queues)
+
+
+async def _ask(
+    store: ClusterStore,
+    what: str,
+    names: Iterable[str],
+    query_of: Callable[[str], Query[Mapping[str, str]] | None],
+    kept: dict[str, QosState],
+) -> list[str]:
+    now = store.clock.now()
+    problems = []
+    for name in sorted(names):
+        known = kept.get(name)
+        query = query_of(name)
+        if query is None or (known is not None and now - known.asked_at < EVERY_SECONDS):
+            continue
+        try:
+            kept[name] = qos_state(await store.ask(query), now)
+        except HpcdashError as error:
+            problems.append(f"{what} {name} could not be asked: {error.message}")
+    return problems
+
+
+def qos_state(words: Mapping[str, str], now: float) -> QosState:
+    """What Backend.qos_query tells of a QoS (preemption_query: of a queue), in figures: what becomes of a job that
+    makes way, after how long, and whether there is anyone to make way for."""
+    making_way = words.get("a job that makes way", "")
+    grace = words.get("time to save first", "")
+    mode = ",".join(
+        mode
+        for mode, said in (("cancel", "cancelled"), ("requeue", "put back"), ("suspend", "suspended"))
+        if said in making_way
+    )
+    return QosState(now, mode, _grace_seconds(grace), PREEMPTED_BY in words)
+
+
+def _grace_seconds(words: str) -> float | None:
+    if words in ("", "none"):
+        return 0.0 if words else None
+    try:
+        found = parse_duration(words)
+    except ValueError:
+        return None
+    return None if found is None else float(found)

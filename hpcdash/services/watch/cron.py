@@ -1,0 +1,164 @@
+"""Puts the job that stands in for cron onto a cluster, takes it out, and tells how it stands."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.script.cron import CronJob, cron_script, job_name, label_in
+from hpcdash.backends.submissions import Submission
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.errors import CommandError, HpcdashError, excerpt
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.submit.plan import plan_submission
+
+_LIMIT_SECONDS = 30.0
+FOLDER_BELOW_HOME = "hpcdash/cron"
+# $1 the script's path, whose folder is made; stdin is its content, put there in one step.
+_WRITE = """
+umask 077; folder=$(dirname -- "$1") && mkdir -p -- "$folder" || exit 73
+new=$(mktemp "$folder/.new.XXXXXX") || exit 73
+cat > "$new" && chmod 700 -- "$new" && mv -f -- "$new" "$1" || { rm -f -- "$new"; exit 73; }
+"""
+_MOVE_AWAY = """
+umask 077; mkdir -p -- "$2" && mv -f -- "$1" "$2/"
+"""
+_LIST = r"""
+token=$1 folder=$2
+[ "$folder" ] || folder=$HOME/$3
+printf '%sfolder %s\n' "$token" "$folder"
+for script in "$folder"/scheduler/*.sh; do
+  [ -f "$script" ] || continue
+  name=${script##*/}; label=${name#hpcdash-}; label=${label%.sh}
+  printf '%sjob %s\n' "$token" "$name"
+  for one in "$folder/cron.$label"/*; do
+    [ -f "$one" ] && printf '%sscript %s\n' "$token" "${one##*/}"
+  done
+done
+printf '%send' "$token"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CronStand:
+    """A job that is installed or in the queue: its label, the scripts it runs, its rows that have not ended."""
+
+    label: str
+    is_installed: bool
+    scripts: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return job_name(self.label)
+
+
+async def folder_there(store: ClusterStore, named: str = "") -> str:
+    """The folder on the cluster: the named one, else the usual one in the home there."""
+    return (await _list(store, named))[0]
+
+
+async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronStand, ...]]:
+    """(the folder, what is installed there or in the queue, by label)."""
+    folder, installed = await _list(store, named)
+    parsed = await store.ask(store.backend.jobs_query(JobScope(user=store.user)))
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in parsed.table.to_pylist():
+        label = label_in(row["name"] or "")
+        if label is not None and row["state"] not in ENDED:
+            rows.setdefault(label, []).append(row)
+    labels = sorted(installed.keys() | rows.keys())
+    return folder, tuple(
+        CronStand(label, label in installed, tuple(installed.get(label, ())), tuple(rows.get(label, ())))
+        for label in labels
+    )
+
+
+async def write_script(store: ClusterStore, path: str, content: str) -> None:
+    """A program of the person alone; raises CommandError where it cannot be written there."""
+    argv = ("sh", "-c", _WRITE, "sh", path)
+    await _act(store, argv, f"{path} could not be written", content.encode("utf-8", "surrogateescape"))
+
+
+async def move_away(store: ClusterStore, job: CronJob) -> None:
+    """The job's script into the folder `removed`; raises CommandError."""
+    argv = ("sh", "-c", _MOVE_AWAY, "sh", job.script_path, f"{job.folder}/removed")
+    await _act(store, argv, f"{job.script_path} could not be moved away")
+
+
+async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
+    """What was done, in words. A job of that name that waits or runs is left to itself: it reads the new script when
+    it submits itself again. Raises HpcdashError for what could not be done."""
+    script = cron_script(job, store.backend.cron_parts(job))
+    folders = (job.scripts_folder, job.output_folder)
+    argv = ("sh", "-c", 'umask 077; mkdir -p -- "$@"', "sh", *folders)
+    await _act(store, argv, f"{' and '.join(folders)} could not be made")
+    await write_script(store, job.script_path, script)
+    said = [f"{job.script_path} is written; it runs the scripts of {job.scripts_folder}"]
+    if stand is not None and stand.rows:
+        rows = ", ".join(f"{row['id']} {row['state']}" for row in stand.rows)
+        return (*said, f"{job.name} is in the queue already ({rows}): no second one is submitted")
+    planned = plan_submission(store, Submission(script.encode(), job.name, file=job.script_path))
+    report = await actions.run(planned.plan)
+    outcome = report.outcomes[-1]
+    if not outcome.done:
+        words = "was not submitted" if outcome.done is False else "may or may not have been submitted"
+        raise HpcdashError(f"{job.name} {words}: {outcome.words}", "hpcdash cron --status tells how it stands.")
+    return (*said, f"{job.name}: {outcome.words}", *((report.journal_problem,) if report.journal_problem else ()))
+
+
+async def remove(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
+    """What was done, in words: its script is moved away, what waits is cancelled; one that runs ends by itself."""
+    said = []
+    if stand is not None and stand.is_installed:
+        await move_away(store, job)
+        said.append(f"{job.script_path} is in {job.folder}/removed")
+    waiting = tuple(str(row["id"]) for row in (stand.rows if stand is not None else ()) if row["state"] in WAITING)
+    if waiting:
+        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
+        said += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
+    return tuple(said) or (f"{job.name} is not installed in {job.folder}, and not in the queue",)
+
+
+async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[str]]]:
+    token = f"\x1e{secrets.token_hex(8)}"
+    argv = ("sh", "-c", _LIST, "sh", token, named, FOLDER_BELOW_HOME)
+    return await store.ask(Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS))
+
+
+def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
+    parts = answer.stdout.decode("utf-8", "surrogateescape").split(token)[1:]
+    if not parts or parts[-1] != "end" or not parts[0].startswith("folder /"):
+        raise CommandError(
+            "the folder of the cron jobs cannot be looked at",
+            "--folder names another.",
+            argv=("sh",),
+            status=answer.status,
+            words=excerpt(answer.stderr),
+        )
+    folder = parts[0].removeprefix("folder ").rstrip("\n")
+    found: dict[str, list[str]] = {}
+    scripts: list[str] | None = None
+    for part in parts[1:-1]:
+        kind, _, name = part.rstrip("\n").partition(" ")
+        if kind == "job":
+            label = label_in(name)
+            scripts = None if label is None else found.setdefault(label, [])
+        elif scripts is not None:
+            scripts.append(name)
+    return folder.rstrip("/"), found
+
+
+async def _act(store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes | None = None) -> None:
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        return ()
+
+    answer = await store.act(ActionCommand(tuple(argv), (), read, stdin, _LIMIT_SECONDS))
+    if answer.status != 0:
+        raise CommandError(what, "Is there room, and may you write there?", argv=("sh",), words=excerpt(answer.stderr))

@@ -1,0 +1,311 @@
+"""How full a place is, as df, du, lfs, beegfs-ctl, quota and mmlsquota print it. Runs none of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+from hpcdash.domain.text import decode
+from hpcdash.errors import UnreadableOutput, excerpt
+
+KIB = 1024
+_FIGURES = re.compile(r"\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(?=/)")
+_BLOCKS = re.compile(r"\s(\d+)(K?)-blocks\s")
+_OWNER = re.compile(r"Disk quotas for (?P<kind>\w+) (?P<name>.*) \(\w+ \d+\):\s*(?P<rest>.*)")
+_AMOUNT = r"\[?\d+(?:\.\d+)?[kKMGTPE]?\]?\*?"
+_LUSTRE_GRACE = r"(?:-|none|expired|notify|\d[\dwdhms]*)"
+_LUSTRE = re.compile(
+    rf"^(?P<name>.*?)(?:^|(?<=\s))(?P<used>{_AMOUNT})\s+(?P<soft>{_AMOUNT})\s+(?P<hard>{_AMOUNT})\s+{_LUSTRE_GRACE}"
+    rf"\s+(?P<files>{_AMOUNT})\s+(?P<files_soft>{_AMOUNT})\s+(?P<files_hard>{_AMOUNT})\s+{_LUSTRE_GRACE}$"
+)
+_COUNT = r"\d+(?:\.\d+)?[kmgt]?\*?"
+_GRACE = r"(?:\d+days?|\d+:\d\d|none|-)"
+_QUOTA = re.compile(
+    rf"^(?P<name>.*?)(?:^|(?<=\s))(?P<used>{_AMOUNT})\s+(?P<soft>{_AMOUNT})\s+(?P<hard>{_AMOUNT})(?:\s+{_GRACE})?"
+    rf"\s+(?P<files>{_COUNT})\s+(?P<files_soft>{_COUNT})\s+(?P<files_hard>{_COUNT})(?:\s+{_GRACE})?$"
+)
+_SCALES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_BEEGFS_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes and inodes used and the limit for each; None: not told, or no limit.
+
+    `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose quota it is, '' for all
+    of a file system. A soft limit counts where there is one. Figures are as old as the file system makes them: many
+    parallel ones are half an hour behind. `is_inexact`: a server did not answer, there is more than that.
+    """
+
+    source: str
+    name: str
+    owner: str = ""
+    bytes_used: int | None = None
+    bytes_limit: int | None = None
+    inodes_used: int | None = None
+    inodes_limit: int | None = None
+    is_inexact: bool = False
+
+
+def parse_df(printed: bytes, path: str = "") -> tuple[Usage, ...]:
+    """Bytes, of `df -P`; what the file system keeps for root counts neither as used nor as free.
+
+    `path`, where one was asked for, tells names that look like figures from figures. Raises UnreadableOutput.
+    """
+    lines = decode(printed).splitlines()
+    blocks = _BLOCKS.search(lines[0]) if lines else None
+    if blocks is None:
+        raise _unreadable("df -P", printed)
+    unit = int(blocks[1]) * (KIB if blocks[2] else 1)
+    rows = [_df_row(line, path) for line in lines[1:]]
+    return tuple(
+        Usage(
+            "df",
+            name,
+            bytes_used=used * unit,
+            bytes_limit=(used + max(free, 0)) * unit if used + max(free, 0) else None,
+        )
+        for name, used, free in _known(rows, "df -P", printed)
+    )
+
+
+def parse_df_inodes(printed: bytes, path: str = "") -> tuple[Usage, ...]:
+    """Inodes, of `df -P -i`; file systems that make them as they need them have no limit. Raises UnreadableOutput."""
+    lines = decode(printed).splitlines()
+    if not lines or "Inodes" not in lines[0]:
+        raise _unreadable("df -P -i", printed)
+    rows = [_df_row(line, path) for line in lines[1:]]
+    return tuple(
+        Usage("df -i", name, inodes_used=used, inodes_limit=used + max(free, 0) if used + max(free, 0) else None)
+        for name, used, free in _known(rows, "df -P -i", printed)
+    )
+
+
+def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> Usage:
+    """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
+    found = re.match(rb"(\d+)\s", printed)
+    if found is None:
+        raise _unreadable("du -s", printed)
+    count = int(found[1])
+    if inodes:
+        return Usage("du --inodes", path, inodes_used=count)
+    return Usage("du", path, bytes_used=count * KIB)
+
+
+def of_path(usages: Iterable[Usage], path: str) -> Usage | None:
+    """The one that is about a path: whose name is the longest of those it lies under, else the only one there is."""
+    every = list(usages)
+    under = [usage for usage in every if _lies_under(path, usage.name)]
+    if under:
+        return max(under, key=lambda usage: len(usage.name))
+    return every[0] if len(every) == 1 else None
+
+
+def joined(usages: Sequence[Usage | None]) -> Usage | None:
+    """One of several sources, the best first: bytes and inodes each of the first that tells its use and its limit.
+
+    Where none tells a limit, of the first that tells the use.
+    """
+    known = [usage for usage in usages if usage is not None]
+    if not known:
+        return None
+    of_bytes = _first(known, "bytes_used", "bytes_limit")
+    of_inodes = _first(known, "inodes_used", "inodes_limit")
+    sources = dict.fromkeys(usage.source for usage in (of_bytes, of_inodes) if usage is not None)
+    main = of_bytes or of_inodes or known[0]
+    return replace(
+        main,
+        source=", ".join(sources) or main.source,
+        bytes_used=of_bytes.bytes_used if of_bytes else None,
+        bytes_limit=of_bytes.bytes_limit if of_bytes else None,
+        inodes_used=of_inodes.inodes_used if of_inodes else None,
+        inodes_limit=of_inodes.inodes_limit if of_inodes else None,
+        is_inexact=any(usage.is_inexact for usage in (of_bytes, of_inodes) if usage is not None),
+    )
+
+
+def _first(usages: Sequence[Usage], used: str, limit: str) -> Usage | None:
+    told = [usage for usage in usages if getattr(usage, used) is not None]
+    return next((usage for usage in told if getattr(usage, limit) is not None), told[0] if told else None)
+
+
+def _lies_under(path: str, name: str) -> bool:
+    return name.startswith("/") and (path == name or path.startswith(name.rstrip("/") + "/"))
+
+
+def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
+    """(mount point, used, free) of a line; None where df tells no figures, as of /proc.
+
+    Devices and mount points may hold blanks and figures: the share must fit the figures, and the path lie there.
+    """
+    fitting: list[tuple[bool, int, str, int, int]] = []
+    position = 0
+    while (found := _FIGURES.search(line, position)) is not None:
+        position = found.start() + 1
+        whole, used, free, share = found.groups()
+        if "-" in (whole, used, free):
+            continue
+        name = line[found.end() :]
+        if not path or _lies_under(path, name):
+            fitting.append((_fits(int(used), int(free), share), -len(fitting), name, int(used), int(free)))
+    if not fitting:
+        return None
+    _, _, name, used_count, free_count = max(fitting)
+    return name, used_count, free_count
+
+
+def _fits(used: int, free: int, share: str) -> bool:
+    whole = used + free
+    return share == "-" if whole <= 0 else share == f"{-(-100 * used // whole)}%"
+
+
+def _known(rows: Iterable[tuple[str, int, int] | None], program: str, printed: bytes) -> list[tuple[str, int, int]]:
+    known = [row for row in rows if row is not None]
+    if not known:
+        raise _unreadable(program, printed)
+    return known
+
+
+def _unreadable(program: str, printed: bytes) -> UnreadableOutput:
+    return UnreadableOutput(
+        f"{program} printed no figures", "Try it there by hand.", argv=(program.split()[0],), words=excerpt(printed)
+    )
+
+
+def parse_lfs_quota(printed: bytes) -> tuple[Usage, ...]:
+    """Lustre's. In brackets stand sums that lack a server's part."""
+    return _table("lfs quota", _LUSTRE, printed, KIB)
+
+
+def parse_quota(printed: bytes) -> tuple[Usage, ...]:
+    """quota(1)'s, of Linux; in its files k is a thousand."""
+    return _table("quota", _QUOTA, printed, 1000)
+
+
+def parse_beegfs_quota(printed: bytes) -> tuple[Usage, ...]:
+    """BeeGFS's, as a table or with --csv: bytes and chunk files."""
+    text = decode(printed)
+    found: list[Usage] = []
+    pool = ""
+    is_known = False
+    for line in text.splitlines():
+        if named := re.search(r"storage pool (.*) \(ID: \d+\)", line):
+            pool = named[1]
+        if line.startswith("name,id,") or ("user/group" in line and "||" in line):
+            is_known = True
+        csv, columns = line.rsplit(",", 5), re.split(r"\s*\|\|?\s*", line.strip())
+        parts = csv if len(csv) == 6 else [" | ".join(columns[:-5]), *columns[-5:]]
+        if len(parts) != 6 or not parts[1].strip().isdigit():
+            continue
+        sizes = [_beegfs_amount(part) for part in parts[2:]]
+        if sizes[0] is None or sizes[2] is None:
+            continue
+        found.append(
+            Usage("beegfs-ctl", pool, parts[0].strip(), sizes[0], sizes[1] or None, sizes[2], sizes[3] or None)
+        )
+    if not is_known:
+        raise _quota_unreadable("beegfs-ctl --getquota", printed)
+    return tuple(found)
+
+
+def parse_mmlsquota(printed: bytes) -> tuple[Usage, ...]:
+    """Of `mmlsquota -Y` (GPFS, Storage Scale): columns by name, sizes in KiB, and in a value % and two digits."""
+    found: list[Usage] = []
+    columns: list[str] = []
+    for line in decode(printed).splitlines():
+        values = line.split(":")
+        if values[2:3] == ["HEADER"]:
+            columns = values
+            continue
+        row = dict(zip(columns, map(unquote, values), strict=False))
+        if "filesystemName" not in row or not row.get("blockUsage", "").isdigit():
+            continue
+        name = row["filesystemName"]
+        fileset = row.get("filesetname") or row.get("filesetName") or ""
+        owner = f"{row.get('quotaType', '')} {row.get('name', '')}".strip()
+        count = {key: int(value) for key, value in row.items() if value.isdigit()}
+        found.append(
+            Usage(
+                "mmlsquota",
+                f"{name}:{fileset}" if fileset else name,
+                owner,
+                count["blockUsage"] * KIB,
+                _limit(count.get("blockQuota", 0), count.get("blockLimit", 0), KIB),
+                count.get("filesUsage"),
+                _limit(count.get("filesQuota", 0), count.get("filesLimit", 0), 1),
+            )
+        )
+    if not columns:
+        raise _quota_unreadable("mmlsquota -Y", printed)
+    return tuple(found)
+
+
+PARSERS: dict[str, Callable[[bytes], tuple[Usage, ...]]] = {
+    "lfs": parse_lfs_quota,
+    "beegfs-ctl": parse_beegfs_quota,
+    "quota": parse_quota,
+    "mmlsquota": parse_mmlsquota,
+}
+
+
+def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int) -> tuple[Usage, ...]:
+    """Rows under a heading; a name that is too long for its column stands on a line before its figures."""
+    found: list[Usage] = []
+    owner = alone = ""
+    is_known = has_heading = False
+    for line in decode(printed).splitlines():
+        if named := _OWNER.match(line.strip()):
+            owner, is_known, has_heading = f"{named['kind']} {named['name']}", True, False
+            continue
+        if re.match(r"\s*Filesystem\s", line):
+            has_heading = is_known = True
+            continue
+        if not has_heading:
+            continue
+        row = pattern.match(line.strip())
+        if row is None:
+            alone = line.strip()
+            continue
+        name = row["name"].strip() or alone
+        alone = ""
+        # Parts of servers, that `lfs quota -v` adds.
+        if program == "lfs quota" and not name.startswith("/"):
+            continue
+        used, soft, hard = (_amount(row[column], KIB, KIB) for column in ("used", "soft", "hard"))
+        files, *limits = (_amount(row[column], 1, thousand) for column in ("files", "files_soft", "files_hard"))
+        inexact = "[" in row["used"] + row["files"]
+        found.append(
+            Usage(program, name, owner, used, _limit(soft, hard, 1), files, _limit(limits[0], limits[1], 1), inexact)
+        )
+    if not is_known:
+        raise _quota_unreadable(program, printed)
+    return tuple(found)
+
+
+def _amount(text: str, unit: int, thousand: int) -> int:
+    """`unit` is what a number without a letter counts in."""
+    text = text.strip("[]*").rstrip("]")
+    letter = text[-1].upper() if text[-1:].isalpha() else ""
+    number = float(text[:-1]) if letter else int(text) if text.isdigit() else float(text)
+    return round(number * (thousand ** _SCALES[letter] if letter else unit))
+
+
+def _limit(soft: int, hard: int, unit: int) -> int | None:
+    """The lower of the limits there are: over the soft one writes fail once its grace is over. 0 is none."""
+    return min((limit for limit in (soft, hard) if limit > 0), default=0) * unit or None
+
+
+def _beegfs_amount(text: str) -> int | None:
+    found = _BEEGFS_SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    letter = found[2][0] if found[2] and found[2].endswith("iB") else ""
+    return round(float(found[1]) * KIB ** _SCALES[letter]) if letter else int(float(found[1]))
+
+
+def _quota_unreadable(program: str, printed: bytes) -> UnreadableOutput:
+    return UnreadableOutput(
+        f"{program} printed no quotas", "Try it there by hand.", argv=tuple(program.split()), words=excerpt(printed)
+    )

@@ -1,0 +1,197 @@
+"""What is true now of what the watchdogs find no more: it is well again, its job is gone, or nobody looks any more.
+
+Asks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.config.watch_settings import RunningWatch
+from hpcdash.domain.alerts import Finding, job_words, shown
+from hpcdash.domain.states import ACTIVE, WAITING, JobState
+from hpcdash.domain.trains import find_train
+from hpcdash.domain.words import state_word
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.watch.alerts import Ending
+from hpcdash.services.watch.judge import UNREACHABLE, Judge
+from hpcdash.services.watch.rules import (
+    deadlines,
+    failures,
+    hanging,
+    losses,
+    nodes,
+    running,
+    storage,
+    successors,
+    unseen,
+    waiting,
+)
+from hpcdash.services.watch.rules.rows import rows_where
+
+Row = Mapping[str, Any]
+UNWATCHED = Ending(is_watched=False)
+_KINDS = {
+    "nan": "is a number again",
+    "inf": "is finite again",
+    "divergence": "no longer diverges",
+    "plateau": "moves again",
+    "stall": "has new samples",
+}
+
+
+class Endings(Judge):
+    """By the settings and the tables of now."""
+
+    def ending_of(self, finding: Finding) -> Ending:
+        """Why something that a rule found is found no more; for what could be looked at."""
+        if finding.rule == UNREACHABLE:
+            return Ending(f"{self.store.title} answers again")
+        jobs = self._table(self.job_kind)
+        endings: Mapping[str, Callable[[Finding, pa.Table], Ending]] = {
+            running.RULE: self._of_running,
+            hanging.RULE: self._of_log,
+            losses.RULE: self._of_loss,
+            losses.LATE: self._of_end,
+            deadlines.END: self._of_saves,
+            deadlines.NO_SAVE: self._of_saves,
+            deadlines.GRACE: self._of_saves,
+            waiting.RULE: self._of_waiting,
+            successors.RULE: self._of_train,
+            unseen.RULE: self._of_place,
+        }
+        if finding.rule in endings:
+            return endings[finding.rule](finding, jobs) if jobs is not None else Ending()
+        if finding.rule == storage.RULE:
+            return self._of_disk(finding)
+        if finding.rule in (nodes.DRAINED, nodes.SPARES):
+            return self._of_nodes(finding)
+        if finding.rule == failures.RULE and not self._here(self.settings.failures):
+            return UNWATCHED
+        return Ending()
+
+    def _of_running(self, finding: Finding, jobs: pa.Table) -> Ending:
+        for rule in self._here(self.settings.running):
+            watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
+            if running.subject_of(watch) == finding.subject:
+                rows = running.living_rows(jobs, watch)
+                break
+        else:
+            return UNWATCHED
+        who = f"job {shown(watch.name)}"
+        if not rows:
+            return Ending(f"{who} is no longer held: it is gone")
+        active = [row for row in rows if row["state"] in ACTIVE]
+        if active:
+            return Ending(f"{who} is running again, as {shown(active[0]['id'])}")
+        is_held = all(row["state"] == JobState.HELD for row in rows)
+        return Ending(f"{who} is {'there' if is_held else 'waiting to run'} again, as {shown(rows[0]['id'])}")
+
+    def _of_job(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
+        """Of what is about a running job."""
+        row = _row(jobs, finding.subject)
+        who = job_words(finding.subject, finding.name)
+        if row is None or row["state"] not in (*ACTIVE, *WAITING):
+            return Ending(f"{who} has ended")
+        if is_meant:
+            return Ending(f"{who}: {words}")
+        if row["state"] in ACTIVE:
+            return UNWATCHED
+        return Ending(f"{who} no longer runs: it is {state_word(str(row['state']))}")
+
+    def _of_log(self, finding: Finding, jobs: pa.Table) -> Ending:
+        words = "its log can be seen again" if finding.aspect else "its log grows again"
+        return self._of_job(finding, jobs, finding.subject in self._hung(jobs), words)
+
+    def _of_loss(self, finding: Finding, jobs: pa.Table) -> Ending:
+        kind, _, metric = finding.aspect.partition(" ")
+        rule = self._trainings(jobs).get(finding.subject)
+        if kind not in _KINDS:
+            return self._of_job(finding, jobs, rule is not None, "its log can be seen again")
+        is_meant = rule is not None and kind in rule[0].watch.kinds
+        return self._of_job(finding, jobs, is_meant, f"{shown(metric)} {_KINDS[kind]}")
+
+    def _of_end(self, finding: Finding, jobs: pa.Table) -> Ending:
+        rule = self._trainings(jobs).get(finding.subject)
+        is_meant = rule is not None and losses.LIMIT in rule[0].watch.kinds
+        return self._of_job(finding, jobs, is_meant, "it ends in its time, or enough waits behind it")
+
+    def _of_saves(self, finding: Finding, jobs: pa.Table) -> Ending:
+        meant = {job_id for _, job_id in self._saving(jobs)}
+        if finding.rule == deadlines.END:
+            return self._of_job(finding, jobs, finding.subject in meant, "it saves before its end")
+        if finding.rule == deadlines.NO_SAVE:
+            has_place = any(
+                place for job_id, (_, place) in self._saved_places(jobs).items() if job_id == finding.subject
+            )
+            return self._of_job(finding, jobs, has_place, "it saves again, or its next save is not late yet")
+        of_array = rows_where(jobs, array_id=(finding.subject,))
+        living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
+        row = next(living, None) or _row(jobs, finding.subject)
+        who = job_words(finding.subject, finding.name)
+        if row is None or row["state"] not in (*ACTIVE, *WAITING):
+            return Ending(f"{who} has ended")
+        return Ending(f"{who}: there is time to save before it is preempted") if row["id"] in meant else UNWATCHED
+
+    def _of_waiting(self, finding: Finding, jobs: pa.Table) -> Ending:
+        if not self.settings.never_starts:
+            return UNWATCHED
+        row = _row(jobs, finding.subject)
+        who = job_words(finding.subject, finding.name)
+        if row is None:
+            return Ending(f"{who} is no longer in the queue")
+        state = str(row["state"])
+        if state not in WAITING:
+            return Ending(f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}")
+        hint = self.store.backend.reason_hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
+        return Ending(f"{who} may start after all" + (f": {shown(hint)}" if hint else ""))
+
+    def _of_train(self, finding: Finding, jobs: pa.Table) -> Ending:
+        rules = self._here(self.settings.trains)
+        if not rules:
+            return UNWATCHED
+        first = _row(jobs, finding.subject)
+        train = find_train(finding.subject, self._of_owner(jobs, first["user"] if first is not None else None))
+        active = [row for row in train.rows if row["state"] in ACTIVE] if train is not None else []
+        if not active:
+            return Ending(f"the train of job {shown(finding.subject)} no longer runs")
+        last = active[-1]
+        states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
+        meant = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
+        words = f"{job_words(last['id'], last['name'])}: enough waits behind it"
+        return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
+
+    def _of_disk(self, finding: Finding) -> Ending:
+        if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
+            return UNWATCHED
+        what = "inodes" if finding.aspect == storage.INODES else "room"
+        return Ending(f"{shown(finding.subject)}: there {'are' if what == 'inodes' else 'is'} enough {what} again")
+
+    def _of_place(self, finding: Finding, jobs: pa.Table) -> Ending:
+        place, watched = finding.subject, self._watched_places(jobs)
+        if place == self.store.title:
+            return Ending("logs and disks can be looked at again") if watched else UNWATCHED
+        is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
+        return Ending(f"{shown(place)} can be looked at again") if is_watched else UNWATCHED
+
+    def _of_nodes(self, finding: Finding) -> Ending:
+        rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)
+        if finding.rule == nodes.SPARES:
+            is_meant = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
+            return Ending("enough idle nodes stand by again") if is_meant else UNWATCHED
+        found = rows_where(table, name=(finding.subject,)) if table is not None else []
+        if not rules:
+            return UNWATCHED
+        if not found:
+            return Ending(f"node {shown(finding.subject)} is no longer listed")
+        queues = set(found[0]["queues"] or ())
+        if not any(not rule.watch.queues or queues & set(rule.watch.queues) for rule in rules):
+            return UNWATCHED
+        return Ending(f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}")
+
+
+def _row(jobs: pa.Table, job_id: str) -> Row | None:
+    return next(iter(rows_where(jobs, id=(job_id,))), None)

@@ -1,0 +1,331 @@
+"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got, saves, disks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.text import decode
+from hpcdash.errors import UnreadableOutput
+from hpcdash.services.watch.disks import PARSERS, Usage, joined, of_path, parse_df, parse_df_inodes, parse_du
+from hpcdash.services.watch.training import TailBytes
+
+MOST_FILES = 200
+# Of a log no more is read at once, of as many logs; of others another time.
+MOST_TAIL_BYTES = 256 << 10
+MOST_TAILS = 16
+_HEAD_BYTES = 4096
+_FILE_SECONDS = 10
+# So many places that do not answer are waited for in full; of more, each for a second.
+_MOST_SILENT = 4
+_TOOL_SECONDS = 20
+_DU_SECONDS = 110
+_ENDING_SECONDS = 10.0
+# A checkpoint that is one file.
+_ONE_FILE = "guard.ckpt"
+
+# $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`, `whole KEY FOLDER` (of
+# checkpoints, by what is written last into each, as launches look for them), `disk PATH TOOL KIND OWNER DU INODES`.
+# Prints `TOKEN KIND KEY\n` and what a program printed, first of all the clock there. stat opens nothing: a FIFO would
+# wait for its writer. IFS is empty so that a pattern is filled in by its files and not parted at blanks. A name's line
+# break is escaped: it begins no line of its own. Whatever touches a path is bounded, the shell's own patterns too: on a
+# dead mount it would wait for ever. Below the first folder on the way that does not answer nothing more is asked.
+FACTS_SCRIPT = (
+    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} HEAD={_HEAD_BYTES}"
+    f" SILENT={_MOST_SILENT}"
+    + r"""
+LC_ALL=C QUOTING_STYLE=escape; export LC_ALL QUOTING_STYLE; IFS=
+token=$1 user=${2:-$(id -un)}; shift 2
+silent=
+part() { printf '%s%s\n' "$token" "$1"; }
+bounded() { seconds=$1; shift; timeout -k 2 "$seconds" "$@" </dev/null 2>/dev/null; }
+answers() {
+  left=$silent
+  while [ "$left" ]; do
+    case $1/ in "${left%%"$token"*}"/*) return 1 ;; esac
+    left=${left#*"$token"}
+  done
+}
+is_over() { case $1 in 124 | 137 | 143) ;; *) return 1 ;; esac; }
+note_silent() {
+  left=${1#/} at=
+  while [ "$left" ]; do
+    at=$at/${left%%/*}
+    case $left in */*) left=${left#*/} ;; *) left= ;; esac
+    bounded 1 stat -L -c %F -- "$at" >/dev/null
+    is_over $? && break
+  done
+  silent=$silent$at$token SILENT=$((SILENT - 1))
+  [ "$SILENT" -gt 0 ] || FILE=1
+  part silent; printf '%s\n' "$at"
+}
+look() {
+  path=$1; shift
+  answers "$path" || return 9
+  found=$(bounded "$FILE" "$@")
+  status=$?
+  is_over "$status" || return "$status"
+  note_silent "$path"; return 9
+}
+newest() {
+  key=$1; shift
+  look "$@"
+  [ $? -eq 9 ] || { part "newest $key"; printf '%s\n' "$found" | sort -n | tail -n 1; }
+}
+ask() { part "$1"; shift; bounded "$@"; }
+part clock; date +%s
+while [ $# -gt 0 ]; do
+  case $1 in
+  file)
+    look "$3" stat -L -c '%s %Y %F' -- "$3"
+    [ $? -eq 9 ] || { part "file $2"; printf '%s\n' "$found"; }
+    shift 3
+    ;;
+  tail)
+    key=$2 path=$3 identity=$4 read_to=$5 begin=$6 is_done=$7; shift 7
+    look "$path" stat -L -c '%d:%i %s %Y %F' -- "$path" || continue
+    case $found in *' regular '*) found=${found%% regular *} ;; *) continue ;; esac
+    size=${found#* }; size=${size%% *}
+    if [ "${found%% *}" != "$identity" ] || [ "$size" -lt "$read_to" ]; then begin=0 identity=; fi
+    [ "$size" -eq "$read_to" ] && [ "$is_done" = 1 ] && begin=$size
+    [ $((size - begin)) -gt "$MOST" ] && begin=$((size - MOST))
+    part "tail $key"; printf '%s %s\n' "$found" "$begin"
+    if [ "$begin" -gt 0 ] && [ ! "$identity" ]; then
+      part "head $key"; bounded "$FILE" head -c "$HEAD" -- "$path"
+    fi
+    part "bytes $key"
+    [ "$size" -gt "$begin" ] && bounded "$FILE" tail -c +$((begin + 1)) -- "$path" | head -c $((size - begin))
+    ;;
+  newest) newest "$2" "$3" sh -c 'IFS=; stat -L -c "%Y %N" -- $1' sh "$3"; shift 3 ;;
+  whole)
+    newest "$2" "$3" sh -c 'stat -L -c "%Y %N" -- "$1"/*/WHOLE.json "$1"/checkpoint-*/trainer_state.json \
+      "$1"/*/.metadata "$1"/guard.ckpt' sh "$3"
+    shift 3
+    ;;
+  disk)
+    path=$2 tool=$3 kind=$4 owner=$5 du=$6 inodes=$7; shift 7
+    part disk
+    look "$path" stat -f -c %T -- "$path"
+    [ $? -eq 9 ] && continue
+    if [ "$tool" = auto ]; then
+      case $found in
+        lustre) tool=lfs ;;
+        gpfs) tool=mmlsquota ;;
+        fhgfs | beegfs) tool=beegfs-ctl ;;
+        nfs* | xfs | ext*) tool=quota ;;
+      esac
+    fi
+    [ "$owner" ] || owner=$user
+    case $tool-$kind in
+      lfs-user) ask lfs "$TOOL" lfs quota -u "$owner" "$path" ;;
+      lfs-group) ask lfs "$TOOL" lfs quota -g "$owner" "$path" ;;
+      lfs-project) ask lfs "$TOOL" lfs quota -p "$owner" "$path" ;;
+      beegfs-ctl-user) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --uid "$owner" ;;
+      beegfs-ctl-group) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --gid "$owner" ;;
+      mmlsquota-user) ask mmlsquota "$TOOL" mmlsquota -Y -u "$owner" ;;
+      mmlsquota-group) ask mmlsquota "$TOOL" mmlsquota -Y -g "$owner" ;;
+      mmlsquota-project) ask mmlsquota "$TOOL" mmlsquota -Y -j "$owner" ;;
+      quota-user) ask quota "$TOOL" quota -w -u "$owner" ;;
+      quota-group) ask quota "$TOOL" quota -w -g "$owner" ;;
+    esac
+    ask df "$TOOL" df -P -k -- "$path"
+    ask df-i "$TOOL" df -P -i -- "$path"
+    [ "$du" = 1 ] && ask du "$DU" du -s -k -- "$path"
+    [ "$inodes" = 1 ] && ask du-i "$DU" du -s --inodes -- "$path"
+    ;;
+  *) exit 64 ;;
+  esac
+done
+part end
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskAsked:
+    """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
+
+    path: str
+    tool: str = "auto"
+    owner: str = "user"
+    by_du: bool = False
+    inodes_by_du: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TailAsked:
+    """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0: nothing yet), where to
+    begin, and whether nothing is wanted as long as it did not grow."""
+
+    path: str
+    identity: str = ""
+    read_to: int = 0
+    begin: int = 0
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks, logs."""
+
+    files: tuple[str, ...] = ()
+    newest: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    disks: tuple[DiskAsked, ...] = ()
+    tails: tuple[TailAsked, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLook:
+    """A file: its size in bytes (None: it is not there), when that was written (epoch, by the clock of its disk),
+    and how long ago that is by the clock of the node that was asked."""
+
+    size_bytes: int | None
+    age_seconds: float | None = None
+    written_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLook:
+    """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
+
+    usage: Usage | None = None
+    counted: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
+
+    names: those of the newest, of a whole checkpoint that is a folder the folder's. silent: folders, or files, that did
+    not answer in time; nothing below them was looked at.
+    """
+
+    files: Mapping[str, FileLook] = field(default_factory=dict)
+    newest: Mapping[str, float | None] = field(default_factory=dict)
+    disks: Mapping[str, DiskLook] = field(default_factory=dict)
+    tails: Mapping[str, TailBytes] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
+    """All of it in one command, within a time limit for each of its programs; `user` is whose quota 'user' means."""
+    token = f"\x1e{secrets.token_hex(8)}"
+    words: list[str] = []
+    for at, path in enumerate(asked.files):
+        words += ("file", str(at), path)
+    for at, pattern in enumerate(asked.newest):
+        words += ("newest", str(at), pattern)
+    for at, folder in enumerate(asked.checkpoints, len(asked.newest)):
+        words += ("whole", str(at), folder.rstrip("/") or "/")
+    for at, tail in enumerate(asked.tails):
+        begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
+        words += ("tail", str(at), tail.path, *begin)
+    # A place that does not answer costs its time, that of its end, and a second or three to find where it begins.
+    seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(asked.tails)
+    for disk in asked.disks:
+        kind, _, owner = disk.owner.partition(":")
+        words += ("disk", disk.path, disk.tool, kind, owner, str(int(disk.by_du)), str(int(disk.inodes_by_du)))
+        seconds += _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
+    argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *words)
+    parse = partial(parse_facts, token=token.encode(), asked=asked)
+    return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
+
+
+def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
+    """Raises UnreadableOutput where the answer does not even tell the time."""
+    # What stands before the first token is noise.
+    parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
+    clock = parts[0][2].strip() if parts and parts[0][0] == b"clock" else b""
+    if not clock.isdigit():
+        raise UnreadableOutput("the login node did not tell its clock", argv=answer.argv, status=answer.status)
+    now = int(clock)
+    files: dict[str, FileLook] = {}
+    newest: dict[str, float | None] = {}
+    names: dict[str, str] = {}
+    disks: list[list[tuple[str, bytes]]] = []
+    tails: dict[str, TailBytes] = {}
+    silent: list[str] = []
+    patterns = (*asked.newest, *asked.checkpoints)
+    # The last may have been cut short.
+    for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
+        kind, _, key = decode(head).partition(" ")
+        if kind == "file":
+            files[asked.files[int(key)]] = _file(body, now)
+        elif kind == "newest":
+            written, _, name = body.strip().partition(b" ")
+            pattern = patterns[int(key)]
+            newest[pattern] = max(0.0, float(now - int(written))) if written.isdigit() else None
+            if written.isdigit():
+                names[pattern] = _saved_name(decode(name), is_folder=int(key) >= len(asked.newest))
+        elif kind == "tail":
+            tails |= _tail(asked.tails[int(key)].path, body, now)
+        elif kind in ("head", "bytes"):
+            path = asked.tails[int(key)].path
+            if path in tails:
+                tail = tails[path]
+                tails[path] = replace(tail, content=body) if kind == "bytes" else replace(tail, head=body)
+        elif kind == "silent":
+            silent.append(decode(body.removesuffix(b"\n")))
+        elif kind == "disk":
+            disks.append([])
+        elif kind != "end" and disks:
+            disks[-1].append((kind, body))
+    looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
+    return Facts(files, newest, looks, tails, tuple(silent), names)
+
+
+def _saved_name(quoted: str, *, is_folder: bool) -> str:
+    """A file's name without its folders, of a checkpoint that is a folder that one's; older programs quote it."""
+    folders, _, name = quoted.strip("'").replace("\\ ", " ").rpartition("/")
+    return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
+
+
+def _tail(path: str, body: bytes, now: int) -> dict[str, TailBytes]:
+    """{} for what stat has not told."""
+    words = decode(body).split()
+    if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
+        return {}
+    size, written, begin = map(int, words[1:])
+    return {path: TailBytes(words[0], size, max(0.0, float(now - written)), begin, b"")}
+
+
+def _file(body: bytes, now: int) -> FileLook:
+    words = decode(body).split(maxsplit=2)
+    if len(words) != 3 or not words[0].isdigit() or not words[1].lstrip("-").isdigit():
+        return FileLook(None)
+    return FileLook(int(words[0]), max(0.0, float(now - int(words[1]))), float(words[1]))
+
+
+def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
+    by_tool = dict(printed)
+    device = decode(by_tool.get("df", b"")).splitlines()[-1:]
+    looks: list[Usage | None] = []
+    counts: list[Usage | None] = []
+    for tool, body in printed:
+        try:
+            if tool == "df":
+                looks.append(of_path(parse_df(body, path), path))
+            elif tool == "df-i":
+                looks.append(of_path(parse_df_inodes(body, path), path))
+            elif tool in ("du", "du-i"):
+                counts.append(parse_du(body, path, inodes=tool == "du-i"))
+            else:
+                looks.append(_of_device(PARSERS[tool](body), path, device[0] if device else ""))
+        except UnreadableOutput:
+            # Not installed, not allowed, no quota there: the next tool tells.
+            continue
+    return DiskLook(joined(looks), joined(counts))
+
+
+def _of_device(usages: Sequence[Usage], path: str, df_line: str) -> Usage | None:
+    """quota(1) names devices, as df does at the beginning of its line."""
+    of_device = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
+    return of_device[0] if len(of_device) == 1 else of_path(usages, path)

@@ -1,0 +1,108 @@
+"""Alerts as a person and a program read them: a subject, a text, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdash.domain.alerts import Severity
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.stakes import span_words
+from hpcdash.domain.text import clip, visible
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, title_of
+
+_SUBJECT_CELLS = 120
+# Nobody reads more at once; the JSON has all.
+MOST_IN_TEXT = 50
+_MARKS = {
+    AlertKind.RAISED: "",
+    AlertKind.WORSENED: "worse: ",
+    AlertKind.REMINDED: "still: ",
+    AlertKind.RECOVERED: "over: ",
+    AlertKind.UNWATCHED: "no longer watched: ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is sent: `subject` is one line, `text` several, neither with control characters; `severity` the gravest.
+
+    `payload` is {"schema": 1, "cluster", "subject", "text", "severity", "alerts": [...]}, of what JSON knows.
+    """
+
+    subject: str
+    text: str
+    severity: Severity
+    payload: Mapping[str, Any]
+
+
+def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
+    """One message for all that a round has to tell, the gravest first; `events` are one at least."""
+    lines = [_line(event) for event in events]
+    first = lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)"
+    subject = clip(f"[{visible(cluster)}] {first}", _SUBJECT_CELLS)
+    paragraphs = []
+    for event, line in zip(events[:MOST_IN_TEXT], lines, strict=False):
+        step = visible(event.finding.next_step)
+        if event.kind is AlertKind.RECOVERED:
+            was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
+            step = f"{was}It lasted {span_words(event.at - event.since)}."
+        elif event.kind is AlertKind.UNWATCHED:
+            step = f"Nobody looks whether it is over. Since {format_utc(event.since)}."
+        elif event.kind is not AlertKind.RAISED:
+            step = f"Since {format_utc(event.since)}. {step}".rstrip()
+        paragraphs.append(f"{line}\n  {step}" if step else line)
+    if len(events) > MOST_IN_TEXT:
+        paragraphs.append(f"and {len(events) - MOST_IN_TEXT} more")
+    text = "\n\n".join(paragraphs) + "\n"
+    # What is over is no longer grave.
+    severity = max((event.finding.severity for event in events if not event.kind.is_end), default=Severity.INFO)
+    payload = {
+        "schema": 1,
+        "cluster": cluster,
+        "subject": subject,
+        "text": text,
+        "severity": severity.word,
+        "alerts": [_record(event) for event in events],
+    }
+    return Message(subject, text, severity, payload)
+
+
+def trial_message(cluster: str) -> Message:
+    """What is sent to find out whether anyone is reached."""
+    subject = f"[{visible(cluster)}] hpcdash: a trial, nothing is wrong"
+    text = "This is what an alert of hpcdash's watchdogs looks like.\n"
+    payload = {
+        "schema": 1,
+        "cluster": cluster,
+        "subject": subject,
+        "text": text,
+        "severity": Severity.INFO.word,
+        "alerts": [],
+    }
+    return Message(subject, text, Severity.INFO, payload)
+
+
+def _line(event: AlertEvent) -> str:
+    words = visible(event.words)
+    grave = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
+    return f"{'CRITICAL ' if grave else ''}{_MARKS[event.kind]}{words}"
+
+
+def _record(event: AlertEvent) -> dict[str, Any]:
+    finding = event.finding
+    return {
+        "kind": str(event.kind),
+        "key": finding.key,
+        "rule": finding.rule,
+        "subject": finding.subject,
+        "aspect": finding.aspect or None,
+        "severity": finding.severity.word,
+        "title": title_of(finding.rule, finding.aspect),
+        "words": finding.words,
+        "now": event.ending or None,
+        "next_step": finding.next_step or None,
+        "since": format_utc(event.since),
+        "at": format_utc(event.at),
+    }

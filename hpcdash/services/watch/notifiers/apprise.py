@@ -1,0 +1,62 @@
+"""Alerts through apprise, where it is installed: Telegram, Matrix, ntfy and what else it knows. Holds no address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hpcdash.config.watch_settings import AppriseSettings
+from hpcdash.domain.alerts import Severity
+from hpcdash.errors import UsageError
+from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.base import NotifyFailed
+
+
+class AppriseNotifier:
+    """One message to all of its addresses."""
+
+    def __init__(self, settings: AppriseSettings) -> None:
+        if not settings.urls:
+            raise UsageError("apprise has no address to send to", "Name one of its URLs.")
+        self._settings = settings
+
+    @property
+    def name(self) -> str:
+        services = sorted({url.partition("://")[0] for url in self._settings.urls if "://" in url})
+        return f"apprise ({', '.join(services) or 'no service'})"
+
+    @property
+    def unready_name(self) -> str:
+        """What the channel is called while its secret is missing."""
+        return self._settings.unready_name
+
+    async def send(self, message: Message) -> None:
+        """Raises NotifyFailed; which of several addresses failed apprise does not tell."""
+        try:
+            import apprise
+        except ImportError:
+            step = "Install it: pip install 'hpcdash[apprise]'"
+            raise NotifyFailed(f"{self.name}: apprise is not installed", step, is_lasting=True) from None
+        # Its log has the addresses, with their secrets.
+        logging.getLogger("apprise").disabled = True
+        kinds = {
+            Severity.INFO: apprise.NotifyType.INFO,
+            Severity.WARNING: apprise.NotifyType.WARNING,
+            Severity.CRITICAL: apprise.NotifyType.FAILURE,
+        }
+        recipients = apprise.Apprise()
+        unknown = sum(not recipients.add(url) for url in self._settings.urls)
+        if unknown:
+            words = f"{self.name}: apprise knows {unknown} of {len(self._settings.urls)} addresses as none of its own"
+            raise NotifyFailed(words, "Its documentation has the form of each service's URL.", is_lasting=True)
+        try:
+            async with asyncio.timeout(self._settings.limit_seconds):
+                is_sent = await recipients.async_notify(
+                    body=message.text, title=message.subject, notify_type=kinds[message.severity]
+                )
+        except TimeoutError:
+            raise NotifyFailed(f"{self.name}: no answer in time") from None
+        if not is_sent:
+            # Some of several may have it: another try would send it twice.
+            alone = len(self._settings.urls) == 1
+            raise NotifyFailed(f"{self.name}: not all were reached", is_lasting=not alone, reached=not alone)

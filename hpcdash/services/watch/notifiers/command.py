@@ -1,0 +1,89 @@
+"""Alerts to a program: JSON on its stdin, and in its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from typing import IO
+
+import msgspec
+
+from hpcdash.child_process import ChildProcess
+from hpcdash.config.watch_settings import CommandSettings
+from hpcdash.errors import UsageError, excerpt, readable_command
+from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.base import NotifyFailed, without_secrets
+
+# Linux takes 128 KiB for one variable.
+_LONGEST_VARIABLE = 100_000
+_EXCERPT_BYTES = 2000
+
+
+class CommandNotifier:
+    """Runs a program, without a shell, once a message.
+
+    HPCDASH_SUBJECT, HPCDASH_TEXT, HPCDASH_SEVERITY, HPCDASH_CLUSTER and HPCDASH_ALERT (the JSON) are set; what is too
+    long for a variable stands on stdin only. Whatever it starts is ended with it at the time limit.
+    """
+
+    def __init__(self, settings: CommandSettings) -> None:
+        self._settings = settings
+        if not settings.argv or not settings.argv[0] or any("\0" in word for word in settings.argv):
+            raise UsageError("a notifier's command names no program", 'Write argv = ["/path/to/program"].')
+
+    @property
+    def name(self) -> str:
+        # Its arguments may be secrets.
+        return f"command {readable_command(self._settings.argv[:1])}"
+
+    async def send(self, message: Message) -> None:
+        """Raises NotifyFailed where it cannot be run, ends badly or takes too long."""
+        body = msgspec.json.encode(message.payload)
+        # Files, not pipes: a program that reads nothing, or leaves one behind that holds on to stderr, is no harm.
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(body)
+            given.seek(0)
+            try:
+                child = ChildProcess(
+                    self._settings.argv,
+                    stdin=given,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    environment=_environment(message, body),
+                )
+            except OSError as error:
+                step = "Is it there, and executable?"
+                raise NotifyFailed(f"{self.name}: {error.strerror}", step, is_lasting=True) from None
+            try:
+                async with asyncio.timeout(self._settings.limit_seconds):
+                    status = await child.wait()
+            except TimeoutError:
+                words = f"{self.name}: not over after {self._settings.limit_seconds:g} s, and ended"
+                raise NotifyFailed(words, is_lasting=True) from None
+            finally:
+                if child.returncode is None:
+                    await child.kill()
+            if status != 0:
+                ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+                words = without_secrets(_last_words(said), self._settings.argv[1:])
+                raise NotifyFailed(f"{self.name}: {ended}" + (f": {words}" if words else ""))
+
+
+def _environment(message: Message, body: bytes) -> dict[str, str]:
+    own = {
+        "HPCDASH_SUBJECT": message.subject,
+        "HPCDASH_TEXT": message.text,
+        "HPCDASH_SEVERITY": message.severity.word,
+        "HPCDASH_CLUSTER": str(message.payload["cluster"]),
+        "HPCDASH_ALERT": body.decode(),
+    }
+    fitting = {name: value.replace("\0", "") for name, value in own.items() if len(value.encode()) < _LONGEST_VARIABLE}
+    return {**os.environ, **fitting}
+
+
+def _last_words(said: IO[bytes]) -> str:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - _EXCERPT_BYTES))
+    return excerpt(said.read(_EXCERPT_BYTES))

@@ -1,0 +1,134 @@
+"""Alerts as a POST of JSON to a URL: all there is, or a text in Slack's form."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from email.message import Message as Headers
+from typing import IO
+
+import msgspec
+
+from hpcdash import __version__
+from hpcdash.config.watch_settings import WebhookSettings
+from hpcdash.errors import UsageError
+from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.base import NotifyFailed, in_thread, without_secrets
+
+FORMS = ("json", "slack")
+# Slack cuts a text at 40 000 characters.
+_LONGEST_TEXT = 30_000
+_MOST_OF_AN_ANSWER = 2000
+_LONGEST_RETRY_SECONDS = 60.0
+_WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would be asked for as a GET, or go to who is not meant."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Headers, newurl: str
+    ) -> None:
+        return None
+
+
+class WebhookNotifier:
+    """Raises UsageError for what is no http or https URL."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        if settings.form not in FORMS:
+            raise UsageError(f"form = {settings.form!r} is none of {', '.join(FORMS)}")
+        try:
+            parts = urllib.parse.urlsplit(settings.url)
+            self._place = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        except ValueError:
+            raise UsageError("a webhook's URL cannot be read", "Write https://host/path.") from None
+        is_plain = settings.url.isascii() and settings.url.isprintable() and " " not in settings.url
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or not is_plain:
+            raise UsageError("a webhook's URL begins with https:// and names a host", "A token goes into headers.")
+        for name, value in settings.headers.items():
+            if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+                raise UsageError(f"the header {name!r} of a webhook cannot be sent")
+
+    @property
+    def name(self) -> str:
+        return f"{self._settings.form} webhook at {self._place}"
+
+    @property
+    def unready_name(self) -> str:
+        """What the channel is called while its secret is missing."""
+        return self._settings.unready_name
+
+    async def send(self, message: Message) -> None:
+        """Raises NotifyFailed for any answer but a 2xx."""
+        limit = self._settings.timeout_seconds * 2
+        try:
+            await in_thread(lambda: self._post(self._body(message)), limit)
+        except TimeoutError:
+            raise self._failure("no answer in time") from None
+        except urllib.error.URLError as error:
+            reason = error.reason
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                step = "Name the certificates it is to be verified with: ca_file."
+                raise self._failure(f"its certificate: {reason.verify_message}", step, is_lasting=True) from None
+            raise self._failure(_why(reason)) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._failure(_why(error)) from None
+
+    def _body(self, message: Message) -> bytes:
+        if self._settings.form == "json":
+            return msgspec.json.encode(message.payload)
+        text = message.text if message.text.startswith(message.subject) else f"*{message.subject}*\n{message.text}"
+        # Only these three mean something to Slack: <!channel> would call everyone.
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return msgspec.json.encode({"text": text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"})
+
+    def _post(self, body: bytes) -> None:
+        """Blocks; raises NotifyFailed, OSError, HTTPException."""
+        headers = {
+            "User-Agent": f"hpcdash/{__version__}",
+            **self._settings.headers,
+            "Content-Type": "application/json; charset=utf-8",
+        }
+        request = urllib.request.Request(self._settings.url, body, headers, method="POST")
+        context = ssl.create_default_context(cafile=self._settings.ca_file or None)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects)
+        try:
+            with opener.open(request, timeout=self._settings.timeout_seconds) as answer:
+                answer.read(_MOST_OF_AN_ANSWER)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = b""
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    said = error.read(_MOST_OF_AN_ANSWER)
+            is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
+            words = f"it answered {error.code} {error.reason}: {said.decode('utf-8', 'replace')}".rstrip(": ")
+            step = "Is the URL right?" if is_lasting else ""
+            raise self._failure(
+                words, step, is_lasting=is_lasting, retry_seconds=_retry_seconds(error.headers.get("Retry-After"))
+            ) from None
+
+    def _failure(
+        self, why: str, next_step: str = "", *, is_lasting: bool = False, retry_seconds: float | None = None
+    ) -> NotifyFailed:
+        parts = urllib.parse.urlsplit(self._settings.url)
+        secrets = [self._settings.url, parts.query, *parts.path.split("/"), *self._settings.headers.values()]
+        secrets += [value for _, value in urllib.parse.parse_qsl(parts.query)]
+        secrets += [word for value in self._settings.headers.values() for word in value.split()]
+        words = f"{self.name}: {without_secrets(why, secrets)}"
+        return NotifyFailed(words, next_step, is_lasting=is_lasting, retry_seconds=retry_seconds)
+
+
+def _why(error: object) -> str:
+    """`Connection refused`, without the number that it has."""
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
+def _retry_seconds(text: str | None) -> float | None:
+    """Of a Retry-After in seconds, at most a minute; None for a date or nothing."""
+    return min(float(text), _LONGEST_RETRY_SECONDS) if text and text.isdecimal() and len(text) < 10 else None

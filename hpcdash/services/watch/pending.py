@@ -1,0 +1,258 @@
+"""What each channel is told in a round: what is new, and what it did not take before; and the telling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcdash.config.watch_settings import AlertSettings
+from hpcdash.domain.alerts import Finding
+from hpcdash.domain.units import DAY
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState, EndingOf, Owed, is_over, told_first
+from hpcdash.services.watch.message import message_of
+from hpcdash.services.watch.notifiers.base import Notifier
+from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
+
+# What lasts is tried as long as it lasts; what is over, a moment, and what was for a channel that is gone so long.
+LONGEST_OWED_SECONDS = 1.0 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a channel will never be told, and why."""
+
+    channel: str
+    owed: Owed
+    why: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
+
+    sends: dict[str, tuple[Owed, ...]] = field(default_factory=dict)
+    waiting: list[Owed] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+
+
+def plan_round(
+    alerts: Alerts, events: Iterable[AlertEvent], channels: Sequence[str], now: float, settings: AlertSettings
+) -> Plan:
+    """`alerts` are those after the step that gave the `events`; each of `channels` is another one."""
+    new = {event.key: event for event in events}
+    by_channel: dict[str, dict[str, Owed]] = {}
+    for one in alerts.owed:
+        by_channel.setdefault(one.channel, {})[one.key] = one
+    for_all = {one.key: one for one in alerts.owed if one.is_for_all}
+    plan = Plan()
+    for channel in dict.fromkeys((*channels, *by_channel)):
+        before = by_channel.get(channel, {})
+        is_here = channel in channels
+        keys = (*before, *(key for key in (*new, *for_all) if key not in before)) if is_here else tuple(before)
+        sends = []
+        for key in dict.fromkeys(keys):
+            event = new.get(key)
+            owed: Owed | None = before.get(key)
+            if owed is None and key in for_all:
+                # A channel that is new, where nobody took it so far.
+                owed = replace(for_all[key], channel=channel)
+                if key not in alerts.states and not owed.finding.is_moment:
+                    continue
+            if owed is None:
+                assert event is not None
+                told_to = event.before.told_to
+                if event.kind.is_end and told_to is not None and channel not in told_to:
+                    # A channel that is new: it never heard of that trouble.
+                    continue
+                sends.append(_fresh(channel, event))
+                continue
+            next_owed = _merged(owed, event, alerts.states.get(key), plan, now, is_here=is_here)
+            if next_owed is None:
+                continue
+            if not is_here or alerts.keeps_back(next_owed, now, settings):
+                plan.waiting.append(next_owed)
+            else:
+                sends.append(next_owed)
+        if sends:
+            plan.sends[channel] = tuple(sorted(sends, key=told_first))
+    return plan
+
+
+def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
+    """With what was for a channel by an earlier name for it by that of now."""
+    if not names:
+        return alerts
+    states = {
+        key: state
+        if state.told_to is None
+        else replace(state, told_to=tuple(names.get(channel, channel) for channel in state.told_to))
+        for key, state in alerts.states.items()
+    }
+    owed = tuple(replace(one, channel=names.get(one.channel, one.channel)) for one in alerts.owed)
+    return replace(alerts, states=states, owed=owed)
+
+
+def owed_after(plan: Plan, reached: Collection[str]) -> tuple[Owed, ...]:
+    """What is owed once the channels that were `reached` have taken what they were sent."""
+    taken = {one.key for channel in reached for one in plan.sends[channel]}
+    left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
+    return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
+
+
+def told_to_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable[AlertEvent]) -> dict[str, AlertState]:
+    """The states with the channels that are told of each, or owed it."""
+    told: dict[str, set[str]] = {event.key: set() for event in events}
+    for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
+        told.setdefault(one.key, set()).add(one.channel)
+    return {
+        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *told[key]}))) if key in told else state
+        for key, state in states.items()
+    }
+
+
+def event_of(owed: Owed, now: float) -> AlertEvent:
+    """What is owed as it is told now."""
+    before = AlertState(owed.finding, owed.since)
+    return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
+
+
+def lost_words(lost: Iterable[Lost]) -> list[str]:
+    """A line for each channel and reason."""
+    grouped: dict[tuple[str, str], list[Owed]] = {}
+    for one in lost:
+        grouped.setdefault((one.channel, one.why), []).append(one.owed)
+    return [
+        f"{channel} was never told: {many[0].ending or many[0].finding.words}"
+        + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
+        + f"; {why}"
+        for (channel, why), many in grouped.items()
+    ]
+
+
+def channels_of(names: Iterable[str]) -> list[str]:
+    """A name for each of several notifiers, whose own may be the same: the second of a name is `NAME (2)`."""
+    counts: dict[str, int] = {}
+    channels = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        channels.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return channels
+
+
+def new_of(plan: Plan, events: Sequence[AlertEvent], now: float) -> tuple[AlertEvent, ...]:
+    """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
+    known = {event.key for event in events}
+    earlier: Mapping[str, AlertEvent] = {
+        one.key: event_of(one, now)
+        for sends in plan.sends.values()
+        for one in sends
+        if one.is_for_all and one.key not in known
+    }
+    together = (*events, *earlier.values())
+    return tuple(sorted(together, key=told_first))
+
+
+def again_of(plan: Plan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
+    """(channel, what it is told that others know already); `told` are the keys of what nobody has taken yet."""
+    return tuple(
+        (channel, event_of(one, now)) for channel, sends in plan.sends.items() for one in sends if one.key not in told
+    )
+
+
+def _fresh(channel: str, event: AlertEvent) -> Owed:
+    is_first = event.kind is AlertKind.RAISED
+    return Owed(
+        channel,
+        event.kind,
+        event.finding,
+        event.since,
+        event.at,
+        is_known=not is_first,
+        is_for_all=True,
+        ending=event.ending,
+    )
+
+
+def _merged(
+    owed: Owed, event: AlertEvent | None, state: AlertState | None, plan: Plan, now: float, *, is_here: bool
+) -> Owed | None:
+    """What is owed now that an event came, or none did; None where there is nothing to tell any more."""
+    if event is not None and event.kind.is_end:
+        if owed.is_known:
+            return replace(_fresh(owed.channel, event), is_for_all=owed.is_for_all)
+        why = "it is over" if event.kind is AlertKind.RECOVERED else "it is no longer watched"
+        plan.lost.append(Lost(owed.channel, owed, why))
+        return None
+    if event is not None:
+        if not owed.is_known or event.kind is AlertKind.RAISED:
+            kind = AlertKind.RAISED
+        else:
+            kind = AlertKind.WORSENED if AlertKind.WORSENED in (owed.kind, event.kind) else event.kind
+        return replace(owed, kind=kind, finding=event.finding, since=event.since, ending="")
+    is_late = now - owed.owed_at > LONGEST_OWED_SECONDS
+    is_lasting = not owed.kind.is_end and not owed.finding.is_moment
+    if is_lasting and state is None:
+        if not owed.is_known:
+            plan.lost.append(Lost(owed.channel, owed, "it is over"))
+        return None
+    if is_late and not (is_lasting and is_here):
+        plan.lost.append(Lost(owed.channel, owed, "it did not take it for a day"))
+        return None
+    return replace(owed, finding=state.finding) if is_lasting and state is not None else owed
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The alerts' next state, what there was to tell that nobody knew yet, and how it was told.
+
+    wrong: how many troubles there are. again: (channel, what it did not take before and was sent now). lost: what a
+    channel will never be told, in words.
+    """
+
+    alerts: Alerts
+    events: tuple[AlertEvent, ...]
+    deliveries: tuple[Delivery, ...]
+    wrong: int
+    again: tuple[tuple[str, AlertEvent], ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+async def tell(
+    alerts: Alerts,
+    findings: Iterable[Finding],
+    now: float,
+    notifiers: Sequence[Notifier],
+    *,
+    cluster: str,
+    settings: AlertSettings | None = None,
+    unknown: Collection[str] = (),
+    ending_of: EndingOf = is_over,
+    dry_run: bool = False,
+    sleep: Sleep = asyncio.sleep,
+) -> Round:
+    """What a channel does not take is told to it alone by the next rounds; with `dry_run` nothing is sent and the state
+    stays."""
+    settings = settings or AlertSettings()
+    ways = dict(zip(channels_of(way.name for way in notifiers), notifiers, strict=True))
+    # One whose secret was missing had no name but its place in the configuration.
+    earlier = {getattr(way, "unready_name", ""): channel for channel, way in ways.items()}
+    alerts = renamed(alerts, {name: channel for name, channel in earlier.items() if name and name not in ways})
+    after, events = alerts.step(findings, now, settings, unknown, ending_of)
+    plan = plan_round(after, events, tuple(ways), now, settings)
+    # Who did not take something the last time is not waited for: another round comes.
+    deaf = {owed.channel for owed in alerts.owed}
+
+    async def send(channel: str) -> Delivery:
+        message = message_of([event_of(one, now) for one in plan.sends[channel]], cluster)
+        attempts = 1 if channel in deaf else MOST_ATTEMPTS
+        (delivery,) = await deliver([ways[channel]], message, dry_run=dry_run, most_attempts=attempts, sleep=sleep)
+        return delivery
+
+    deliveries = await asyncio.gather(*map(send, plan.sends))
+    told = new_of(plan, events, now)
+    again = again_of(plan, {event.key for event in told}, now)
+    if not dry_run:
+        reached = {channel for channel, delivery in zip(plan.sends, deliveries, strict=True) if delivery.reached}
+        alerts = replace(after, states=told_to_after(after.states, plan, events), owed=owed_after(plan, reached))
+    return Round(alerts, told, tuple(deliveries), len(after.states), again, tuple(lost_words(plan.lost)))

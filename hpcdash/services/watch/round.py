@@ -1,0 +1,128 @@
+"""One round of a cluster's watchdogs: looks, tells, keeps what is to be remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.watch.alerts import Alerts
+from hpcdash.services.watch.cluster import Watching
+from hpcdash.services.watch.judge import Look
+from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.base import Notifier
+from hpcdash.services.watch.notifiers.delivery import Sleep
+from hpcdash.services.watch.pending import Round, tell
+from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a look found, what was told and how, how many commands it took, and what went wrong besides; whether the
+    next run of the watchdogs will know it."""
+
+    look: Look
+    told: Round
+    commands: int
+    problems: tuple[str, ...] = ()
+    is_kept: bool = True
+
+
+async def watch_round(
+    store: ClusterStore,
+    settings: WatchSettings,
+    files: WatchFiles,
+    notifiers: Sequence[Notifier],
+    *,
+    dry_run: bool = False,
+    sleep: Sleep | None = None,
+) -> RoundReport:
+    """One round, by itself: all it knows of earlier ones is in `files`. With `dry_run` nobody is told and nothing is
+    written; raises HpcdashError where another looks after the cluster or that cannot be made sure of.
+
+    Where the state cannot be written all the same is told, for it may be the full disk that is to be told: once, as
+    long as the same `files` are given, and that it cannot be written is a problem of the first such round. A run that
+    knows nothing of this one (`--once`) finds noted on the lock what was told, and where that is just what it would
+    tell it tells nobody; where that cannot be noted either, or something has come on top, all is told again.
+    """
+    with contextlib.nullcontext() if dry_run else files.alone():
+        state, problem = files.read()
+        before = state.kept_alerts()
+        watching = Watching(store, settings, state)
+        spent = _Spent(store)
+        is_remembered = not files.is_kept
+        look = await watching.look()
+        alerts = with_snoozed(before, settings.snoozed, files.read_snoozed())
+        telling = partial(
+            tell,
+            alerts,
+            look.findings,
+            store.clock.now(),
+            sleep=sleep or asyncio.sleep,
+            cluster=store.title,
+            settings=settings.alerts,
+            unknown=look.unknown,
+            ending_of=watching.ending_of,
+        )
+        if dry_run:
+            told = await telling(notifiers, dry_run=True)
+            return RoundReport(look, told, spent.commands, (problem,) if problem else ())
+        problems = [problem] if problem else []
+        # Before anyone is told, so that a disk that is full is known by then.
+        _keep(files, state, before, problems)
+        words = _told_words(await telling(notifiers, dry_run=True))
+        if words and not is_remembered and files.was_told(words):
+            told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
+            problems.append("what there is to tell was told by a round that could not keep it: nobody is told again")
+        else:
+            told = await telling(notifiers)
+        if _keep(files, state, told.alerts, problems):
+            files.clear_told()
+        elif any(delivery.reached for delivery in told.deliveries):
+            files.mark_told(words)
+    return RoundReport(look, told, spent.commands, tuple(problems), files.is_kept)
+
+
+def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[str]) -> bool:
+    """Whether the state is written; where it is not, and was until now, that is a problem."""
+    was_kept = files.is_kept
+    try:
+        files.write(state, alerts)
+    except HpcdashError as error:
+        if was_kept:
+            problems.append(f"{error.message}; until then another run does not know who was told. {error.next_step}")
+        return False
+    return True
+
+
+def _told_words(told: Round) -> tuple[str, ...]:
+    """What a round tells and to whom, each in one string."""
+    again = (f"{channel} {one.kind} {one.key}" for channel, one in told.again)
+    return (*(f"{one.kind} {one.key}" for one in told.events), *again)
+
+
+class _Knows:
+    """Stands for one who was told already."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def send(self, message: Message) -> None:
+        return None
+
+
+class _Spent:
+    """Counts the commands from here on; those of the last minute, as the budget does."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._before = store.budget.per_minute
+
+    @property
+    def commands(self) -> int:
+        return max(0, self._store.budget.per_minute - self._before)

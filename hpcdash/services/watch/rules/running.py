@@ -1,0 +1,41 @@
+"""Is it running? A job that neither runs nor waits, and one that waits held."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from hpcdash.config.watch_settings import RunningWatch
+from hpcdash.domain.alerts import Finding, Severity, shown
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.services.watch.rules.rows import Row, rows_where
+
+RULE = "is-running"
+_LIVING = frozenset(JobState) - ENDED
+
+
+def living_rows(jobs: pa.Table, watch: RunningWatch) -> list[Row]:
+    """The watched job's rows that have not ended, of any of its users; a state nobody knows counts as alive."""
+    wanted = {"name": (watch.name,), "state": tuple(map(str, _LIVING))}
+    if watch.users:
+        wanted["user"] = watch.users
+    return rows_where(jobs, **wanted)
+
+
+def subject_of(watch: RunningWatch) -> str:
+    """What its findings are about."""
+    return watch.name + (f" of {','.join(watch.users)}" if watch.users else "")
+
+
+def is_running(jobs: pa.Table, watch: RunningWatch) -> list[Finding]:
+    """`jobs` must hold all jobs of the watched users."""
+    rows = living_rows(jobs, watch)
+    whose = f" of {shown(', '.join(watch.users))}" if watch.users else ""
+    subject = subject_of(watch)
+    if not rows:
+        words = f"no job {shown(watch.name)}{whose} is running or pending"
+        return [Finding(RULE, subject, watch.severity, words, "hpcdash history shows how it ended; submit it anew.")]
+    if all(row["state"] == JobState.HELD for row in rows):
+        ids = ", ".join(shown(row["id"]) for row in rows[:5])
+        words = f"{shown(watch.name)}{whose} is held and will not start by itself"
+        return [Finding(RULE, subject, Severity.WARNING, words, f"hpcdash release {ids}", aspect="held")]
+    return []

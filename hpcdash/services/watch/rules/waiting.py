@@ -1,0 +1,53 @@
+"""Will it ever start? Jobs that wait for what never comes."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.alerts import Finding, Severity, job_words, shown
+from hpcdash.domain.columns import text_of
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import clip
+from hpcdash.services.watch.rules.rows import rows_where
+
+RULE = "never-starts"
+_REASON_CELLS = 80
+_SAID_ALREADY = re.compile(r"^(?:it )?will (?:never|not) start: ")
+
+
+class Reasons(Protocol):
+    """What a scheduler's reasons mean; each backend is one."""
+
+    def reason_hint(self, state: str, reason: str | None) -> str:
+        """In plain words; '' where the scheduler's own are enough."""
+        ...
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+        ...
+
+
+def never_words(state: str, reason: str, reasons: Reasons) -> str:
+    """`will never start: the partition does not allow what it asks for (PartitionConfig)`."""
+    hint = _SAID_ALREADY.sub("", reasons.reason_hint(state, reason)).partition(";")[0].partition(": change ")[0]
+    said = clip(shown(reason), _REASON_CELLS)
+    return f"will never start: {shown(hint)} ({said})" if hint else f"will never start: {shown(reason)}"
+
+
+def waits_for_ever(jobs: pa.Table, reasons: Reasons) -> list[Finding]:
+    """One for each waiting job, or rest of an array, that will never start by itself."""
+    # Queues are long and their reasons few.
+    told = pc.unique(text_of(jobs["reason"])).to_pylist()
+    never = [reason for reason in told if reasons.never_starts(JobState.PENDING, reason)]
+    found = []
+    for row in rows_where(jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)):
+        step = reasons.never_starts(row["state"], row["reason"])
+        if step:
+            words = f"{job_words(row['id'], row['name'])} {never_words(row['state'], row['reason'], reasons)}"
+            step = step.replace("{id}", shown(row["id"]))
+            found.append(Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or ""))
+    return found

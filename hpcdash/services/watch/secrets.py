@@ -1,0 +1,140 @@
+"""Fills in what a configuration keeps elsewhere: a password, a URL. Whatever fails, no word holds a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hpcdash.config.watch_settings import (
+    AppriseSettings,
+    MailSettings,
+    Notice,
+    NotifierSettings,
+    Secret,
+    WebhookSettings,
+)
+from hpcdash.errors import ConfigError, UsageError
+from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.base import Notifier, NotifyFailed
+from hpcdash.services.watch.notifiers.delivery import notifier_for
+
+_MOST_BYTES = 65536
+_OTHERS = 0o077
+
+
+class UnreadyNotifier:
+    """Stands for one whose secret is not there, or whose settings cannot work; each message is one more try."""
+
+    def __init__(self, name: str, error: ConfigError, remake: Callable[[], Notifier]) -> None:
+        self.name = name
+        self.error = error
+        self._remake = remake
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be sent, in one line."""
+        return f"{self.name}: {self.error.message}"
+
+    async def send(self, message: Message) -> None:
+        """Raises NotifyFailed where it is as it was."""
+        try:
+            notifier = self._remake()
+        except ConfigError as error:
+            raise NotifyFailed(f"{self.name}: {error.message}.", error.next_step, is_lasting=True) from None
+        await notifier.send(message)
+
+
+def notifiers_of(notices: Iterable[Notice], file: str) -> tuple[list[Notifier], list[str]]:
+    """(those who tell, what a person should know of their secrets); `file` is the configuration's name.
+
+    One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go on.
+    """
+    found: list[Notifier] = []
+    warnings: list[str] = []
+    for notice in notices:
+        remake = partial(_notifier, notice, file, warnings)
+        try:
+            found.append(remake())
+        except ConfigError as error:
+            found.append(UnreadyNotifier(_unready_name(notice), error, remake))
+    return found, warnings
+
+
+def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
+    """Those that cannot tell as things are."""
+    return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
+
+
+def variables_of(notices: Iterable[Notice]) -> list[tuple[str, str]]:
+    """(key, environment variable) of each secret that is in one."""
+    return [
+        (f"{notice.key}.{name}_env", secret.variable)
+        for notice in notices
+        for name, secret in notice.secrets.items()
+        if secret.variable
+    ]
+
+
+def _notifier(notice: Notice, file: str, warnings: list[str]) -> Notifier:
+    """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot work."""
+    try:
+        return notifier_for(_filled(notice, file, warnings))
+    except UsageError as error:
+        raise ConfigError(error.message, error.next_step, file=file, key=notice.key) from None
+
+
+def _unready_name(notice: Notice) -> str:
+    settings = notice.settings
+    if isinstance(settings, WebhookSettings | AppriseSettings):
+        return replace(settings, key=notice.key).unready_name
+    try:
+        # Without its secret it is called the same.
+        return notifier_for(settings).name
+    except UsageError:
+        return notice.key
+
+
+def _filled(notice: Notice, file: str, warnings: list[str]) -> NotifierSettings:
+    lines = {name: _lines(secret, file, f"{notice.key}.{name}", warnings) for name, secret in notice.secrets.items()}
+    settings = notice.settings
+    match settings:
+        case MailSettings() if "password" in lines:
+            return replace(settings, password=lines["password"][0])
+        case WebhookSettings():
+            headers = {name.removeprefix("headers."): found[0] for name, found in lines.items() if name != "url"}
+            return replace(settings, url=lines["url"][0], headers=headers, key=notice.key)
+        case AppriseSettings():
+            return replace(settings, urls=tuple(lines["urls"]), key=notice.key)
+        case _:
+            return settings
+
+
+def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str]:
+    """What it says, a line each; raises ConfigError where there is nothing."""
+    if secret.text:
+        return [secret.text]
+    if secret.variable:
+        text = os.environ.get(secret.variable, "")
+        if not text.strip():
+            words = f"the environment variable {secret.variable} is not set"
+            raise ConfigError(words, "Set it where hpcdash is started.", file=file, key=f"{key}_env")
+    else:
+        text = _read(Path(secret.file).expanduser(), file, f"{key}_file", warnings)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError(f"{secret.file} is empty", "Write the secret into it.", file=file, key=f"{key}_file")
+    return lines
+
+
+def _read(path: Path, file: str, key: str, warnings: list[str]) -> str:
+    try:
+        with path.open("rb") as opened:
+            raw = opened.read(_MOST_BYTES)
+            if os.fstat(opened.fileno()).st_mode & _OTHERS:
+                warnings.append(f"{path}: others may read this secret; chmod 600 keeps it to you")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "Is the path right?", file=file, key=key) from None
+    return raw.decode("utf-8", "replace")

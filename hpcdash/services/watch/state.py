@@ -1,0 +1,224 @@
+"""What watchdogs keep from one round to the next, in a file a cluster, and who looks after it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from hpcdash.errors import HpcdashError
+from hpcdash.services.watch.alerts import Alerts
+from hpcdash.services.watch.training import LogTail
+
+SCHEMA = 1
+_LONGEST_NAME = 120
+# Before any time that a lock is made at.
+_MARKS = 1_000_000_000
+# Two days of figures, for a forecast.
+MOST_SAMPLES = 192
+SAMPLE_EVERY_SECONDS = 900.0
+
+
+class LogState(msgspec.Struct):
+    """The size of a log when it was last looked at, and since when it has that (epoch); its time by its server's clock
+    then, and when that was."""
+
+    size_bytes: int | None
+    same_since: float
+    written_at: float | None = None
+    seen_at: float | None = None
+
+
+class DiskState(msgspec.Struct):
+    """Samples (epoch, used) of a path, oldest first; what du counted, and when."""
+
+    byte_samples: list[tuple[float, int]] = []
+    inode_samples: list[tuple[float, int]] = []
+    counted_at: float = 0.0
+    counted_bytes: int | None = None
+    counted_inodes: int | None = None
+
+
+class QosState(msgspec.Struct):
+    """What is known of a QoS, or of a queue, and since when; whether others go before its jobs."""
+
+    asked_at: float
+    preempt_mode: str = ""
+    grace_seconds: float | None = None
+    is_preempted: bool = True
+
+
+class WatchState(msgspec.Struct):
+    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes to.
+
+    hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot be looked at, by its
+    id. tails: what was read of the logs of trainings, by path. located_at, log_looks, tail_looks: when finding a job's
+    logs was last tried, by its id, and looking at a log, and reading one, by its path. blind: why a place could not be
+    looked at, and in how many rounds in a row.
+    """
+
+    schema: int = SCHEMA
+    alerts: msgspec.Raw = msgspec.Raw(b"null")
+    unreachable_rounds: int = 0
+    logs: dict[str, LogState] = {}
+    logs_of: dict[str, list[str]] = {}
+    hosts: dict[str, str] = {}
+    unseen: dict[str, str] = {}
+    host_looks: dict[str, float] = {}
+    located_at: dict[str, float] = {}
+    log_looks: dict[str, float] = {}
+    tail_looks: dict[str, float] = {}
+    tails: dict[str, LogTail] = {}
+    blind: dict[str, tuple[str, int]] = {}
+    disks: dict[str, DiskState] = {}
+    qos: dict[str, QosState] = {}
+    queues: dict[str, QosState] = {}
+    history_at: float = 0.0
+
+    def kept_alerts(self) -> Alerts:
+        """Raises HpcdashError for what this version cannot read."""
+        return Alerts() if bytes(self.alerts) == b"null" else Alerts.from_json(bytes(self.alerts))
+
+
+def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
+    """One at most for SAMPLE_EVERY_SECONDS; the newest stands for its stretch."""
+    if len(samples) > 1 and now - samples[-2][0] < SAMPLE_EVERY_SECONDS:
+        samples[-1] = (now, used)
+    else:
+        samples.append((now, used))
+    del samples[:-MOST_SAMPLES]
+
+
+def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
+    """Silent about what is named by a configuration or a person, and about nothing else."""
+    together: dict[str, float] = {}
+    for one in snoozed:
+        for key, until in one.items():
+            together[key] = max(until, together.get(key, until))
+    return replace(alerts, snoozed=together)
+
+
+class WatchFiles:
+    """The files of one cluster below `folder`: mode 0600, written all at once.
+
+    What could not be written is remembered until it can be, as long as this lives; `is_kept` says that there is none.
+    """
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        name = quote(cluster, safe="@:")[:_LONGEST_NAME]
+        self.state = folder / f"{name}.json"
+        self.snoozed = folder / f"{name}.snoozed.json"
+        self._lock = folder / f"{name}.lock"
+        self._unkept: WatchState | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        return self._unkept is None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """As the only one that looks after this cluster from here; raises HpcdashError where another does."""
+        try:
+            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self._lock, error) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HpcdashError(
+                    "another hpcdash watch looks after this cluster", "One is enough: end it, or leave it to it."
+                ) from None
+            except OSError as error:
+                raise _unusable(self._lock, error) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> tuple[WatchState, str]:
+        """(the state, what is wrong with the kept one in words, '' where nothing is)."""
+        if self._unkept is not None:
+            return self._unkept, ""
+        try:
+            state = msgspec.json.decode(self.state.read_bytes(), type=WatchState)
+            if state.schema != SCHEMA:
+                raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
+            state.kept_alerts()
+        except FileNotFoundError:
+            return WatchState(), ""
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
+            return WatchState(), f"{self.state} cannot be read ({error}): what is wrong is told anew"
+        return state, ""
+
+    def write(self, state: WatchState, alerts: Alerts) -> None:
+        """Raises HpcdashError where the folder cannot be written."""
+        state.alerts = msgspec.Raw(alerts.to_json())
+        self._unkept = state
+        self._replace(self.state, msgspec.json.encode(state))
+        self._unkept = None
+
+    def mark_told(self, told: Collection[str]) -> None:
+        """Note that all of this was told though that cannot be written: as the time of the lock, which needs no room on
+        a disk that is full. Whose lock is another's, or read-only, cannot be noted."""
+        with contextlib.suppress(OSError):
+            os.utime(self._lock, (_mark(told), _mark(told)))
+
+    def was_told(self, told: Collection[str]) -> bool:
+        """Whether just that was noted."""
+        try:
+            return int(self._lock.stat().st_mtime) == _mark(told)
+        except OSError:
+            return False
+
+    def clear_told(self) -> None:
+        """Once it is written."""
+        with contextlib.suppress(OSError):
+            if self._lock.stat().st_mtime < _MARKS:
+                os.utime(self._lock)
+
+    def read_snoozed(self) -> dict[str, float]:
+        """Keys and until when they are silent; {} where nothing is kept, or nothing that can be read."""
+        try:
+            return msgspec.json.decode(self.snoozed.read_bytes(), type=dict[str, float])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+
+    def write_snoozed(self, snoozed: Mapping[str, float]) -> None:
+        """Raises HpcdashError where the folder cannot be written."""
+        self._replace(self.snoozed, msgspec.json.encode(dict(snoozed)))
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as opened:
+                    opened.write(content)
+                    # Some disks tell only then that they are full.
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                os.replace(unfinished, path)
+            except OSError:
+                os.unlink(unfinished)
+                raise
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+
+def _mark(told: Collection[str]) -> int:
+    return zlib.crc32("\n".join(sorted(told)).encode("utf-8", "surrogateescape")) % _MARKS
+
+
+def _unusable(path: Path, error: OSError) -> HpcdashError:
+    return HpcdashError(
+        f"what is wrong cannot be kept: {path}: {error.strerror}", "HPCDASH_STATE names another folder for it."
+    )

@@ -1,0 +1,312 @@
+"""Takes in what a training's log got since the last round, and says what stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdash.services.metrics.batch import Floats, MetricBatch
+from hpcdash.services.metrics.findings import Finding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.spikes import find_spikes
+from hpcdash.services.metrics.throughput import paces_of_run, seconds_per_step
+from hpcdash.services.watch.rules.hanging import grown_at
+
+MOST_POINTS = 2048
+# Levels that spikes are measured from are of blocks of so many points.
+BLOCK = 64
+MOST_METRICS = 4
+MOST_MOMENTS = 100
+MOST_STANDS = 12
+# How much before what is new is read again: a block of several lines, or a line, that was not whole then.
+OVERLAP_BYTES = 16 << 10
+# A log that was not written to for so long holds nothing back.
+QUIET_SECONDS = 5.0
+# A claimed pace that is so many times what was seen for so long is another one.
+_CLEARLY = 1.5
+_SEEN_SECONDS = 60.0
+_LOSSES = ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy")
+_JUDGED = ("val", "eval", "test")
+
+
+def read_from(tail: LogTail) -> int:
+    """Where the next bytes begin."""
+    return max(0, tail.read_to - OVERLAP_BYTES)
+
+
+def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequence[str] = ()) -> LogTail:
+    """The next state; `now` is the epoch at which it was looked at. A log that is another one is begun anew."""
+    if tail is None or tail.identity != piece.identity or piece.size_bytes < tail.read_to:
+        tail = LogTail(identity=piece.identity, csv_header=_header(piece.head, patterns))
+    seen_at, tail.looked_at = tail.looked_at or None, now
+    written = now - piece.age_seconds
+    if not tail.sampled_at:
+        tail.sampled_at = written
+    if tail.is_done and not piece.content:
+        return tail
+    reader = MetricReader(patterns, at=piece.begin, csv_header=tail.csv_header or None)
+    # What is held because more may follow is certain once nothing does.
+    is_whole = piece.begin + len(piece.content) >= piece.size_bytes
+    is_quiet = is_whole and piece.age_seconds >= QUIET_SECONDS and piece.content.endswith(b"\n")
+    batch = reader.feed(piece.content, is_end=is_quiet)
+    tail.is_done = is_quiet
+    tail.read_to = piece.begin + len(piece.content)
+    tail.csv_header = list(reader.csv_header or tail.csv_header)
+    if batch.last_step is not None:
+        tail.last_step = batch.last_step
+    is_new = batch.offsets > tail.sampled_to
+    if not is_new.any():
+        return tail
+    x = _places(batch, is_new, tail)
+    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, piece.age_seconds, seen_at)
+    names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
+    kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
+    for name in names:
+        if name in kept:
+            points = batch.metrics[name]
+            new = is_new[points.samples]
+            _append(tail, name, x[points.samples][new], points.values[new])
+    steps = batch.steps[np.isfinite(batch.steps)]
+    if steps.size:
+        # Between these only the difference counts, so both are by the server's clock.
+        _note_stand(tail, float(steps[-1]), written)
+    _note_pace(tail, batch, names)
+    return tail
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric of that name should fall."""
+    plain = name.lower()
+    return any(word in plain for word in _LOSSES)
+
+
+def noticed(tail: LogTail, now: float) -> list[Noticed]:
+    """What stands out, the oldest first of each metric; `now` is the epoch at which it was last looked at.
+
+    Spikes are noted in `tail`, so that one stays the same however much of the log is kept.
+    """
+    found: list[Noticed] = []
+    has_steps = tail.step is not None
+    for name, kept in tail.metrics.items():
+        x, values = _array(kept.x), _array(kept.values)
+        if not x.size:
+            continue
+        lasting = [one for one in find_not_finite(x, values) if one.step_to is None]
+        passed = [one for one in find_not_finite(x, values) if one.step_to is not None]
+        spikes = find_spikes(x, values).findings
+        lasting += [one for one in spikes if one.kind == "divergence"]
+        for one in lasting:
+            _know(tail, name, one, is_told=False)
+        for one in (*passed, *(one for one in spikes if one.kind == "spike")):
+            _know(tail, name, one, is_told=True)
+        begun = {one.step_from for one in lasting}
+        found += [
+            Noticed(name, moment.kind, moment.words, moment.begin, is_moment=True, is_of_steps=has_steps)
+            for moment in tail.moments
+            if moment.metric == name and moment.is_told and moment.begin not in begun
+        ]
+        found += [Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps) for one in lasting]
+        plateau = find_plateau(x, values)
+        if plateau is not None:
+            found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))
+    stall = _stall(tail, now)
+    if stall is not None:
+        found.append(Noticed(next(iter(tail.metrics), "log"), "stall", stall.words, stall.step_from))
+    return found
+
+
+def course(tail: LogTail) -> Course | None:
+    """Where it stands; the pace as its log tells it, else as rounds saw it. None where its final step is not known.
+
+    A log that claims to be clearly slower than it was seen to be is not believed; pauses only make what is seen slower.
+    """
+    if tail.step is None or tail.last_step is None:
+        return None
+    claimed, seen, span = tail.seconds_per_step, None, 0.0
+    if len(tail.stands) > 1:
+        (begin, first), (end, last) = tail.stands[0], tail.stands[-1]
+        span = end - begin
+        seen = span / (last - first) if last > first and span > 0 else None
+    is_refuted = claimed is not None and seen is not None and claimed > _CLEARLY * seen and span >= _SEEN_SECONDS
+    return Course(tail.step, tail.last_step, seen if claimed is None or is_refuted else claimed)
+
+
+def _header(head: bytes, patterns: Sequence[str]) -> list[str]:
+    if not head:
+        return []
+    reader = MetricReader(patterns)
+    reader.feed(head[: head.rfind(b"\n") + 1])
+    return list(reader.csv_header or ())
+
+
+def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Floats:
+    """Where along the run the samples of a batch are: by step, else by epoch, else the how manieth each is."""
+    before = tail.sample_count
+    tail.sample_count += int(is_new.sum())
+    for axis in (batch.steps, batch.epochs):
+        if np.isfinite(axis).any():
+            return axis
+    return before + np.cumsum(is_new, dtype=np.float64)
+
+
+def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
+    """The newest wins: what an attempt repeats is not kept of the one before."""
+    known = np.isfinite(x)
+    x, values = x[known], values[known]
+    if not x.size:
+        return
+    kept = tail.metrics.setdefault(name, KeptMetric())
+    before = _array(kept.x)
+    if before.size and x[0] < before[-1]:
+        tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
+    x, values = np.concatenate((before, x)), np.concatenate((_array(kept.values), values))
+    stays = x <= np.minimum.accumulate(x[::-1])[::-1]
+    x, values = x[stays], values[stays]
+    # Whole blocks go, so that the levels spikes are measured from stay the same.
+    over = max(0, x.size - MOST_POINTS) // BLOCK * BLOCK
+    kept.x, kept.values = x[over:].astype("<f8").tobytes(), values[over:].astype("<f8").tobytes()
+
+
+def _note_stand(tail: LogTail, step: float, at: float) -> None:
+    if tail.step is not None and step < tail.step:
+        tail.stands = []
+    tail.step = step
+    tail.stands = [*tail.stands, (at, step)][-MOST_STANDS:]
+
+
+def _note_pace(tail: LogTail, batch: MetricBatch, names: Sequence[str]) -> None:
+    times = batch.times[np.isfinite(batch.times)]
+    gaps = np.diff(times)
+    gaps = gaps[gaps > 0]
+    if gaps.size > 1:
+        tail.usual_gap, tail.longest_gap = float(np.median(gaps)), float(gaps.max())
+    if names:
+        log = MetricLog()
+        log.append(batch)
+        pace = seconds_per_step(paces_of_run(joined([log]), names[0]))
+        if pace is not None and isfinite(pace) and pace > 0:
+            tail.seconds_per_step = pace
+
+
+def _stall(tail: LogTail, now: float) -> Finding | None:
+    """By how long no sample came since one was seen, by our clock: a log's times may be of another zone."""
+    if tail.usual_gap is None or tail.longest_gap is None or not tail.metrics:
+        return None
+    ends = [tail.sampled_at - tail.usual_gap - tail.longest_gap, tail.sampled_at - tail.usual_gap, tail.sampled_at]
+    # Three gaps whose median is the usual one and whose largest is the longest.
+    times = np.array([ends[0] - tail.usual_gap, *ends])
+    return find_stall(times, now, tail.step if tail.step is not None else float(tail.sample_count))
+
+
+def _know(tail: LogTail, name: str, one: Finding, *, is_told: bool) -> None:
+    """Note what begins at a step, where it is not the same as something that is noted."""
+    end = one.step_to if one.step_to is not None else float("inf")
+    for moment in tail.moments:
+        is_same = moment.metric == name and moment.kind == one.kind
+        if is_same and moment.begin <= end and one.step_from <= moment.end:
+            moment.words = one.words
+            moment.end = min(max(moment.end, one.step_to if one.step_to is not None else moment.end), 1e300)
+            return
+    until = one.step_to if one.step_to is not None else one.step_from
+    more = [*tail.moments, Moment(name, one.kind, one.step_from, until, one.words, is_told)]
+    tail.moments = sorted(more, key=lambda moment: moment.begin)[-MOST_MOMENTS:]
+
+
+def _array(content: bytes) -> Floats:
+    return np.frombuffer(content, dtype="<f8").astype(np.float64)
+
+
+def _rank(name: str) -> tuple[bool, int, str]:
+    """A training's loss before an evaluation's, short names before long ones."""
+    plain = name.lower()
+    return any(word in plain for word in _JUDGED), len(name), name
+
+
+class KeptMetric(msgspec.Struct):
+    """The newest points of one metric: `x` and `values` are little-endian float64, of one length, ascending by x."""
+
+    x: bytes = b""
+    values: bytes = b""
+
+
+class Moment(msgspec.Struct):
+    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told as lasting."""
+
+    metric: str
+    kind: str
+    begin: float
+    end: float
+    words: str
+    is_told: bool = True
+
+
+class LogTail(msgspec.Struct):
+    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at `sampled_to`.
+
+    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
+    usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
+    last_step: the final step that it names. is_done: nothing of what was read is held back. stands: (epoch, step) of
+    earlier rounds, oldest first.
+    """
+
+    identity: str = ""
+    read_to: int = 0
+    is_done: bool = False
+    sampled_to: int = -1
+    sample_count: int = 0
+    looked_at: float = 0.0
+    sampled_at: float = 0.0
+    usual_gap: float | None = None
+    longest_gap: float | None = None
+    seconds_per_step: float | None = None
+    step: float | None = None
+    last_step: int | None = None
+    csv_header: list[str] = []
+    metrics: dict[str, KeptMetric] = {}
+    moments: list[Moment] = []
+    stands: list[tuple[float, float]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class TailBytes:
+    """Bytes of a log from `begin` on, and what it is: `identity` tells files apart, `age_seconds` is since it was last
+    written to. `head` is its beginning where `content` does not begin there and it was not read before."""
+
+    identity: str
+    size_bytes: int
+    age_seconds: float
+    begin: int
+    content: bytes
+    head: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin` is its step.
+
+    Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there were before it. What
+    `is_moment` has passed, or passes by itself.
+    """
+
+    metric: str
+    kind: str
+    words: str
+    begin: float = 0.0
+    is_moment: bool = False
+    is_of_steps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where a training stands: its step, its final one, seconds per step (None: not known)."""
+
+    step: float
+    last_step: int
+    seconds_per_step: float | None = None

@@ -1,0 +1,176 @@
+"""A node behind the login node, as a transport: each command goes through the person's own ssh there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said, Stream, Transport
+from hpcdash.transport.shell import REMOTE_GRACE_SECONDS, STDIN_COMPLETE, RemoteCommand, remote_command, said_after
+
+# A node's name comes from the scheduler: no option, no user@, no shell's letters.
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+# A stream is ended by us; this is how long its command may live should neither side know.
+_STREAM_LIMIT_SECONDS = 24 * 3600.0
+# ssh ends with this when it failed itself, not the command (ssh(1), EXIT STATUS).
+_SSH_FAILED = 255
+_WORDS_BYTES = 400
+# No master is made: it would stay behind. One that is open is used.
+_OPTIONS = (
+    "-T",
+    "-oBatchMode=yes",
+    "-oConnectTimeout=5",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+    "-oControlMaster=no",
+    "-oClearAllForwardings=yes",
+    "-oForwardAgent=no",
+    "-oForwardX11=no",
+)
+
+# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the words of ssh.
+# The command ends when its stdin does: whoever ends this group of processes, or this shell alone, ends it over there as
+# well. So stdin is held open by a process here as long as this shell is there ($$), which gives its number first (read
+# takes no more than the line) and then our own stdin.
+# A shell may say of that process that it was ended: fd 3 is the stderr that is the command's alone.
+# A node that is this machine needs no ssh: one machine may be login node and node.
+_THROUGH_SCRIPT = r"""
+host=$1 seconds=$2 command=$3; shift 3
+here=$(uname -n)
+exec 3>&2 2>/dev/null
+sh -c '
+  echo $$; cat
+  while [ "$2" -gt 0 ] && kill -0 "$1"; do sleep 1; set -- "$1" $(($2 - 1)); done
+' sh $$ "$seconds" 3>&- | {
+  read -r holder
+  if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]; then set -- sh -c "$command"
+  else set -- "$@" "$host" "$command"
+  fi
+  "$@" 2>&3 3>&-
+  status=$?
+  kill "$holder"
+  exit $status
+}
+"""
+
+
+class NodeUnreached(HpcdashError):
+    """ssh from the login node does not get to a node; the login node itself answers. `words` are ssh's own."""
+
+    def __init__(self, host: str, words: str) -> None:
+        super().__init__(
+            f"ssh {host} from the login node does not work ({words or 'it said nothing'})",
+            f"Try it by hand, on the login node: ssh {host}",
+        )
+        self.host = host
+        self.words = words
+
+
+class ThroughNode:
+    """Implements hpcdash.transport.base.Transport over that of the login node; run and stream raise NodeUnreached.
+
+    The line to the login node is not ours: close leaves it open.
+    """
+
+    def __init__(self, transport: Transport, host: str) -> None:
+        self.name = f"{host} (through {transport.name})"
+        self.health = transport.health
+        self._transport = transport
+        self._host = host
+
+    async def connect(self, *, force: bool = False) -> None:
+        """Open the line to the login node; a node is found out about by the first command."""
+        await self._transport.connect(force=force)
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
+    ) -> Completed:
+        """Run one command on the node; see Transport.run. Getting there counts to the limit."""
+        command = remote_command(argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin))
+        try:
+            answer = await self._transport.run(
+                self._through(command, limit_seconds),
+                stdin=None if stdin is None else stdin + STDIN_COMPLETE,
+                limit_seconds=limit_seconds,
+                cap_bytes=cap_bytes,
+                said=said_after(command, said),
+            )
+        except CommandTimedOut as error:
+            message = f"{program_name(argv)} had not finished after {limit_seconds:g} s on {self.name} and was ended."
+            raise CommandTimedOut(message, error.next_step, argv=argv, words=error.words) from error
+        out, err = command.stdout(), command.stderr()
+        stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
+        if not answer.truncated and (
+            not out.seen or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
+        ):
+            raise NodeUnreached(self._host, _own_words(answer.stderr) or _own_words(out.noise))
+        return replace(answer, argv=argv, stdout=stdout, stderr=stderr)
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """Run a command whose output is read as it comes; leaving the context ends it over there.
+
+        Where ssh does not get there the stream is empty.
+        """
+        command = remote_command(argv, limit_seconds=_STREAM_LIMIT_SECONDS)
+        async with self._transport.stream(self._through(command, _STREAM_LIMIT_SECONDS)) as stream:
+            yield _CutStream(stream, command)
+
+    async def adopt_login_environment(self) -> bool:
+        """False: what is run there is POSIX's own."""
+        return False
+
+    def prepend_path(self, folder: str) -> None:
+        """What is run there is POSIX's own, wherever it is."""
+
+    async def close(self) -> None:
+        """Nothing is open between commands."""
+
+    def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
+        """The command for the login node; raises NodeUnreached for a name that no command is given."""
+        if not _HOST.fullmatch(self._host):
+            raise NodeUnreached(ascii(self._host), "it is no name of a machine")
+        seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
+        return ("sh", "-c", _THROUGH_SCRIPT, "sh", self._host, seconds, command.text, "ssh", *_OPTIONS, "--")
+
+
+class _CutStream:
+    """stdout without what rc files printed around the command's own."""
+
+    def __init__(self, stream: Stream, command: RemoteCommand) -> None:
+        self._stream = stream
+        self._command = command
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        stdout = self._command.stdout()
+        async for chunk in self._stream:
+            if output := stdout.feed(chunk):
+                yield output
+        if stdout.rest:
+            yield stdout.rest
+
+
+def _own_words(stderr: bytes) -> str:
+    """The last line, and the one before where that only says that the line was closed; banners come earlier."""
+    lines = [line.strip() for line in excerpt(stderr, _WORDS_BYTES).splitlines() if line.strip()]
+    closed = bool(lines) and lines[-1].startswith(("Connection closed", "Connection reset", "Connection to"))
+    return ": ".join(lines[-2:] if closed else lines[-1:])
+
+
+def _line_broke(stderr: bytes) -> bool:
+    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need not."""
+    last = stderr.strip().rsplit(b"\n", 1)[-1]
+    return any(
+        words in last
+        for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:", b"not responding")
+    )
