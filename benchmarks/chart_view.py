@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.metric_series import batch_of, loss_of
 from hpcdash.services.metrics.joined import joined
 from hpcdash.services.metrics.series import MetricLog
-from hpcdash.ui.views.chart import ChartView
-from hpcdash.ui.views.chart_following import ShownRun
+from hpcdash.ui.metrics.following import ShownRun
+from hpcdash.ui.metrics.view import ChartView
 
 POINTS, NEW_POINTS = 1_000_000, 200
 SIZE = (200, 50)

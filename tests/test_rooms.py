@@ -35,9 +35,9 @@ NAMED = {
     "services/submit/launches.py": "commands that may have acted though they failed",
     "services/state/templates.py": "directive lines tell a script from a request",
     "transport/shell_environment.py": "SLURM_CONF of a login",
-    "ui/screens/action_words.py": "whom a signal reaches",
-    "ui/views/submit_choices.py": "launcher = srun",
-    "ui/views/submit_timing.py": "endings of scripts",
+    "ui/jobs/action_words.py": "whom a signal reaches",
+    "ui/submit/choices.py": "launcher = srun",
+    "ui/submit/updates.py": "endings of scripts",
     "services/watch/rules/failures.py": "a next step",
 }
 

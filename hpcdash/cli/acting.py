@@ -22,8 +22,8 @@ from hpcdash.domain.words import state_word
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
-from hpcdash.ui.screens.action_words import pause_words
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs.action_words import pause_words
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
 _PAST = {

@@ -39,12 +39,12 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
-from hpcdash.ui.session import ClusterSession
 
 # The embedded queue is of this machine alone.
 EMBEDDED = "local"

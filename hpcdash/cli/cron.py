@@ -21,9 +21,9 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, UsageError
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.cron import CronStand, folder_there, install, remove, stands, write_script
 from hpcdash.services.watch.secrets import variables_of
-from hpcdash.ui.session import ClusterSession
 
 WATCH_SCRIPT = "hpcdash-watch"
 _USUAL = "1h"

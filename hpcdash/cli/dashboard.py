@@ -22,9 +22,9 @@ from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
-from hpcdash.ui.session import ClusterSession
 
 
 def run_dashboard(common: CommonOptions) -> None:

@@ -20,9 +20,9 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config import load_settings, settings_from_text
 from hpcdash.errors import HpcdashError
 from hpcdash.local.demo.jobs import FOLDER_PREFIX, READY
+from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.ui.prompter import UiPrompter
-from hpcdash.ui.session import ClusterSession
 
 _END_SECONDS = 20.0
 # What the demonstration's watchdogs look after: one of its jobs hangs, a training has a spike, another is too long.

@@ -16,10 +16,10 @@ from hpcdash.cli.site import chosen_site
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.images import PROGRAMS, Step, Store, import_steps, list_steps, pull_steps
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME
 from hpcdash.transport.base import Prompt, PromptField, Transport
-from hpcdash.ui.session import ClusterSession
 
 # Several lines for a shell: the first of the programs that is there, the home, and where caches are.
 _LOOK = """\

@@ -41,8 +41,8 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.cli.oneshot import with_session
+    from hpcdash.services.session import ClusterSession
     from hpcdash.services.submit.recovery import settle_noted, unsettled
-    from hpcdash.ui.session import ClusterSession
 
     async def work(session: ClusterSession) -> None:
         noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]

@@ -23,7 +23,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.lookup import telling_task
 from hpcdash.services.logs.file import LogFile, Look, next_look_seconds
 from hpcdash.services.logs.locate import LogPlace, locate_logs
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 
 # A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the last time.
 _FIRST_STATE_SECONDS = 3.0

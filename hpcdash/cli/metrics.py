@@ -30,7 +30,7 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import EXACT_POINTS
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
     from hpcdash.cli.metric_rows import ComingRows

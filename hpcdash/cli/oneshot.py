@@ -32,7 +32,7 @@ from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.page import job_groups
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 
 T = TypeVar("T")
 # A script may ask in a loop.

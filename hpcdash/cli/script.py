@@ -12,7 +12,7 @@ from hpcdash.cli.stdout import print_text
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.text import visible
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 
 
 def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bool) -> None:

@@ -11,7 +11,7 @@ from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.errors import SchedulerRefused, UsageError
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:

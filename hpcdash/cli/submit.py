@@ -24,8 +24,8 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
 from hpcdash.services.jobs.rows import ids_in_full
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array, settle
-from hpcdash.ui.session import ClusterSession
 
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20

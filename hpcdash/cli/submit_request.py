@@ -19,9 +19,9 @@ from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Launcher, Request
 from hpcdash.errors import UsageError
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.services.submit.plan import Again
-from hpcdash.ui.session import ClusterSession
 
 # They run Python's files themselves.
 _READING = (Launcher.TORCHRUN, Launcher.ACCELERATE)

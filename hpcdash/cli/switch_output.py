@@ -19,8 +19,8 @@ from hpcdash.domain.switch_progress import Progress, progress_words, shared_word
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import Namesakes, Switch
-from hpcdash.ui.session import ClusterSession
 
 _COMMAND_LETTERS = 2000
 

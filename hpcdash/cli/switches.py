@@ -20,8 +20,8 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, SwitchRefused
-from hpcdash.ui.session import ClusterSession
 
 Deed = Literal["drop", "clear", "status", "forget"]
 _NOBODY_LEFT = "no job that is known to name it runs or waits, and one that starts later would see it"

@@ -26,7 +26,7 @@ from hpcdash.domain.train_words import class_counts, latest_end, picture, train_
 from hpcdash.domain.trains import TOLD_STATE, Train, living_targets
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.chains import TrainReader
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 from hpcdash.ui.widgets.cells import short_instant, signs
 
 _COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dependency")

@@ -20,6 +20,7 @@ from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, parse_duration
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, HpcdashError, UsageError
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind
 from hpcdash.services.watch.judge import pulse_line
 from hpcdash.services.watch.message import trial_message
@@ -29,7 +30,6 @@ from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.round import RoundReport, watch_round
 from hpcdash.services.watch.secrets import notifiers_of, unready
 from hpcdash.services.watch.state import WatchFiles
-from hpcdash.ui.session import ClusterSession
 
 _SHORTEST_ROUND_SECONDS = 1
 

@@ -1,1 +1,1 @@
-"""The dashboard: screens, views and widgets over the stores."""
+"""The dashboard: views, dialogs and widgets over the services, a feature a folder."""

@@ -18,11 +18,11 @@ from textual.notifications import Notification, Notify
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import ACTIONS, Action
+from hpcdash.ui.main_screen import main_screen_with
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
-from hpcdash.ui.screens.main import main_screen_with
-from hpcdash.ui.session import ClusterSession
 from hpcdash.ui.terminal import TerminalDriver
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 

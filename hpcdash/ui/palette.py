@@ -8,7 +8,7 @@ from functools import partial
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hpcdash.ui.actions import Action, key_sign
-from hpcdash.ui.screens.main import MainScreen
+from hpcdash.ui.main_screen import MainScreen
 
 
 class ActionProvider(Provider):

@@ -62,14 +62,14 @@ class UiPrompter:
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
         """One answer a field; a prompt without fields is answered with none."""
-        from hpcdash.ui.screens.dialogs import PromptDialog
+        from hpcdash.ui.dialogs import PromptDialog
 
         if not prompt.fields:
             return []
         return await self._ask(PromptDialog(prompt))
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
-        from hpcdash.ui.screens.dialogs import HostKeyDialog
+        from hpcdash.ui.dialogs import HostKeyDialog
 
         accepted: bool | None = await self._ask(HostKeyDialog(question))
         return accepted is True

@@ -15,7 +15,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.locate import locate_logs
-from hpcdash.ui.session import ClusterSession
+from hpcdash.services.session import ClusterSession
 from tests.support.node_disk import NOTE, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
 from tests.ui.log_stage import RUNNING, LogTransport, log_session

@@ -19,10 +19,10 @@ from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.session import ClusterSession
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
 from tests.ui.stage import settled

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.views.chart import ChartView
-from hpcdash.ui.widgets.chart_plot import ChartPlot
+from hpcdash.ui.metrics.plot import ChartPlot
+from hpcdash.ui.metrics.view import ChartView
 from tests.ui.log_stage import RUNNING, log_dashboard
 from tests.ui.stage import NOW, settled, until
 

@@ -19,12 +19,12 @@ from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.log import LogView
-from hpcdash.ui.widgets.log_pane import LogPane
+from hpcdash.ui.logs.pane import LogPane
+from hpcdash.ui.logs.view import LogView
 from tests.ui.stage import CASES, PROBE, screen_text, settled, until
 
 RUNNING, PENDING = "74", "57"

@@ -24,11 +24,11 @@ from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.transport.base import Completed, Health, Stream
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.table import TableView
-from hpcdash.ui.widgets.rows_table import RowsTable
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.widgets.table import RowsTable
 
 CASES = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
 PBS_CASES = CASES.parents[1] / "pbs" / "23.06"

@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 from hpcdash.cli.build import build_queue_session
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Site
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.submit import SubmitView
+from hpcdash.ui.submit.view import SubmitView
 from tests.local.queue_lab import QueueLab
 from tests.ui.stage import CASES, press, replayed, until
 

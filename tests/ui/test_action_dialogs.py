@@ -15,11 +15,11 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.jobs.alter_dialog import AlterDialog
+from hpcdash.ui.jobs.journal import JournalView
+from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.palette import ActionProvider
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.screens.alter_dialog import AlterDialog
-from hpcdash.ui.screens.signal_dialog import SignalDialog
-from hpcdash.ui.views.journal import JournalView
 from tests.ui.acting_stage import ENDED, EVERYDAY, PENDING, ActingTransport, acting_app, job, mark, point_at
 from tests.ui.stage import press, screen_text, settled, type_text, until
 

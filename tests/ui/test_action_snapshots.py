@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from hpcdash.ui.screens.act_dialogs import ResultsDialog
+from hpcdash.ui.jobs.action_dialogs import ResultsDialog
 from tests.ui.acting_stage import EVERYDAY, PENDING, ActingTransport, acting_app, job, mark
 from tests.ui.stage import press, settled, type_text, until
 from tests.ui.test_journal_view import everyday

@@ -14,14 +14,14 @@ from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import ConnectionFailed, program_words
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.facts import FACTS_SCRIPT
 from hpcdash.services.watch.state import WatchFiles
 from hpcdash.transport.base import Completed
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.alerts import AlertsView
+from hpcdash.ui.watch.view import AlertsView
 from hpcdash.ui.widgets.lines import StatusLine
 from tests.ui.stage import AnsweringTransport, answering, press, replayed, screen_text, settled, until
 

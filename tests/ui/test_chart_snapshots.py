@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hpcdash.ui.views.base import View
+from hpcdash.ui.view import View
 from tests.support.real_files import put
 from tests.ui.chart_stage import chart_dashboard, chart_of, drawn, open_chart, press_drawn, training_log
 from tests.ui.log_stage import PENDING, RUNNING

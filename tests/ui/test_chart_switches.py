@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.ui.screens.switch_dialog import SwitchDialog
+from hpcdash.ui.switches.dialog import SwitchDialog
 from tests.support.real_files import put
 from tests.ui.chart_stage import chart_dashboard, chart_of, open_chart, training_log
 from tests.ui.log_stage import PENDING, RUNNING
@@ -19,7 +19,7 @@ SIZE = (120, 34)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcdash.services.metrics.run.next_look_seconds", lambda quiet: 0.05)
-    monkeypatch.setattr("hpcdash.ui.views.chart_following.READ_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.metrics.following.READ_SECONDS", 0.05)
 
 
 def spiked(step: int) -> float:
@@ -56,7 +56,7 @@ async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_t
         first = view.runs[0].reading
         assert first is not None
         # Both runs are of one file; what stands out in the first is taken away.
-        monkeypatch.setattr("hpcdash.ui.views.chart_following.ChartFollowing._read", lambda *_: asyncio.sleep(0))
+        monkeypatch.setattr("hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0))
         view.runs[0].reading = None
         await press_still(pilot, "n")
         assert view.switch_jobs() == ("13_7",)

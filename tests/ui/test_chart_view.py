@@ -15,8 +15,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
-from hpcdash.ui.screens.dialogs import WordsDialog
-from hpcdash.ui.widgets.chart_dialog import ChoiceDialog
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.metrics.dialogs import ChoiceDialog
 from tests.support.real_files import append, put
 from tests.ui.chart_stage import (
     chart_dashboard,
@@ -40,7 +40,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at, and findings looked for, every 50 ms."""
     monkeypatch.setattr("hpcdash.services.metrics.run.next_look_seconds", lambda quiet: 0.05)
     monkeypatch.setattr("hpcdash.services.metrics.run.TOLD_SECONDS", 0.02)
-    monkeypatch.setattr("hpcdash.ui.views.chart_following.READ_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.metrics.following.READ_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_marked_jobs_lie_over_each_other_with_letters(log: Path) -> None:
 async def test_space_lays_tasks_of_the_same_array_over_a_task_and_takes_them_off_again(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.ui.views.chart._HISTORY_SECONDS", 0.1)
+    monkeypatch.setattr("hpcdash.ui.metrics.view._HISTORY_SECONDS", 0.1)
     put(log, training_log(range(1, 101)))
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot, "13_7")

@@ -23,7 +23,7 @@ from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.screens.dialogs import WordsDialog
+from hpcdash.ui.dialogs import WordsDialog
 from hpcdash.ui.widgets.lines import Banner
 from tests.ui.stage import (
     AnsweringTransport,

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from hpcdash.ui.screens.dialogs import WordsDialog
+from hpcdash.ui.dialogs import WordsDialog
 from tests.ui.stage import CASES, dashboard, ids_of, press, rows_of, screen_text, settled, until
 
 LARGE = (200, 60)

@@ -16,10 +16,10 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.actions import ACTIONS, available, help_groups, key_sign, remapped, textual_keys
 from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.main_screen import MainScreen
 from hpcdash.ui.palette import ActionProvider
-from hpcdash.ui.screens.dialogs import WordsDialog
-from hpcdash.ui.screens.main import MainScreen
-from hpcdash.ui.views.registry import SPECS
+from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint, KeyLine
 from tests.ui.stage import dashboard, ids_of, press, replayed, rows_of, screen_text, settled, type_text, until

@@ -19,7 +19,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.views.job import JobView
+from hpcdash.ui.jobs.job import JobView
 from hpcdash.ui.widgets.cells import signs
 from tests.support.slurm_text import Fields, history_text, queue_text
 from tests.ui.stage import NOW, AnsweringTransport, answering, press, rows_of, screen_text, settled, until

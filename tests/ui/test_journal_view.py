@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.services.state.journal import Journal
-from hpcdash.ui.screens.dialogs import WordsDialog
-from hpcdash.ui.views.journal import JournalView
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.jobs.journal import JournalView
 from tests.ui.acting_stage import EVERYDAY, NOW, ActingTransport, acting_app
 from tests.ui.stage import press, rows_of, screen_text, settled, type_text, until
 

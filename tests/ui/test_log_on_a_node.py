@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.logs.file import UNREACHED_PAUSE_SECONDS
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.widgets.log_pace import LogPace
+from hpcdash.ui.logs.stream import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
 from tests.ui.log_stage import LogTransport, log_dashboard, open_log, pane_of, shows, shows_no_more, view_of
@@ -23,8 +23,8 @@ SIZE = (120, 30)
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._SHORTEST_SECONDS", 0.05)
-    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.logs.stream._SHORTEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.logs.stream._LONGEST_SECONDS", 0.05)
     return make_node(tmp_path, monkeypatch)
 
 

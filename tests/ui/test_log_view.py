@@ -35,8 +35,8 @@ SIZE = (120, 30)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are looked at every 50 ms."""
-    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._SHORTEST_SECONDS", 0.05)
-    monkeypatch.setattr("hpcdash.ui.widgets.log_pace._LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.logs.stream._SHORTEST_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.ui.logs.stream._LONGEST_SECONDS", 0.05)
 
 
 @pytest.fixture

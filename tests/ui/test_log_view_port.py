@@ -7,7 +7,7 @@ import pytest
 from hpcdash.services.logs.file import LogFile, Look
 from hpcdash.services.logs.window import LogWindow, Row
 from hpcdash.transport.local import LocalTransport
-from hpcdash.ui.widgets.log_viewport import Viewport, letter_at, wrapped
+from hpcdash.ui.logs.viewport import Viewport, letter_at, wrapped
 
 
 def port(lines: list[bytes], *, width: int = 10, height: int = 3, offset: int = 0) -> Viewport:

@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.ui.views.base import View
+from hpcdash.ui.view import View
 from tests.support.real_files import put, remove
 from tests.ui.log_stage import PENDING, RUNNING, log_dashboard, open_log, pane_of, shows, view_of
 from tests.ui.stage import NOW, until

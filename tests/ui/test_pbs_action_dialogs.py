@@ -26,13 +26,13 @@ from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.screens.alter_dialog import AlterDialog
-from hpcdash.ui.screens.signal_dialog import SignalDialog
-from hpcdash.ui.session import ClusterSession
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.jobs.alter_dialog import AlterDialog
+from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.acting_stage import NOW, mark, point_at
 from tests.ui.stage import press, screen_text, settled, until

@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from hpcdash.transport.base import HostKeyQuestion, Prompt, PromptField
+from hpcdash.ui.dialogs import HostKeyDialog, PromptDialog
 from hpcdash.ui.prompter import UiPrompter
-from hpcdash.ui.screens.dialogs import HostKeyDialog, PromptDialog
 from tests.ui.stage import dashboard, screen_text, settled, type_text, until
 from tests.ui.test_dashboard_hostile import hidden_letters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.local.queue_lab import QueueLab
 from tests.ui.stage import press, screen_text, settled, until
 from tests.ui.submit_stage import queue_app

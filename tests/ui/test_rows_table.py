@@ -20,8 +20,8 @@ from hpcdash.domain.states import JobState, NodeState
 from hpcdash.domain.words import state_word
 from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.rows_layout import GAP, GUTTER, Column, place_columns
-from hpcdash.ui.widgets.rows_table import RowsTable
+from hpcdash.ui.widgets.table import RowsTable
+from hpcdash.ui.widgets.table_rows import GAP, GUTTER, Column, place_columns
 from tests.ui.stage import until
 
 COLUMNS = (

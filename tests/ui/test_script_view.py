@@ -14,9 +14,8 @@ from hpcdash.domain.scripts import ScriptLine
 from hpcdash.errors import program_words
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.views.script import ScriptView
-from hpcdash.ui.widgets.script_colours import MOST_LETTERS, coloured_parts, language_of
-from hpcdash.ui.widgets.script_layout import lay_out
+from hpcdash.ui.jobs.script import ScriptView
+from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
 from tests.support.slurm_text import history_text, queue_text
 from tests.ui.stage import AnsweringTransport, answering, press, screen_text, settled, type_text, until
 

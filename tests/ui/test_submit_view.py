@@ -23,10 +23,10 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.submit.form import Draft
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.state import WatchFiles
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.views.jobs import JobsView
-from hpcdash.ui.views.submit import SubmitView
-from hpcdash.ui.widgets.form_choice import ChoiceDialog
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.submit.choices import ChoiceDialog
+from hpcdash.ui.submit.view import SubmitView
 from tests.local.queue_lab import QueueLab
 from tests.ui.stage import PBS_CASES, press, screen_text, settled, type_text, until
 from tests.ui.submit_stage import fill, form_of, looked, open_form, queue_app, recorded_app
@@ -81,7 +81,7 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
 async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest_seconds = "hpcdash.ui.views.submit_timing._REST_SECONDS"
+    rest_seconds = "hpcdash.ui.submit.updates._REST_SECONDS"
     monkeypatch.setattr(rest_seconds, 3600.0)
     switch = tmp_path / "KILL"
     switch.touch()
@@ -565,8 +565,8 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
         return StartEstimate(starts_at_epoch=store.clock.now() + 7200, node_list="g[01-02]")
 
     monkeypatch.setattr("hpcdash.services.submit.checks.estimate_start", estimate)
-    monkeypatch.setattr("hpcdash.ui.views.submit_answer._EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("hpcdash.ui.views.submit_timing._REST_SECONDS", 0.3)
+    monkeypatch.setattr("hpcdash.ui.submit.page._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 0.3)
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -705,7 +705,7 @@ def test_the_form_looks_as_it_did(
     monkeypatch.chdir(tmp_path)
     Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
     # What the cluster says once typing rests comes when it comes.
-    monkeypatch.setattr("hpcdash.ui.views.submit_timing._REST_SECONDS", 3600.0)
+    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 3600.0)
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)

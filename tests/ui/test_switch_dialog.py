@@ -20,7 +20,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import Completed
-from hpcdash.ui.screens.switch_dialog import SwitchDialog
+from hpcdash.ui.switches.dialog import SwitchDialog
 from tests.support.slurm_text import Fields
 from tests.ui.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
 from tests.ui.stage import press, screen_text, settled, type_text, until

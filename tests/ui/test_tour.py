@@ -8,8 +8,7 @@ from textual.widgets._toast import Toast
 
 from hpcdash.ui.actions import remapped
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.widgets.notice import Notice
-from hpcdash.ui.widgets.tour import HINTS, Tour
+from hpcdash.ui.widgets.hints import HINTS, Notice, Tour
 from tests.ui.stage import dashboard, press, settled, until
 
 

@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from hpcdash.backends.script.stub import stub_script
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog
-from hpcdash.ui.views.train import WHOLE, TrainView
+from hpcdash.ui.chains.view import WHOLE, TrainView
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.ui.acting_stage import acting_app, mark, point_at
 from tests.ui.stage import ids_of, press, screen_text, settled, type_text, until
 from tests.ui.train_stage import SCRIPT, TrainTransport

@@ -18,13 +18,13 @@ from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.screens.act_dialogs import ConfirmDialog
-from hpcdash.ui.session import ClusterSession
-from hpcdash.ui.views.jobs import JobsView
-from hpcdash.ui.views.triage import TriageView
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
+from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.jobs.triage import TriageView
 from tests.support.failed_array import FailedArray
 from tests.ui.stage import press, rows_of, screen_text, settled, until
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -17,12 +19,32 @@ from textual.strip import Strip
 
 from hpcdash.domain.scripts import LineKind, ScriptLine
 from hpcdash.domain.text import width_of
-from hpcdash.ui.widgets.script_colours import PARTS, Part
-from hpcdash.ui.widgets.script_layout import NOTE_SIGN, PageLayout, Placed, lay_out
 
 _SIDEWAYS_CELLS = 8
 # Line, and the letters of its text.
 Match = tuple[int, int, int]
+NOTE_SIGN = "└ "
+_GAP_CELLS = 3
+# Notes stand in one column beside the directives; one wider than this part of the page does not move it.
+_DIRECTIVES_SHARE = 0.6
+_ONE_LETTER_WIDE = re.compile(r"[\x20-\x7e]*")
+# Start and end in letters, and a name of PARTS.
+Part = tuple[int, int, str]
+PARTS = ("comment", "string", "keyword", "number", "variable")
+# Reading more takes seconds.
+MOST_LETTERS = 200_000
+_SHEBANG = re.compile(r"#!\s*(?:\S*/)?(\S+)(?:\s+(?:-\S+\s+)*(\S+))?")
+# How pygments calls its tokens.
+_TOKENS = (
+    ("Token.Comment", "comment"),
+    ("Token.Literal.String.Interpol", "variable"),
+    ("Token.Literal.String", "string"),
+    ("Token.Literal.Number", "number"),
+    ("Token.Keyword", "keyword"),
+    ("Token.Name.Builtin", "keyword"),
+    ("Token.Name.Variable", "variable"),
+    ("Token.Operator.Word", "keyword"),
+)
 
 
 class ScriptPage(ScrollView, can_focus=True):
@@ -243,3 +265,136 @@ class ScriptPage(ScrollView, can_focus=True):
         if line.kind is LineKind.DIRECTIVE:
             return ((0, len(line.text), LineKind.DIRECTIVE),)
         return self._colours[at] if at < len(self._colours) else ()
+
+
+class Placed(NamedTuple):
+    """A line of the screen: letters `first` to `last` of a line's text, or of its note where `is_note`.
+
+    `note` stands beside it, from the cell `note_column` on.
+    """
+
+    line: int
+    first: int
+    last: int
+    note: str = ""
+    note_column: int = 0
+    is_note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PageLayout:
+    """All lines of the screen; the first `gutter` cells hold the line's number."""
+
+    rows: Sequence[Placed]
+    gutter: int
+    # Of the widest row, without the gutter.
+    cells: int
+
+
+def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayout:
+    """Places lines on a page of `width` cells; wrapped, none is wider than the page."""
+    highest = (lines[-1].number or 0) if lines else 0
+    gutter = len(str(highest)) + 2 if highest else 1
+    room = max(8, width - gutter)
+    column = _note_column(lines, room)
+    rows: list[Placed] = []
+    cells = 0
+    for at, line in enumerate(lines):
+        text_cells = width_of(line.text)
+        if not line.note and (not wrap or text_cells <= room):
+            rows.append(Placed(at, 0, len(line.text)))
+            cells = max(cells, text_cells)
+            continue
+        note_cells = width_of(line.note)
+        at_column = max(text_cells + _GAP_CELLS, min(column, room - note_cells))
+        beside = bool(note_cells) and at_column + note_cells <= room
+        pieces = _pieces(line.text, room) if wrap and text_cells > room else ((0, len(line.text)),)
+        rows.extend(Placed(at, first, last, line.note if beside else "", at_column) for first, last in pieces)
+        cells = max(cells, at_column + note_cells if beside else text_cells)
+        if note_cells and not beside:
+            sign_cells = width_of(NOTE_SIGN)
+            rows.extend(Placed(at, first, last, is_note=True) for first, last in _pieces(line.note, room - sign_cells))
+    return PageLayout(rows, gutter, min(cells, room) if wrap else cells)
+
+
+def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
+    most = int(room * _DIRECTIVES_SHARE)
+    widest = max((cells for line in lines if line.note and (cells := width_of(line.text)) <= most), default=0)
+    return widest + _GAP_CELLS
+
+
+def _pieces(text: str, room: int) -> list[tuple[int, int]]:
+    """Where to cut a text, so that no piece is wider than `room` cells."""
+    if _ONE_LETTER_WIDE.fullmatch(text):
+        return [(first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)]
+    pieces: list[tuple[int, int]] = []
+    first = cells = 0
+    for at, letter in enumerate(text):
+        letter_cells = width_of(letter)
+        if cells + letter_cells > room and at > first:
+            pieces.append((first, at))
+            first, cells = at, 0
+        cells += letter_cells
+    return [*pieces, (first, len(text))]
+
+
+_LANGUAGES = {
+    "sh": "bash",
+    "dash": "bash",
+    "ksh": "bash",
+    "bash": "bash",
+    "zsh": "zsh",
+    "csh": "tcsh",
+    "tcsh": "tcsh",
+    "fish": "fish",
+    "python": "python",
+    "perl": "perl",
+    "ruby": "ruby",
+    "rscript": "r",
+    "julia": "julia",
+    "lua": "lua",
+    "node": "javascript",
+    "tclsh": "tcl",
+    "awk": "awk",
+}
+
+
+def language_of(first_line: str) -> str:
+    """The language of a script, from its first line: `#!/usr/bin/env python3` is python, anything unknown bash."""
+    found = _SHEBANG.match(first_line)
+    if found is None:
+        return "bash"
+    program = (found[2] if found[1] == "env" and found[2] else found[1]).rpartition("/")[2]
+    return _LANGUAGES.get(re.sub(r"[0-9.]+$", "", program).lower(), "bash")
+
+
+def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
+    """The parts of each line; lines beyond MOST_LETTERS have none. Takes up to a second: not for the event loop."""
+    kept: list[str] = []
+    letters = 0
+    for line in lines:
+        letters += len(line) + 1
+        if letters > MOST_LETTERS:
+            break
+        kept.append(line)
+    parts: list[list[Part]] = [[] for _ in lines]
+    # Pygments is not for the start of the program.
+    from rich.syntax import Syntax
+
+    lexer = Syntax("", language).lexer
+    if lexer is None or not kept:
+        return parts
+    row = column = 0
+    for token, text in lexer.get_tokens("\n".join(kept)):
+        name = _name(str(token))
+        for number, piece in enumerate(text.split("\n")):
+            if number:
+                row, column = row + 1, 0
+            if name and piece and row < len(parts):
+                parts[row].append((column, column + len(piece), name))
+            column += len(piece)
+    return parts
+
+
+def _name(token: str) -> str:
+    return next((name for start, name in _TOKENS if token.startswith(start)), "")

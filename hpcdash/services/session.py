@@ -1,0 +1,35 @@
+"""One cluster as the screen has it: its store, the poller that keeps the store fresh, and what acts on its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TYPE_CHECKING
+
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.submit.launches import Launches
+
+if TYPE_CHECKING:
+    from hpcdash.services.watch.board import WatchBoard
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSession:
+    """A configured, found or recorded cluster.
+
+    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's).
+    """
+
+    store: ClusterStore
+    poller: Poller
+    actions: Actions
+    origin: str = ""
+    zone: tzinfo | None = None
+    launches: Launches | None = None
+    watching: WatchBoard | None = None
+
+    @property
+    def name(self) -> str:
+        return self.store.name

@@ -1,0 +1,1 @@
+"""Job chains on the screen."""

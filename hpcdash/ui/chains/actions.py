@@ -1,0 +1,190 @@
+"""What keys do to trains of jobs: one is opened, jobs are appended to it, what its next element runs is edited."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hpcdash.backends.job_detail import Script
+from hpcdash.domain.text import visible
+from hpcdash.domain.train_words import AppendWish, read_append
+from hpcdash.domain.trains import Unit
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_append, same_again, submit_chain
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.plan import Again
+from hpcdash.ui.chains.view import APPEND, TrainView
+from hpcdash.ui.jobs.action_words import error_words
+from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.widgets.command_bar import CommandBar
+
+_MOST_BYTES = 4 << 20
+
+
+class TrainActions(JobActions):
+    """The handlers of the registry's actions on trains, for MainScreen."""
+
+    _is_appending = False
+
+    async def do_train(self) -> None:
+        await self._open("train")
+
+    def do_append(self) -> None:
+        """Ask how many, or which tasks, and of which script; the same number of the same again is proposed."""
+        view = self.view
+        if not isinstance(view, TrainView) or self._is_appending:
+            return
+        end = view.end_unit()
+        if end is None:
+            self.notify("what to append to is not known yet", severity="warning", timeout=3)
+            return
+        if end.has_ended:
+            words = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
+            self.notify(visible(words), severity="warning", timeout=6, markup=False)
+            return
+        session = self.session
+
+        def take(typed: str) -> str:
+            try:
+                wish = read_append(typed, is_array=end.is_array)
+            except ValueError as error:
+                return str(error)
+            if wish.count > MOST_LINKS:
+                return f"at most {MOST_LINKS} by themselves: 1-{wish.count}%1 is an array of as many"
+            self._is_appending = True
+            self.run_worker(self._append(view, session, end, wish), group="acting")
+            return ""
+
+        sign = f"append after {visible(end.job_id)}: "
+        self.query_one(CommandBar).ask(APPEND, _proposed(end), sign=sign, take=take, proposed=True)
+        # What it asks for stands above it, where there is room.
+        view.post_message(view.CrumbsChanged())
+
+    async def _append(self, view: TrainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
+        store = session.store
+
+        async def plan(after: tuple[str, ...]) -> Again:
+            return plan_append(store, appendix, after or (end.job_id,), wish.array)
+
+        try:
+            appendix = _own_script(wish.path) if wish.path else await same_again(store, end.job_id)
+            await store.open(force=True)
+            first = await plan(())
+        except HpcdashError as error:
+            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            return
+        finally:
+            self._is_appending = False
+        dialog = self.ask_first(
+            first.plan, [*_asides(end, wish), *first.asides], question=_question(end, wish, appendix)
+        )
+        if dialog is None or not await dialog.answer:
+            return
+        outcomes = await submit_chain(plan, session.actions, store, wish.count)
+        submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
+        is_whole = len(submitted) == wish.count
+        words = f"after {end.job_id}: {chain_words(outcomes, wish.count)}"
+        self.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
+        session.poller.ask_now()
+        if view.is_live:
+            view.read()
+
+    def do_edit_next(self) -> None:
+        """Open in one's editor what the next element's stub will read, and put what is saved in its place."""
+        view, session = self.view, self.session
+        job_id = view.next_job() if isinstance(view, TrainView) else None
+        if job_id is None:
+            self.notify("nothing of it waits: what runs goes on with what it read", severity="warning", timeout=5)
+        else:
+            self.run_worker(self._edit(session, job_id), group="edit")
+
+    async def _edit(self, session: ClusterSession, job_id: str) -> None:
+        # Asked for by few, and not needed for a first sight of a train.
+        from hpcdash.services.chains import fetch_stubbed, replace_stubbed
+
+        open_outside = getattr(self.app, "open_outside", None)
+        if open_outside is None:
+            return
+        try:
+            before = await fetch_stubbed(session.store, job_id)
+        except HpcdashError as error:
+            words = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
+            self.notify(visible(words), severity="warning", timeout=12, markup=False)
+            return
+        file = _copy_of(before.content, before.path)
+        open_outside("editor", file)
+        content = _content_of(file)
+        if content == before.content:
+            words, is_done = f"{before.path} stays as it is", True
+        elif content is None:
+            words, is_done = f"what was edited cannot be read: {file}", False
+        else:
+            outcome = await replace_stubbed(session.store, before, content)
+            is_done = outcome.done is True
+            words = f"{before.path}: {outcome.words}" + ("" if is_done else f"; yours is kept in {file}")
+        if is_done:
+            _remove(file)
+        severity: Literal["information", "error"] = "information" if is_done else "error"
+        self.notify(visible(words), severity=severity, timeout=8 if is_done else 20, markup=False)
+
+
+def _copy_of(content: bytes, path: str) -> Path:
+    """A file of one's own with a content, named as a file at the end of `path` is."""
+    suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")[:8]
+    # mkstemp's files are their owner's alone.
+    handle, name = tempfile.mkstemp(prefix="hpcdash-next-", suffix=suffix or ".sh")
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+    return Path(name)
+
+
+def _content_of(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+def _proposed(end: Unit) -> str:
+    """An array of as many tasks, or one more job."""
+    if not end.is_array:
+        return "1"
+    count = sum(row["_tasks"] or 1 for row in end.rows)
+    return f"1-{count}%{end.throttle or 1}"
+
+
+def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
+    """`append 3 jobs of train after 64?`"""
+    what = f"an array {wish.array}" if wish.array else "1 job" if wish.count == 1 else f"{wish.count} jobs"
+    if end.is_array and not wish.array and not wish.path:
+        what = "the same array"
+    return f"append {what} of {appendix.name} after {end.job_id}?"
+
+
+def _asides(end: Unit, wish: AppendWish) -> Sequence[str]:
+    if wish.count > 1:
+        return (f"{wish.count} jobs: the first after {end.job_id}, each other after the one before, however it ends",)
+    what = f"an array of {wish.array}" if wish.array else "one job"
+    return (f"{what}, after {end.job_id} however it ends",)
+
+
+def _own_script(written: str) -> Appendix:
+    """A script of this machine; raises UsageError for what is none."""
+    path = Path(written).expanduser()
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{written}: {error.strerror}", "Is the path right, on this machine?") from error
+    if not content.startswith(b"#!") or len(content) > _MOST_BYTES:
+        raise UsageError(f"{written} is no batch script", "Its first line begins with #!.")
+    return Appendix(path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name)

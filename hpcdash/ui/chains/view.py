@@ -1,0 +1,318 @@
+"""The train a job belongs to: a picture of it in one line, its elements in their order, the whole of it as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual.app import ComposeResult
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain import train_words
+from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.schema import JOBS, TEXT
+from hpcdash.domain.short_ids import shared_ending
+from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.trains import Train, Unit, living_targets
+from hpcdash.domain.words import ended_words
+from hpcdash.services.chains import TrainReader
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs.table import elapsed_cell, job_hint
+from hpcdash.ui.table_view import ReadTableView
+from hpcdash.ui.view import Targets, ViewSpec
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.table_rows import Column
+
+ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
+WHOLE = "whole train"
+# The line that asks what is to be appended.
+APPEND = "append"
+_MOST_NOTES = 4
+_NAME_CELLS = 40
+
+
+def how_cell(value: object, row: cells.RowContext) -> cells.Cell:
+    """How an element ended; nothing for one that has not."""
+    return (ended_words(row), cells.MUTED) if row["state"] in ENDED else ""
+
+
+def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """What it waits for, muted once it does not any more."""
+    words = visible(value or "")
+    return words if row["state"] in WAITING or row["_row_id"] == WHOLE else (words, cells.MUTED)
+
+
+def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cells.Cell:
+    """An id without what all of them end in."""
+    return cells.text_cell(value.removesuffix(ending) if value else value, row)
+
+
+class TrainView(ReadTableView):
+    """One train. It is read again when the lists show that something of it, or after it, is in another state."""
+
+    NAME = "train"
+    IDENTITY = "_row_id"
+    DEFAULT_COLUMNS = ("id", "name", "state", "started", "ended", "elapsed", "how", "waits")
+    DEFAULT_CSS = """
+    TrainView > Static { width: 1fr; height: auto; padding: 0 1; }
+    TrainView > .notes { color: $text-muted; }
+    """
+
+    reader: TrainReader
+
+    def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
+        self.job_id = job_id
+        self.reader = TrainReader(session.store, job_id, self._read_more)
+        # What a history could not tell yet is asked for later, though no list changes by then.
+        self._later: Timer | None = None
+        self._made: tuple[Train, pa.Table] | None = None
+        super().__init__(session, **rest)
+
+    def compose(self) -> ComposeResult:
+        yield Static("asking …", classes="picture", markup=False)
+        yield Static("", classes="notes", markup=False)
+        yield from super().compose()
+
+    # -- what the table is made of
+
+    @property
+    def train(self) -> Train | None:
+        return self.reader.train
+
+    @property
+    def schema(self) -> pa.Schema:
+        return ROWS
+
+    def source(self) -> pa.Table | None:
+        train = self.train
+        if train is None:
+            return None
+        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than once.
+        if self._made is not None and self._made[0] is train:
+            return self._made[1]
+        ending = self._ending(train) or "\0"
+        rows = [
+            {**row, "_row_id": row["id"], "_waits": self._waits(unit, train).replace(ending, "")}
+            for unit in train.units
+            for row in unit.rows
+        ]
+        table = pa.Table.from_pylist(rows, ROWS)
+        self._made = (train, table)
+        return table
+
+    def _waits(self, unit: Unit, train: Train) -> str:
+        return train_words.lost_words(unit, train).partition(":")[0] or train_words.wait_words(unit, train)
+
+    def _ending(self, train: Train) -> str:
+        """What all ids end in: PBS's server."""
+        return shared_ending(pa.array([str(row["id"]) for row in train.rows], TEXT))
+
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        column = super().fitted(column, table)
+        if column.key == "id" and self.train is not None and (ending := self._ending(self.train)):
+            return replace(column, cell=partial(short_id_cell, ending=ending))
+        return column
+
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        """The whole train first, then its elements."""
+        table = super().shaped(table, sort)
+        if self.train is None or not table.num_rows:
+            return table
+        return pa.concat_tables([pa.Table.from_pylist([self._whole(table)], ROWS), table]).unify_dictionaries()
+
+    def _whole(self, table: pa.Table) -> dict[str, Any]:
+        rows = table.select(["state", "_tasks", "started_at", "elapsed_seconds"]).to_pylist()
+        rank = {state: place for place, state in enumerate(STATE_ORDER)}
+        count = count_jobs(rows)
+        return {
+            "_row_id": WHOLE,
+            "id": f"all {count}" if not self.filter_text else f"these {count}",
+            "state": min((str(row["state"]) for row in rows), key=lambda state: rank.get(state, len(rank))),
+            "started_at": min((row["started_at"] for row in rows if row["started_at"]), default=None),
+            "elapsed_seconds": sum(row["elapsed_seconds"] or 0 for row in rows) or None,
+            "_tasks": count,
+            "_waits": "",
+        }
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now, self.session.zone)
+        text = cells.text_cell
+        return {
+            "id": Column("id", "JOB", 8, "left", 0, text, flexible=True, longest=20),
+            "name": Column("name", "NAME", 8, "left", 6, text, flexible=True, longest=30),
+            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
+            "started": Column("started_at", "STARTED", 10, "right", 2, instant),
+            "ended": Column("ends_at", "ENDS", 10, "right", 2, instant),
+            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, elapsed_cell),
+            "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, cells.duration_cell),
+            "how": Column("exit_code", "HOW", 10, "left", 1, how_cell),
+            "waits": Column("_waits", "WAITS FOR", 12, "left", 0, waits_cell, flexible=True, longest=60),
+            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
+            "where": Column("node_list", "NODES", 10, "left", 8, text),
+            "reason": Column("reason", "REASON", 16, "left", 8, text),
+            "comment": Column("comment", "COMMENT", 20, "left", 9, text),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    # -- reading
+
+    def on_mount(self) -> None:
+        self.reload()
+        self.read()
+
+    def on_resize(self) -> None:
+        self._show_picture()
+
+    def states_in_lists(self) -> object:
+        train = self.train
+        table = self.session.store.table(Kind.MINE)
+        if table is None or train is None:
+            return None
+        numbers = pa.array([int(unit.number) for unit in train.units], pa.int64())
+        wanted = pc.or_(pc.is_in(table["_number"], numbers), pc.is_valid(table["dependency"]))
+        rows = table.filter(wanted).select(["id", "state", "dependency"])
+        return rows.to_pylist()
+
+    def _read_more(self) -> None:
+        self._read_at = self.session.store.clock.now()
+        if self._states is None:
+            self._states = self.states_in_lists()
+        self.show_read()
+
+    def show_read(self) -> None:
+        self.reload()
+        self._show_picture()
+        seconds = self.reader.again_in_seconds
+        if self._later is not None:
+            self._later.stop()
+        self._later = self.set_timer(seconds, self.read) if seconds is not None and self.is_live else None
+
+    def _show_picture(self) -> None:
+        if not self.is_live:
+            return
+        train = self.train
+        head, notes = self.query_one(".picture", Static), self.query_one(".notes", Static)
+        if train is None:
+            if self._error is not None:
+                head.update("no train to show; ! tells more")
+            return
+        head.update(train_words.picture(train.rows, signs().states, max(40, self.size.width - 2)))
+        lines = [visible(line) for line in self._note_lines(train)]
+        notes.update("\n".join(clip(line, max(20, self.size.width - 2)) for line in lines[:_MOST_NOTES]))
+        notes.display = bool(lines)
+
+    def _note_lines(self, train: Train) -> list[str]:
+        if train.is_alone:
+            number = train.units[0].job_id
+            alone = [f"{number} waits for no other job and none waits for it: + appends one"]
+            return [*alone, *self.reader.notes]
+        lines = list(train_words.train_notes(train))
+        if train.living:
+            end = train_words.latest_end(train, self.now())
+            if end is None:
+                lines.insert(0, "when it ends is open: not all have a time limit")
+            else:
+                ends = cells.short_instant(end, self.now(), self.session.zone)
+                held = any(row["state"] == "held" for row in train.living)
+                lines.insert(0, f"if each takes its limit{' and is released now' if held else ''}: ends {ends}")
+            if words := train_words.hold_words(train.rows, self.now()):
+                lines.append(words)
+        return [*lines, *self.reader.notes]
+
+    # -- words
+
+    def _waiting_words(self) -> str:
+        if self._error is None:
+            return "asking …"
+        return " ".join(part for part in (self._error.message, self._error.next_step) if part)
+
+    def scope_crumbs(self) -> Sequence[str]:
+        if self.train is None or not self.train.units:
+            return ("train", self.job_id)
+        names = list(dict.fromkeys(str(row["name"] or "") for row in self.train.rows))
+        name = clip(visible(names[0]), _NAME_CELLS) + (f" +{len(names) - 1}" if len(names) > 1 else "")
+        return ("train", f"of {number_of(self.job_id)} {name}".strip())
+
+    def way_crumb(self) -> str:
+        return f"train of {number_of(self.job_id)}"
+
+    def hint(self) -> str:
+        bar = self.screen.query_one(CommandBar) if self.is_live else None
+        if bar is not None and bar.is_open and bar.mode == APPEND:
+            return "how many more, or tasks as 1-10%1; then a script, or nothing for the same"
+        return super().hint()
+
+    def take_focus(self) -> None:
+        super().take_focus()
+        self.post_message(self.CrumbsChanged())
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        if row["_row_id"] != WHOLE:
+            return job_hint(self.session, row, self.now())
+        living = count_jobs(self.train.living) if self.train is not None else 0
+        if not living:
+            return "all of it has ended; R on one submits it again"
+        return f"keys are for all {living} that have not ended; on one below for that one"
+
+    # -- what is pointed at
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        if row_id != WHOLE:
+            self.post_message(self.Wanted("job", job_id=row_id))
+
+    def pointed_job(self) -> str | None:
+        row_id = self.rows.cursor_id if self.is_live else None
+        return self.job_id if row_id in (None, WHOLE) else row_id
+
+    def targets(self) -> Targets:
+        """The marked elements, else the one under the cursor; of the whole train those that have not ended.
+
+        The last come first: no element begins because the one before it is cancelled.
+        """
+        train = self.train
+        wanted = self.rows.marked or ({self.rows.cursor_id} if self.rows.cursor_id is not None else set())
+        if train is None or not wanted:
+            return Targets()
+        if WHOLE not in wanted:
+            rows = tuple(row for row in train.rows if row["id"] in wanted)
+            missing = sorted(str(one) for one in wanted - {row["id"] for row in rows})
+            return Targets(tuple(str(row["id"]) for row in reversed(rows)), tuple(reversed(rows)), tuple(missing))
+        table = self.source()
+        shown = set() if table is None else set(self.matched(table)["id"].to_pylist())
+        return Targets(*living_targets(train, shown))
+
+    def end_unit(self) -> Unit | None:
+        """What is appended follows this one: the pointed one where nothing follows it, else the last."""
+        train = self.train
+        if train is None or not train.units:
+            return None
+        pointed = train.unit_of(self.pointed_job() or self.job_id)
+        ends = train.ends
+        return pointed if pointed is not None and pointed in ends else ends[-1]
+
+    # -- what a stub reads
+
+    def next_job(self) -> str | None:
+        """The pointed element where it waits, else the first that does."""
+        rows = self.train.rows if self.train is not None else ()
+        waiting = [str(row["id"]) for row in rows if row["state"] in WAITING]
+        pointed = self.pointed_job()
+        return pointed if pointed in waiting else next(iter(waiting), None)
+
+
+VIEW = ViewSpec("train", "train", TrainView, Capability.JOBS, root=False)

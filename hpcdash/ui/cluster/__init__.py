@@ -1,0 +1,1 @@
+"""Clusters on the screen: the list of them, their nodes and queues."""

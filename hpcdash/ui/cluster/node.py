@@ -1,0 +1,142 @@
+"""One node: its state and resources above, the jobs on it below."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain import schema
+from hpcdash.domain.nodelist import contains
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age, format_memory
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.table_view import ViewRows
+from hpcdash.ui.view import ViewSpec
+
+_VNODE = re.compile(r"\[[0-9]+\]$")
+
+
+class NodeView(JobsView):
+    """Everyone's jobs on one node, under what sinfo says of it."""
+
+    DEFAULT_CSS = """
+    NodeView > #about { height: auto; max-height: 10; padding: 0 1 1 1; }
+    """
+
+    def __init__(self, session: ClusterSession, *, name: str) -> None:
+        self.node_name = name
+        super().__init__(session, everyone=True, fold=False)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.NODES, Kind.EVERYONE})
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="about", markup=False)
+        yield ViewRows()
+
+    def source(self) -> pa.Table | None:
+        table = super().source()
+        return None if table is None else on_node(table, self.node_name)
+
+    def reload(self) -> None:
+        if self.is_live:
+            self.query_one("#about", Static).update(self._about())
+        super().reload()
+
+    def _about(self) -> Text:
+        nodes = self.session.store.table(Kind.NODES)
+        row: dict[str, Any] | None = None
+        if nodes is not None:
+            row = next(iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None)
+        if row is None:
+            return Text("not in the last list of nodes")
+        now = self.now().timestamp()
+        known_load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
+        memory_used = format_memory(row["memory_used_bytes"] or 0)
+        pairs = [
+            ("state", row["native_state"]),
+            ("CPUs", f"{row['cpus_used']} of {row['cpus']} in use, load {known_load}"),
+            ("GPUs", f"{row['gpus_used']} of {row['gpus']} {row['gpu_type'] or ''} in use" if row["gpus"] else ""),
+            (
+                "memory",
+                f"{memory_used} of {format_memory(row['memory_bytes'] or 0)} in use",
+            ),
+            ("queues", ", ".join(row["queues"] or [])),
+            ("features", ", ".join(row["features"] or [])),
+        ]
+        if row["reason"]:
+            since = ""
+            if row["reason_since"] is not None:
+                since = f", {format_age(now - row['reason_since'].timestamp())} ago"
+            pairs.append(("reason", f"{row['reason']} (by {row['reason_by'] or 'unknown'}{since})"))
+        pairs.append(("jobs", self._which_jobs(row["jobs"] or 0)))
+        text = Text()
+        for label, value in pairs:
+            if value:
+                text.append(f"{label:<10}", "dim")
+                text.append(f"{visible(str(value))}\n")
+        text.rstrip()
+        return text
+
+    def _which_jobs(self, count: int) -> str:
+        """In words, where those below are more or fewer than the `count` that are on this node; else ''."""
+        table = super().source()
+        if table is None:
+            return ""
+        host, is_vnode = _VNODE.subn("", self.node_name)
+        shown = on_node(table, self.node_name).num_rows
+        words = [f"those of all of {host}: a job's list names no part of it"] if is_vnode and shown else []
+        if (is_vnode or shown < count) and _active(table.filter(_is_spread_unlisted(table))).num_rows:
+            words.append("arrays listed as one row are left out: on which nodes their tasks run is not told")
+        return "; ".join(words)
+
+    def way_crumb(self) -> str:
+        return f"node {self.node_name}"
+
+    def placeholder(self) -> str:
+        return "no job runs here"
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return ("node", self.node_name)
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind in (None, Kind.NODES, Kind.EVERYONE):
+            self.reload()
+
+
+def on_node(jobs: pa.Table, node: str) -> pa.Table:
+    """The jobs that have a node; each distinct node list is read once.
+
+    Of PBS's vnodes (gpu01[0]) a job's list has the host: those of all its vnodes are shown.
+    """
+    node = _VNODE.sub("", node)
+    active = _active(jobs)
+    lists = [text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)]
+    if not lists:
+        return schema.empty(schema.JOBS)
+    return active.filter(pc.is_in(active["node_list"], pa.array(lists, pa.string())))
+
+
+def _active(jobs: pa.Table) -> pa.Table:
+    return jobs.filter(pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE])))
+
+
+def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
+    """Which rows stand for tasks of an array on nodes that are not told."""
+    return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))
+
+
+VIEW = ViewSpec("node", "node", NodeView, Capability.NODES, root=False)

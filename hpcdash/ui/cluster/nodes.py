@@ -1,0 +1,97 @@
+"""Nodes: what is free, what is drained, why, by whom and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain.units import format_age
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import ViewSpec
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table_rows import Column
+
+
+def load_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
+    """The load average, marked where it is far above the CPUs."""
+    if value is None:
+        return cells.count_cell(None, row)
+    over = row["cpus"] is not None and value > 1.5 * row["cpus"]
+    return f"{value:.1f}", cells.WARNING if over else ""
+
+
+class NodesView(TableView):
+    """The machines."""
+
+    NAME = "nodes"
+    DEFAULT_COLUMNS = ("name", "state", "cpus", "gpus", "type", "memory", "load", "jobs", "queues", "reason")
+    NOT_ALWAYS_TOLD = frozenset({"load", "queues"})
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.NODES
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        # Everyone's queue tells how many jobs run on each node.
+        return frozenset({Kind.NODES, Kind.EVERYONE})
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        return {
+            "name": Column("name", "NODE", 8, "left", 0, cells.text_cell, flexible=True, longest=24),
+            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
+            "flags": Column("flags", "FLAGS", 14, "left", 8, cells.text_cell),
+            "cpus": Column("cpus_used", "CPU", 13, "left", 1, cells.usage_cell("cpus")),
+            "gpus": Column("gpus_used", "GPU", 13, "left", 2, cells.usage_cell("gpus")),
+            "type": Column("gpu_type", "TYPE", 6, "left", 6, gpu_type_cell, longest=14),
+            "memory": Column("memory_used_bytes", "MEMORY", 16, "left", 4, cells.memory_usage_cell("memory_bytes")),
+            "load": Column("load", "LOAD", 6, "right", 5, load_cell),
+            "jobs": Column("jobs", "JOBS", 5, "right", 6, cells.count_cell),
+            "queues": Column("queues", "QUEUES", 14, "left", 7, cells.text_cell),
+            "features": Column("features", "FEATURES", 18, "left", 9, cells.muted_cell),
+            "reason": Column("reason", "REASON", 16, "left", 3, blank_text, flexible=True, longest=80),
+            "by": Column("reason_by", "BY", 8, "left", 8, blank_text),
+            "since": Column("reason_since", "SINCE", 8, "right", 8, cells.age_cell(self.now)),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def placeholder(self) -> str:
+        return "no nodes"
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        return node_hint(row, self.now().timestamp())
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        self.post_message(self.Wanted("node", name=row_id))
+
+
+def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """The model; nothing on a node without GPUs."""
+    return cells.muted_cell(value, row) if row["gpus"] else ""
+
+
+def blank_text(value: object, row: cells.RowContext) -> cells.Cell:
+    return "" if value is None else cells.text_cell(value, row)
+
+
+def node_hint(row: Mapping[str, Any], now: float) -> str:
+    """Why a node is not to be had, by whom and since when."""
+    parts = [f"{row['name']} {row['native_state']}"]
+    if row["reason"]:
+        parts.append(row["reason"])
+        if row["reason_by"]:
+            parts.append(f"by {row['reason_by']}")
+        if row["reason_since"] is not None:
+            parts.append(f"{format_age(now - row['reason_since'].timestamp())} ago")
+    elif row["features"]:
+        parts.append(", ".join(row["features"]))
+    return "  ·  ".join(parts)
+
+
+VIEW = ViewSpec("nodes", "nodes", NodesView, Capability.NODES)

@@ -1,0 +1,125 @@
+"""What is typed after ':' and '/': what it may become, and who is asked to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from textual.app import App
+
+from hpcdash.domain.query_completions import completions
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.actions import Action, OfferedActions
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import View
+from hpcdash.ui.views import SPECS
+from hpcdash.ui.widgets.command_bar import CommandBar
+
+
+class Commanded(Protocol):
+    """The screen, as far as a typed line asks it for something."""
+
+    offered: OfferedActions
+
+    @property
+    def app(self) -> App[object]: ...
+
+    @property
+    def session(self) -> ClusterSession: ...
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def view_name(self) -> str: ...
+
+    def actions(self) -> list[Action]: ...
+
+    async def go(self, name: str, /, **arguments: object) -> None: ...
+
+    async def act(self, name: str) -> None: ...
+
+
+class CommandLine:
+    """Gives the `bar` its completions, and does for `screen` what is entered there; `aliases` stand for commands."""
+
+    def __init__(self, screen: Commanded, aliases: Mapping[str, str]) -> None:
+        self._screen = screen
+        self._aliases = dict(aliases)
+        self.bar = CommandBar(self._completions, self._entered, self._left)
+
+    def _completions(self, mode: str, value: str) -> list[str]:
+        view = self._screen.view
+        if mode == "/" and isinstance(view, TableView):
+            return completions(value, view.schema, view.source())
+        if mode != ":":
+            return []
+        words = value.split(" ", 1)
+        if len(words) == 1:
+            names = [name for name, spec in SPECS.items() if spec.root]
+            names += [action.name for action in self._screen.actions()]
+            return [name for name in names if name.startswith(value) and name != value]
+        spec = SPECS.get(words[0])
+        if spec is None or not spec.root:
+            return []
+        from hpcdash.domain import schema as tables
+
+        wanted = {"nodes": tables.NODES, "queues": tables.QUEUES}.get(words[0], tables.JOBS)
+        return [f"{words[0]} {found}" for found in completions(words[1], wanted)]
+
+    def typed(self, event: CommandBar.Typed) -> None:
+        """A filter takes effect while it is typed."""
+        view = self._screen.view
+        if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
+            error = view.preview_filter(event.value)
+            self.bar.complain(error.short if error else "")
+
+    async def _entered(self, mode: str, value: str) -> None:
+        view = self._screen.view
+        if mode == "/":
+            if isinstance(view, TableView):
+                if (error := view.try_filter(value)) is not None:
+                    self.bar.complain(error.short)
+                    return
+                view.end_typing()
+        elif (complaint := await self.obey(value.strip())) is not None:
+            self.bar.complain(complaint)
+            return
+        self._leave()
+
+    async def _left(self, mode: str) -> None:
+        view = self._screen.view
+        if mode == "/" and isinstance(view, TableView):
+            view.set_filter("")
+            view.end_typing()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.bar.shut()
+        self._screen.view.take_focus()
+
+    async def obey(self, line: str) -> str | None:
+        """Do what a command says: go to a view (and filter there), act, quit; the complaint where it is none."""
+        screen = self._screen
+        name, _, rest = line.partition(" ")
+        if name in self._aliases:
+            name, _, rest = f"{self._aliases[name]} {rest}".strip().partition(" ")
+        if not name:
+            return None
+        if name in SPECS and SPECS[name].root:
+            await screen.go(name)
+            view = screen.view
+            if rest.strip() and isinstance(view, TableView):
+                error = view.try_filter(rest)
+                return error.short if error else None
+            return None
+        if any(action.name == name for action in screen.actions()):
+            await screen.act(name)
+            return None
+        if name in ("q", "quit"):
+            screen.app.exit()
+            return None
+        known = screen.offered.named(name)
+        if known is not None:
+            return screen.offered.why_not(screen.session, screen.view_name, known) or f"{name} is for another view"
+        return f"no view or action is called {name!r}"

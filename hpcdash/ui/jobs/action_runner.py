@@ -1,0 +1,297 @@
+"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age
+from hpcdash.services.jobs.actions import Plan, Report
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs import action_words
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.jobs.journal import JournalView
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.lines import Hint
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from hpcdash.services.submit.plan import Again
+
+    _Screen = Screen[None]
+else:
+    _Screen = object
+
+# What was done stays longer than what was copied meanwhile.
+_DONE_SECONDS = 8.0
+# A quick answer needs no line that tells how far it is.
+_QUIET_SECONDS = 0.4
+# A scheduler says that it will, and does it a moment later.
+_LAG_SECONDS = 3.0
+_NUMBER = re.compile(r"[0-9]+")
+_FORCED_WORDS = "By force it leaves the queue at once; what still runs on its node is not ended by that."
+
+
+@dataclass(slots=True)
+class Underway:
+    """A plan that runs: the numbers of its jobs, and which of them are heard of."""
+
+    cluster: str
+    words: str
+    numbers: frozenset[str]
+    jobs: int
+    began: float = field(default_factory=time.monotonic)
+    heard_of: set[str] = field(default_factory=set)
+    # What its command said last, and goes on after.
+    said: str = ""
+
+    def __str__(self) -> str:
+        seconds = int(time.monotonic() - self.began)
+        said = f"  {visible(self.said)}" if self.said else ""
+        return f"{self.words}: {len(self.heard_of)} of {self.jobs} …  {seconds} s{said}"
+
+
+class UnderwayLine(Static):
+    """How far a plan is, while it runs."""
+
+    DEFAULT_CSS = """
+    UnderwayLine { height: 1; width: 1fr; padding: 0 1; color: $accent; text-style: bold; }
+    """
+
+    def __init__(self, underway: Underway) -> None:
+        super().__init__(str(underway), markup=False)
+        self._underway = underway
+
+    def on_mount(self) -> None:
+        self.set_interval(0.5, self._tell)
+
+    def _tell(self) -> None:
+        self.update(str(self._underway))
+
+
+class Acting(_Screen):
+    """The part of MainScreen that carries out plans; any number at a time, but one for a job."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def view(self) -> View: ...
+
+        @property
+        def session(self) -> ClusterSession: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._underway: list[Underway] = []
+        self._looks_again: dict[str, Timer] = {}
+
+    async def carry_out(
+        self,
+        plan: Plan,
+        *,
+        asides: Sequence[str] = (),
+        question: str = "",
+        is_doubtful: bool = False,
+        warnings: Sequence[str] = (),
+    ) -> Report | None:
+        """Ask whether to do it, do it and tell how it went; None where the person said no.
+
+        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in a worker: what
+        handles a key must not wait for a person.
+        """
+        view = self.view
+        session = self.session
+        dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings)
+        if dialog is None or not await dialog.answer:
+            return None
+        return await self._run_plan(plan, view, session)
+
+    def begin(
+        self,
+        plan: Plan,
+        asides: Sequence[str] = (),
+        form: ModalScreen[None] | None = None,
+        *,
+        warnings: Sequence[str] = (),
+        checkpoints: Mapping[str, str] | None = None,
+    ) -> None:
+        """As `carry_out`, from what handles a key: the question is there at once, the rest is done beside."""
+        view, session = self.view, self.session
+        dialog = self.ask_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
+
+        def answered(answer: asyncio.Future[bool]) -> None:
+            if answer.result():
+                self.run_worker(self._run_plan(plan, view, session), group="acting")
+
+        if dialog is not None:
+            dialog.answer.add_done_callback(answered)
+
+    def ask_first(
+        self,
+        plan: Plan,
+        asides: Sequence[str] = (),
+        form: ModalScreen[None] | None = None,
+        *,
+        question: str = "",
+        is_doubtful: bool = False,
+        warnings: Sequence[str] = (),
+        checkpoints: Mapping[str, str] | None = None,
+    ) -> ConfirmDialog | None:
+        """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
+        numbers = _numbers(plan.request.job_ids)
+        for other in self._underway:
+            if other.cluster == self.session.name and not other.numbers.isdisjoint(numbers):
+                self.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
+                return None
+        asides = [*asides, *self._age_words()]
+        session = self.session
+        dialog = ConfirmDialog(
+            plan,
+            user=session.store.user,
+            asides=asides,
+            form=form,
+            has_recipients=session.actions.can_signal_parts,
+            question=question,
+            is_doubtful=is_doubtful,
+            warnings=warnings,
+            checkpoints=checkpoints,
+        )
+        self.app.push_screen(dialog)
+        return dialog
+
+    def _age_words(self) -> list[str]:
+        """What is shown may be long past: the last run's, or a cluster that does not answer."""
+        taken_at = self.view.taken_at()
+        if taken_at is None:
+            return []
+        age = self.session.store.clock.now() - taken_at
+        oldest = 4 * max(self.session.poller.pace.seconds.values(), default=0.0)
+        return [f"as it was {format_age(age)} ago: nothing newer is known"] if age > oldest else []
+
+    async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
+        ids = plan.request.job_ids
+        underway = Underway(session.name, action_words.doing(plan), _numbers(ids), len(ids))
+        self._underway.append(underway)
+        line = UnderwayLine(underway)
+        timer = self.set_timer(_QUIET_SECONDS, lambda: self.mount(line, before=self.query_one(Hint)))
+
+        def told(outcome: Outcome) -> None:
+            underway.heard_of.add(outcome.job_id)
+
+        def heard(line: str) -> None:
+            underway.said = line
+
+        try:
+            report = await session.actions.run(plan, told, heard if plan.request.verb is Verb.SUBMIT else None)
+        finally:
+            self._underway.remove(underway)
+            timer.stop()
+            if line.is_attached:
+                await line.remove()
+        self._ask_again(session, report)
+        _unmark(view, report)
+        forced = _forced(report)
+        if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
+            self._tell(report)
+        if forced is not None and self.session is session:
+            words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
+            self.begin(
+                session.actions.plan(forced, _rows_of(forced, plan)), (f"refused: {visible(words)}", _FORCED_WORDS)
+            )
+        if isinstance(self.view, JournalView):
+            self.view.reread()
+        return report
+
+    def _ask_again(self, session: ClusterSession, report: Report) -> None:
+        session.poller.ask_now()
+        if any(outcome.done for outcome in report.outcomes):
+            # Several actions in a row are looked after together.
+            if (waiting := self._looks_again.get(session.name)) is not None:
+                waiting.stop()
+            self._looks_again[session.name] = self.set_timer(_LAG_SECONDS, session.poller.ask_now)
+
+    async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
+        """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
+        from hpcdash.services.submit.recovery import settle
+
+        if not any(outcome.done is None for outcome in report.outcomes):
+            return report.outcomes
+
+        def told(words: str) -> None:
+            self.notify(visible(words), severity="warning", timeout=20, markup=False)
+
+        outcomes = await settle(session.store, again, report, told)
+        if not all(outcome.done for outcome in outcomes):
+            self._tell(replace(report, outcomes=outcomes), is_final=True)
+        if isinstance(self.view, JournalView):
+            self.view.reread()
+        session.poller.ask_now()
+        return outcomes
+
+    def _tell(self, report: Report, *, is_final: bool = False) -> None:
+        """One line where all is well; else job by job, unless a person is typing or reading something else.
+
+        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for first.
+        """
+        is_submission = report.plan.request.verb is Verb.SUBMIT
+        if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
+            return
+        if all(outcome.done for outcome in report.outcomes):
+            self.notify(action_words.done_words(report), timeout=_DONE_SECONDS, markup=False)
+            if report.journal_problem:
+                self.notify(visible(report.journal_problem), severity="warning", markup=False)
+        elif self.app.screen is self and not self.query_one(CommandBar).is_open:
+            self.app.push_screen(ResultsDialog(report))
+        else:
+            counts = action_words.outcome_counts(report.outcomes)
+            words = f"{report.plan.request.verb}: {counts}; J shows what was said"
+            self.notify(words, severity="error", timeout=15, markup=False)
+
+
+def _forced(report: Report) -> ActionRequest | None:
+    """The same by force, for the jobs that may be had so; None where there are none."""
+    job_ids = tuple(outcome.job_id for outcome in report.outcomes if outcome.can_force)
+    return replace(report.plan.request, job_ids=job_ids, force=True) if job_ids else None
+
+
+def _rows_of(request: ActionRequest, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+    return tuple(row for row in plan.rows if {row["id"], row["array_id"]} & set(request.job_ids))
+
+
+def _numbers(job_ids: Iterable[str]) -> frozenset[str]:
+    """The numbers of jobs and arrays: 12_3 and 12_[4-9] are both of 12."""
+    found = ((_NUMBER.match(job_id), job_id) for job_id in job_ids)
+    return frozenset(number[0] if number else job_id for number, job_id in found)
+
+
+def _unmark(view: View, report: Report) -> None:
+    """Marks are for what is still to be done."""
+    if not isinstance(view, TableView) or not view.is_live:
+        return
+    done = {outcome.job_id for outcome in report.outcomes if outcome.done}
+    arrays_done: dict[str, bool] = {}
+    for row in report.plan.rows:
+        array_id = row["array_id"]
+        if array_id in done:
+            done.add(row["id"])
+        if array_id:
+            arrays_done[array_id] = arrays_done.get(array_id, True) and row["id"] in done
+    # A whole array is marked as 12[].
+    done.update(f"{array_id}[]" for array_id, is_done in arrays_done.items() if is_done)
+    left = view.rows.marked - done
+    if left != view.rows.marked:
+        view.rows.clear_marks()
+        view.rows.mark_all(left)

@@ -1,0 +1,239 @@
+"""An action on jobs in words: what is asked, what was done, what each signal means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.domain import stakes
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_clock
+from hpcdash.errors import HpcdashError
+from hpcdash.services.jobs.actions import Plan, Report
+
+Row = Mapping[str, Any]
+_NO_FOLDERS: Mapping[str, str] = {}
+_NAME_CELLS = 30
+_MOST_OWNERS = 3
+_MOST_LEFT_BEHIND = 10
+
+_DONE = {
+    Verb.CANCEL: "cancelled",
+    Verb.HOLD: "held",
+    Verb.RELEASE: "released",
+    Verb.REQUEUE: "requeued",
+    Verb.SUSPEND: "suspended",
+    Verb.RESUME: "resumed",
+    Verb.ALTER: "changed",
+    Verb.SUBMIT: "submitted",
+}
+# What cannot be undone, or what ends a program that is not made for it, asks with No as its first answer.
+_DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL})
+_HARMLESS_SIGNALS = frozenset({"CONT"})
+
+SIGNALS: dict[str, str] = {
+    "USR1": "many trainings save a checkpoint; others end by it",
+    "USR2": "as USR1, for another purpose",
+    "TERM": "asks to end; what a cancel sends first",
+    "INT": "as ctrl+c: KeyboardInterrupt in Python",
+    "HUP": "reads its configuration again, or ends",
+    "CONT": "goes on after STOP",
+    "STOP": "halts where it is; the time limit runs on",
+    "KILL": "ends at once: nothing is saved",
+}
+RECIPIENTS: dict[str, tuple[str, str]] = {
+    "": ("job steps", "what srun started; what the script runs gets nothing"),
+    "batch": ("batch script", "its shell alone; without a trap it ends, with the job"),
+    "full": ("both", "script and steps; a script without a trap ends the job"),
+}
+# Where a signal is for all of a job.
+ALL_OF_A_JOB = ("all its processes", "a script without a trap ends, with the job")
+CHANGED = {"time": "time limit", "queue": "queue", "qos": "QoS", "nice": "nice", "throttle": "tasks at once"}
+_ASKED = {Verb.ALTER: "change", Verb.SUBMIT: "submit again:"}
+
+
+def changeable_words(names: Sequence[str]) -> str:
+    """`change time limit, queue or nice`: what this scheduler lets one change, by the names of ALTERABLE."""
+    labels = ["throttle" if name == "throttle" else CHANGED[name] for name in names]
+    return f"change {' or '.join(filter(None, [', '.join(labels[:-1]), labels[-1]]))}"
+
+
+def is_dangerous(request: ActionRequest) -> bool:
+    """Whether `enter` alone must not do it."""
+    if request.verb is Verb.SIGNAL:
+        return signal_name(request.signal) not in _HARMLESS_SIGNALS
+    return request.verb in _DANGEROUS
+
+
+def signal_name(signal: str) -> str:
+    """`SIGUSR1` and `usr1` are USR1."""
+    return signal.strip().upper().removeprefix("SIG")
+
+
+def title(plan: Plan) -> str:
+    """`cancel 12 jobs of alice?`"""
+    request = plan.request
+    whose = _owner_words(plan.rows)
+    what = subject(request.job_ids, plan.rows) + (f" of {whose}" if whose else "")
+    if request.verb is Verb.SIGNAL:
+        return f"send {visible(signal_name(request.signal))} to {what}?"
+    if request.verb is Verb.SUBMIT and not plan.rows:
+        return f"submit {' and '.join(map(visible, request.job_ids))}?"
+    return f"{_ASKED.get(request.verb, request.verb)} {what}{' by force' if request.force else ''}?"
+
+
+def doing(plan: Plan) -> str:
+    """`cancel of 12 jobs`, for while it runs."""
+    return f"{plan.request.verb} of {_jobs(_count(plan))}"
+
+
+def _count(plan: Plan) -> int:
+    return stakes.count_jobs(plan.rows) or len(plan.request.job_ids)
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
+def subject(job_ids: Sequence[str], rows: Sequence[Row]) -> str:
+    """`job 12_3 train`, `array 12 train, 10 jobs`, `12 jobs`."""
+    count = _jobs(stakes.count_jobs(rows) or len(job_ids))
+    if len(job_ids) != 1:
+        return count
+    names = {str(row["name"] or "") for row in rows}
+    name = f" {clip(visible(names.pop()), _NAME_CELLS)}" if len(names) == 1 else ""
+    if any(row["array_id"] == job_ids[0] for row in rows):
+        return f"array {visible(job_ids[0])}{name}, {count}"
+    return f"job {visible(job_ids[0])}{name}"
+
+
+def _owner_words(rows: Sequence[Row]) -> str:
+    names = [visible(name) for name in stakes.owners(rows) if name]
+    if len(names) > _MOST_OWNERS:
+        return f"{len(names)} people"
+    return " and ".join(", ".join(names).rsplit(", ", 1)) if names else ""
+
+
+def others_words(rows: Sequence[Row], user: str) -> str:
+    """`3 of them are bob's, not yours`; '' where all are one's own, or nobody knows who one is."""
+    others = {name: count for name, count in stakes.owners(rows).items() if name and name != user}
+    if not user or not others:
+        return ""
+    if len(stakes.owners(rows)) == 1:
+        word = "it is" if stakes.count_jobs(rows) == 1 else "all of them are"
+        return f"{word} {visible(next(iter(others)))}'s, not yours"
+    listed = [f"{count} of them {'is' if count == 1 else 'are'} {visible(name)}'s" for name, count in others.items()]
+    more = [f"{len(listed) - _MOST_OWNERS} more people's"] if len(listed) > _MOST_OWNERS else []
+    return ", ".join([*listed[:_MOST_OWNERS], *more]) + ", not yours"
+
+
+def left_behind_words(rows: Sequence[Row], others: Iterable[Row]) -> str:
+    """`2 jobs wait for a good end of these and may never start: 15 16`; '' where none does."""
+    ids = stakes.left_behind(rows, others)
+    if not ids:
+        return ""
+    waits = "waits" if len(ids) == 1 else "wait"
+    listed = " ".join(visible(job_id) for job_id in ids[:_MOST_LEFT_BEHIND]) + (
+        " …" if len(ids) > _MOST_LEFT_BEHIND else ""
+    )
+    return (
+        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to end well, and may never start: {listed}"
+    )
+
+
+def pause_words(plan: Plan) -> str:
+    """How long it takes at least, and why; '' where no command waits for another."""
+    if not plan.pause_seconds:
+        return ""
+    return (
+        f"It takes {stakes.span_words(plan.pause_seconds)} or more: there are pauses, to leave the scheduler to others."
+    )
+
+
+def stake_words(
+    plan: Plan, *, has_recipients: bool = True, checkpoints: Mapping[str, str] = _NO_FOLDERS
+) -> tuple[str, ...]:
+    """What becomes of the jobs, and what is lost, a sentence each.
+
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as stakes() has them.
+    """
+    request = plan.request
+    if request.verb is Verb.SIGNAL:
+        name = signal_name(request.signal)
+        to, meaning = (
+            ALL_OF_A_JOB
+            if not has_recipients
+            else RECIPIENTS.get(request.recipient, (f"step {visible(request.recipient)}", ""))
+        )
+        return tuple(
+            part
+            for part in (
+                f"{visible(name)}: {SIGNALS[name]}" if name in SIGNALS else "",
+                f"to {to}: {meaning}" if meaning else f"to {to}",
+            )
+            if part
+        )
+    if request.verb is Verb.ALTER:
+        return tuple(_change_words(name, value, plan.rows) for name, value in request.changes.items())
+    shown = {row_id: visible(folder) for row_id, folder in checkpoints.items()}
+    return stakes.stakes(request.verb, plan.rows, shown)
+
+
+def _change_words(name: str, value: str, rows: Sequence[Row]) -> str:
+    before = present_value(name, rows) if len(rows) == 1 else ""
+    was = f" (was {visible(before)})" if before else ""
+    return f"{CHANGED.get(name, name)}: {visible(value)}{was}"
+
+
+def present_value(name: str, rows: Sequence[Row]) -> str:
+    """What one may change of a job as it is now, as one would type it; '' where that is not known or differs."""
+
+    def value(row: Row) -> str:
+        if name == "time":
+            return format_clock(row["limit_seconds"]) if row["limit_seconds"] else ""
+        if name == "throttle":
+            try:
+                return str(parse_tasks(row["array_task"] or "").throttle or "")
+            except ValueError:
+                return ""
+        return str(row.get(name) or "")
+
+    values = {value(row) for row in rows}
+    if name == "throttle":
+        # Only the record of the tasks that wait tells it.
+        values -= {""}
+    return values.pop() if len(values) == 1 else ""
+
+
+def shown_command(command: ActionCommand) -> str:
+    """A command as a person reads it, whole; control bytes made visible."""
+    return visible(command.words)
+
+
+def error_words(error: HpcdashError) -> str:
+    """What went wrong and what to do, in one line."""
+    said = [" ".join(part.split()).rstrip(".") for part in (error.message, error.next_step) if part]
+    return visible(". ".join(said))
+
+
+def done_words(report: Report) -> str:
+    """`12 jobs cancelled`, of an action that all went well."""
+    request = report.plan.request
+    jobs = _jobs(_count(report.plan))
+    if request.verb is Verb.SIGNAL:
+        return f"{visible(signal_name(request.signal))} sent to {jobs}"
+    if request.verb is Verb.SUBMIT:
+        return f"{jobs} submitted: {visible(', '.join(outcome.words for outcome in report.outcomes))}"
+    return f"{jobs} {_DONE[request.verb]}"
+
+
+def outcome_counts(outcomes: Sequence[Outcome]) -> str:
+    """`11 done, 1 refused, 2 unknown`."""
+    counts = {
+        "done": sum(outcome.done is True for outcome in outcomes),
+        "refused": sum(outcome.done is False for outcome in outcomes),
+        "unknown": sum(outcome.done is None for outcome in outcomes),
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)

@@ -1,0 +1,358 @@
+"""What keys do to the jobs one points at: their logs and scripts are opened, they are acted on, or submitted again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual.screen import ModalScreen
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.domain.job_ids import is_task
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.stakes import Choice, choose, count_jobs, with_whole_arrays
+from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.lookup import known_row, task_with_log
+from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.triage import fetch_tasks
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.plan import Wanted, plan_again, wanted_of
+from hpcdash.ui.jobs.action_runner import Acting
+from hpcdash.ui.jobs.action_words import error_words, left_behind_words, present_value, subject
+from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
+from hpcdash.ui.jobs.journal import JournalView
+from hpcdash.ui.jobs.signal_dialog import SignalDialog
+from hpcdash.ui.jobs.triage import TriageView
+from hpcdash.ui.view import Targets, View
+
+_WAITING_ONLY = ("queue", "qos", "nice")
+Row = Mapping[str, Any]
+
+
+class JobActions(Acting):
+    """The handlers of the registry's actions on jobs, for MainScreen."""
+
+    _is_preparing = False
+
+    if TYPE_CHECKING:
+
+        async def push(self, name: str, /, **arguments: object) -> None: ...
+
+    async def _open(self, view: str, **arguments: Any) -> None:
+        job_id = self.view.pointed_job()
+        if job_id is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
+            await self.push(view, job_id=job_id, **arguments)
+
+    async def do_log(self) -> None:
+        await self._open_log("stdout")
+
+    async def do_error_log(self) -> None:
+        await self._open_log("stderr")
+
+    async def _open_log(self, stream: str) -> None:
+        """The log of the job one points at; of an array that of one of its tasks."""
+        view = self.view
+        job_id = view.pointed_job()
+        task = None if job_id is None else await asyncio.to_thread(task_with_log, self.session.store, job_id)
+        if self.view is not view:
+            return
+        if task is None:
+            await self._open("log", stream=stream)
+        else:
+            await self.push("log", job_id=task, stream=stream)
+
+    async def do_chart(self) -> None:
+        """The metrics of the job one points at; of several marked ones each other's over the first's."""
+        targets = self.view.targets()
+        job_ids = targets.job_ids if self.view.marks() else ()
+        first = next(iter(job_ids), None) or self.view.pointed_job()
+        if first is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
+            await self.push("chart", job_id=first, others=tuple(job_ids[1:]))
+
+    async def do_script(self) -> None:
+        await self._open("script")
+
+    async def do_diff(self) -> None:
+        await self._open("script", diff=True)
+
+    async def do_triage(self) -> None:
+        job_id = self.view.pointed_job()
+        row = None if job_id is None else known_row(self.session.store, job_id)
+        if row is not None and row["array_id"] is None:
+            self.notify(f"job {visible(str(job_id))} is no array; l shows its log", severity="warning", markup=False)
+        else:
+            await self._open("triage")
+
+    async def do_journal(self) -> None:
+        if not isinstance(self.view, JournalView):
+            await self.push("journal")
+
+    def do_submit_again(self) -> None:
+        if not self._is_preparing:
+            self._is_preparing = True
+            self.run_worker(self._submit_again(self.view, self.session), group="acting")
+
+    async def _submit_again(self, view: View, session: ClusterSession) -> None:
+        """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
+        try:
+            choice = await rows_to_submit(view, session.store)
+            if isinstance(choice, str):
+                self.notify(choice, severity="warning", markup=False)
+                return
+            self.notify("reading its script and options …", timeout=2)
+            again = await plan_again(session.store, choice.wanted)
+        except HpcdashError as error:
+            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            return
+        finally:
+            self._is_preparing = False
+        if self.view is not view:
+            return
+        report = await self.carry_out(again.plan, asides=[*choice.asides, *again.asides])
+        if report is None:
+            return
+        if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
+            view.rows.clear_marks()
+        await self.look_for(again, report, session)
+        session.poller.ask_now()
+
+    # -- acting
+
+    def do_cancel(self) -> None:
+        self._act_on_targets(Verb.CANCEL)
+
+    def do_hold(self) -> None:
+        self._act_on_targets(Verb.HOLD)
+
+    def do_requeue(self) -> None:
+        if self._is_preparing:
+            return
+        choice = self._chosen(Verb.REQUEUE)
+        if choice is not None:
+            self._is_preparing = True
+            self.run_worker(self._requeue(choice, self.view, self.session), group="acting")
+
+    async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
+        """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
+        from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
+
+        try:
+            plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
+            if refused := await refusal_words(session.store, choice.rows):
+                self.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
+                return
+            facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
+            if facts.switches:
+                self.notify("looking whether the kill switch is dropped …", timeout=2)
+            warnings = await dropped_words(session.store, facts)
+        except UsageError as error:
+            self.notify(error_words(error), severity="error", markup=False)
+            return
+        finally:
+            self._is_preparing = False
+        if self.view is view:
+            self.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
+
+    def do_suspend(self) -> None:
+        self._act_on_targets(Verb.SUSPEND)
+
+    def do_signal(self) -> None:
+        choice = self._chosen(Verb.SIGNAL)
+        if choice is None:
+            return
+
+        def proceed(form: ModalScreen[None], signal: str, recipient: str) -> None:
+            request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
+            self.begin(self.session.actions.plan(request, choice.rows), choice.left_out, form)
+
+        title = f"signal {subject(choice.job_ids, choice.rows)}"
+        has_recipients = self.session.actions.can_signal_parts
+        self.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
+
+    def do_alter(self) -> None:
+        choice = self._chosen(Verb.ALTER)
+        if choice is None:
+            return
+        fields, asides = self._alterable(choice)
+
+        def request(changes: Mapping[str, str]) -> ActionRequest:
+            return ActionRequest(Verb.ALTER, choice.job_ids, changes=changes)
+
+        def complaint(name: str, value: str) -> str:
+            try:
+                self.session.actions.plan(request({name: value}))
+            except UsageError as error:
+                return error_words(error)
+            return ""
+
+        def proceed(form: ModalScreen[None], changes: Mapping[str, str]) -> None:
+            self.begin(self.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
+
+        title = f"change {subject(choice.job_ids, choice.rows)}"
+        self.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
+
+    def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
+        """What may be changed of all of these jobs, and in words why not more."""
+        rows, alterable = choice.rows, self.session.store.backend.alterable
+        running = count_jobs(row for row in rows if row["state"] in ACTIVE)
+        is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
+        waiting_only = [name for name in _WAITING_ONLY if name in alterable]
+        wanted = ["time", *(() if running else waiting_only), *(("throttle",) if is_arrays else ())]
+        names = [name for name in wanted if name in alterable]
+        asides = []
+        stays = " and ".join(filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])).replace("qos", "QoS")
+        if stays and running == count_jobs(rows):
+            asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
+        elif stays and running:
+            verb = "runs" if running == 1 else "run"
+            asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
+        # Of several jobs each keeps its own, unless something is typed.
+        present = rows if len(choice.job_ids) == 1 else ()
+        known = {"queue": self._queues(), "qos": self._qos()}
+        more_ways = {"time": "+1h, -30m"} if self.session.actions.can_change_limits_by_amounts else {}
+        fields = [
+            Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, "")) for name in names
+        ]
+        return fields, asides
+
+    def _queues(self) -> tuple[str, ...]:
+        table = self.session.store.table(Kind.QUEUES)
+        return () if table is None else tuple(map(visible, table["name"].to_pylist()))
+
+    def _qos(self) -> tuple[str, ...]:
+        """Those that jobs have; no list tells which there are."""
+        names: set[str] = set()
+        for kind in (Kind.EVERYONE, Kind.MINE):
+            if (table := self.session.store.table(kind)) is not None:
+                names.update(visible(name) for name in pc.unique(table["qos"]).to_pylist() if name)
+        return tuple(sorted(names))
+
+    def _act_on_targets(self, verb: Verb) -> None:
+        choice = self._chosen(verb)
+        if choice is None:
+            return
+        request = ActionRequest(Verb(choice.verb), choice.job_ids)
+        left_behind = left_behind_words(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
+        asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
+        try:
+            self.begin(self.session.actions.plan(request, choice.rows), asides)
+        except UsageError as error:
+            self.notify(error_words(error), severity="error", markup=False)
+
+    def _known_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The rows that the queue has of these rows' arrays."""
+        arrays = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
+        for kind in (Kind.MINE, Kind.EVERYONE):
+            if (table := self.session.store.table(kind)) is not None:
+                known: list[Mapping[str, Any]] = table.filter(pc.is_in(table["array_id"], arrays)).to_pylist()
+                if known:
+                    return known
+        return []
+
+    def _waiting_for_others(self) -> list[Mapping[str, Any]]:
+        """The jobs known that depend on some other."""
+        rows: list[Mapping[str, Any]] = []
+        for kind in (Kind.EVERYONE, Kind.MINE):
+            if (table := self.session.store.table(kind)) is not None:
+                wanted = table.select(["id", "state", "dependency"])
+                rows += wanted.filter(pc.is_valid(wanted["dependency"])).to_pylist()
+        return rows
+
+    def _chosen(self, verb: Verb) -> Choice | None:
+        """What a verb is for among what is pointed at; None, and a word why, where that is nothing."""
+        targets = self.view.targets()
+        if not targets.job_ids and not targets.missing:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+            return None
+        rows = targets.rows
+        if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
+            # A task that waits has no row of its own: the one of its array's waiting tasks stands for it.
+            rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
+        choice = choose(verb, targets.job_ids, rows, targets.missing)
+        backend = self.session.store.backend
+        if choice.verb in backend.whole_array_verbs:
+            choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
+        if choice.job_ids:
+            return choice
+        self.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
+        return None
+
+
+def _reasons(left_out: Sequence[str]) -> str:
+    return ", ".join(words.removesuffix(": left out") for words in left_out) or "nothing is known of it"
+
+
+@dataclass(frozen=True, slots=True)
+class AgainChoice:
+    """What is wanted again, and what a person should know of the choice."""
+
+    wanted: tuple[Wanted, ...]
+    asides: tuple[str, ...] = ()
+
+
+async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
+    """What `R` is for in a view; in words where there is nothing. Raises what keeps an array from being looked up."""
+    if isinstance(view, TriageView):
+        rows = view.rows_to_submit()
+        if not rows:
+            return "no task failed: mark those to submit again"
+        return AgainChoice(wanted_of(rows), _living_words(rows))
+    targets = view.targets()
+    if not targets.job_ids:
+        return "no job is pointed at"
+    wanted: list[Wanted] = []
+    asides: list[str] = []
+    singles: list[Row] = []
+    for job_id in targets.job_ids:
+        members = [row for row in targets.rows if row["array_id"] == job_id]
+        if members or _is_array(job_id, targets):
+            one, words = await _of_array(job_id, store)
+            wanted.append(one)
+            asides += words
+        else:
+            singles += [row for row in targets.rows if row["id"] == job_id] or [_only(job_id, targets)]
+    wanted += wanted_of(singles)
+    return AgainChoice(tuple(wanted), (*asides, *_living_words(singles)))
+
+
+def _is_array(job_id: str, targets: Targets) -> bool:
+    return any(row["array_id"] == job_id for row in targets.rows)
+
+
+def _only(job_id: str, targets: Targets) -> Row:
+    """The one row that is shown for an id of another form: a task that still is in its array's record."""
+    if len(targets.rows) != 1:
+        raise UsageError(f"what job {job_id} is, is not known", "Ask again when the list has it.")
+    return targets.rows[0]
+
+
+async def _of_array(array_id: str, store: ClusterStore) -> tuple[Wanted, list[str]]:
+    tasks = await fetch_tasks(store, array_id)
+    failed = tuple(row for row in tasks.ended if row["state"] in ENDED_BADLY)
+    if failed:
+        [wanted] = wanted_of(failed)
+        total = count_jobs((*tasks.ended, *tasks.living))
+        return wanted, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
+    every = (*tasks.ended, *tasks.living)
+    words = [f"no task of array {array_id} failed: this is the whole array again"]
+    return Wanted(array_id, None, every), [*words, *_living_words(every)]
+
+
+def _living_words(rows: Sequence[Row]) -> tuple[str, ...]:
+    living = count_jobs(row for row in rows if row["state"] not in ENDED)
+    if not living:
+        return ()
+    subject = "it has" if count_jobs(rows) == 1 else f"{living} of them have"
+    return (f"{subject} not ended: both would run",)

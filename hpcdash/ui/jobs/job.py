@@ -1,0 +1,320 @@
+"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar
+
+import pyarrow.compute as pc
+from rich.cells import cell_len
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.events import Resize
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.words import state_word
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.page import Entry, Group, job_groups
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs.table import job_hint
+from hpcdash.ui.themes import STATE_STYLES, style_name
+from hpcdash.ui.view import Targets, View, ViewSpec, chart_rank
+from hpcdash.ui.widgets import cells
+
+# A terminal of 130, without what is around the page.
+_TWO_COLUMNS = 126
+_JOB_KINDS = frozenset({None, Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE})
+# An array is shown as one sign a task while that takes no more lines than this.
+_SIGN_LINES = 3
+StyleOf = Callable[[str], Style]
+_LABEL_CELLS = 16
+_MOST_LABEL_CELLS = 26
+_INDENT = 2
+_BAR_CELLS = 10
+
+
+class JobView(View):
+    """What is known of a job at once; the rest as it comes. Asked again when the job's state changes."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "job--label",
+        "job--bar",
+        "job--advice",
+        *(f"job--{name}" for name in STATE_STYLES),
+    }
+    DEFAULT_CSS = (
+        """
+    JobView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    JobView Static { width: 1fr; height: auto; }
+    JobView {
+        & > .job--label { color: $table-dim; }
+        & > .job--bar { color: $primary; }
+        & > .job--advice { color: $warning; }
+    """
+        + "\n".join(f"& > .job--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
+        + "\n}"
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll(1)", "down", show=False, priority=True),
+        Binding("up,k", "scroll(-1)", "up", show=False, priority=True),
+    ]
+
+    def __init__(self, session: ClusterSession, *, job_id: str) -> None:
+        super().__init__(session)
+        self.job_id = job_id
+        self.picture = JobPicture(session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent)
+        self._own_words_line = 0
+        self._painted: Text | None = None
+
+    @property
+    def detail(self) -> JobDetail | None:
+        return self.picture.detail
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static("asking …", markup=False)
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
+
+    def on_mount(self) -> None:
+        self.picture.glance()
+        self._paint()
+        self.shown()
+
+    def on_resize(self, event: Resize) -> None:
+        self._paint()
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.query_one(VerticalScroll))
+
+    def shown(self) -> None:
+        self.take_focus()
+        self._fetch()
+
+    def do_ask_now(self) -> None:
+        self._fetch()
+
+    def _fetch(self) -> None:
+        self.run_worker(self.picture.fetch(), exclusive=True, group="picture")
+
+    def store_changed(self, changed: Changed) -> None:
+        """Take what came; ask for more only where the job is in another state: its details are their own questions."""
+        if changed.kind in _JOB_KINDS:
+            self.run_worker(self._look(), exclusive=True, group="look")
+
+    async def _look(self) -> None:
+        if await self.picture.look():
+            self._fetch()
+        else:
+            self.run_worker(self.picture.keep_usage_fresh(), group="usage")
+            self.run_worker(self.picture.keep_containers_fresh(), group="containers")
+
+    def do_detail(self) -> None:
+        """To the scheduler's own words, and back to the top."""
+        page = self.query_one(VerticalScroll)
+        page.scroll_to(y=0 if page.scroll_offset.y else self._own_words_line, animate=False)
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self.picture.errors.get(Part.DETAIL)
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return None
+
+    def taken_at(self) -> float | None:
+        return self.picture.taken_at
+
+    def crumbs(self) -> Sequence[str]:
+        return ("array" if self.picture.is_whole_array else "job", self.job_id)
+
+    def way_crumb(self) -> str:
+        return " ".join(self.crumbs())
+
+    def hint(self) -> str:
+        return "" if self.detail is None else "d goes to the scheduler's own words, and back"
+
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def targets(self) -> Targets:
+        """This job; of a whole array the rows that the lists have of it."""
+        row = self.picture.row
+        if row is None:
+            return Targets(missing=(self.job_id,))
+        if not self.picture.is_whole_array:
+            return Targets((self.job_id,), (row,))
+        rows: dict[str, dict[str, object]] = {}
+        for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY):
+            if kind in self.session.store.snapshots and (table := self.session.store.table(kind)) is not None:
+                for known in table.filter(pc.equal(table["array_id"], self.job_id)).to_pylist():
+                    rows.setdefault(known["id"], known)
+        return Targets((self.job_id,), tuple(rows.values()) or (row,))
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self.picture.row)
+
+    def do_copy(self) -> None:
+        """The log's path where it is known, else the id."""
+        row = self.picture.row
+        path = None if row is None or self.picture.is_whole_array else row["stdout_path"]
+        self.app.copy_to_clipboard(path or self.job_id)
+        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
+
+    # -- what is shown
+
+    def _paint(self) -> None:
+        """Everything anew; one stays where one has scrolled to."""
+        if not self.is_live:
+            return
+        text = self._words()
+        if self._painted is None or text != self._painted or text.spans != self._painted.spans:
+            self._painted = text
+            self.query_one(Static).update(text)
+        self.post_message(self.CrumbsChanged())
+
+    def _words(self) -> Text:
+        picture = self.picture
+        if picture.row is None:
+            is_over = self.own_error is not None and Part.DETAIL not in picture.asking
+            return Text("nothing known of this job" if is_over else "asking …")
+        width = self.query_one(VerticalScroll).scrollable_content_region.width or self.app.size.width - 3
+        is_wide = width >= _TWO_COLUMNS
+        column = (width - 3) // 2 if is_wide else width
+        states = cells.signs().states
+        groups = job_groups(
+            picture,
+            self.now(),
+            signs=states,
+            zone=self.session.zone,
+            sign_cells=_SIGN_LINES * (column - label_cells(())),
+        )
+        lines = [Text(visible(self._headline()), "bold"), Text()]
+        lines = self._wrapped(lines, width)
+        if is_wide:
+            left = [group for group in groups if not (group.is_aside or group.is_broad)]
+            aside = [group for group in groups if group.is_aside]
+            lines += in_columns(self._all_lines(left, column), self._all_lines(aside, column), column)
+            groups = [group for group in groups if group.is_broad]
+        lines += self._all_lines(groups, width)
+        self._own_words_line = len(lines)
+        lines += self._native_lines(width)
+        return Text("\n").join(lines)
+
+    def _headline(self) -> str:
+        row = self.picture.row
+        assert row is not None
+        if not self.picture.is_whole_array:
+            # What it depends on is told below in words.
+            return job_hint(self.session, {**row, "dependency": None}, self.now())
+        counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
+        states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
+        return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
+
+    def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
+        return [part for line in lines for part in (line.wrap(self.app.console, width, overflow="fold") or [line])]
+
+    def _all_lines(self, groups: Sequence[Group], width: int) -> list[Text]:
+        return [line for group in groups for line in entry_lines(group, width, self._style, self.app.console)]
+
+    def _native_lines(self, width: int) -> list[Text]:
+        detail = self.picture.detail
+        if detail is None:
+            words = "asking …" if Part.DETAIL in self.picture.asking else ""
+            return [Text(words, self._style("label"))]
+        return pair_lines("in the scheduler's words", detail.native, width, self._style, self.app.console)
+
+    def _style(self, name: str) -> Style:
+        """The style of a label, a bar, advice, or a state; none for ''."""
+        if not name:
+            return Style.null()
+        if name == "title":
+            return Style(bold=True)
+        return self.get_component_rich_style(f"job--{style_name(name)}", partial=True)
+
+
+VIEW = ViewSpec("job", "job", JobView, Capability.DETAIL, root=False)
+
+
+def label_cells(labels: Iterable[str]) -> int:
+    """How wide the labels are with what stands around them."""
+    longest = max((cell_len(label) for label in labels), default=0)
+    return _INDENT + min(max(_LABEL_CELLS, longest), _MOST_LABEL_CELLS) + 2
+
+
+def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -> list[Text]:
+    """A title, the entries, and an empty line."""
+    beside = label_cells(visible(entry.label) for entry in group.entries)
+    lines = [Text(clip(visible(group.title), width), style_of("title"))]
+    room = width - beside - _BAR_CELLS - _INDENT
+    with_bar = [cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None]
+    # Where the longest of them leaves no room none has a bar.
+    bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
+    for entry in group.entries:
+        if not entry.label:
+            lines += _under(Text(" " * _INDENT), _value(entry, style_of), width, console)
+            continue
+        lines += _beside(entry.label, _value(entry, style_of, bar_at), beside, width, style_of, console)
+    return [*lines, Text()]
+
+
+def pair_lines(title: str, pairs: Mapping[str, str], width: int, style_of: StyleOf, console: Console) -> list[Text]:
+    """As entry_lines, for plain pairs of words."""
+    return entry_lines(Group(title, tuple(Entry(key, value) for key, value in pairs.items())), width, style_of, console)
+
+
+def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list[Text]:
+    """Two lists of lines beside each other, the right one from cell `column` + 3 on."""
+    lines = []
+    for at in range(max(len(left), len(right))):
+        # A line's own style would be that of what is appended, too.
+        line = Text.assemble(left[at]) if at < len(left) else Text()
+        if at < len(right) and right[at].plain:
+            line.append(" " * (column + 3 - line.cell_len))
+            line.append_text(right[at])
+        lines.append(line)
+    return lines
+
+
+def _value(entry: Entry, style_of: StyleOf, bar_at: int | None = None) -> Text:
+    if entry.pieces:
+        return Text.assemble(*((visible(words), style_of(state)) for words, state in entry.pieces))
+    style = style_of("label") if entry.is_dim else style_of("advice") if entry.label == "→" else style_of(entry.state)
+    text = Text(visible(entry.value), style)
+    if entry.fraction is not None and bar_at is not None:
+        text.append(" " * (max(0, bar_at - text.cell_len) + 2))
+        for words, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
+            text.append(words, style_of("bar" if name == cells.ACCENT else "label"))
+    return text
+
+
+def _beside(label: str, value: Text, beside: int, width: int, style_of: StyleOf, console: Console) -> list[Text]:
+    shown = clip(visible(label), beside - _INDENT - 2)
+    head = Text(" " * _INDENT)
+    head.append(shown, style_of("label"))
+    head.append(" " * (beside - head.cell_len))
+    return _under(head, value, width, console)
+
+
+def _under(head: Text, value: Text, width: int, console: Console) -> list[Text]:
+    """The value after the head, its further lines under its first."""
+    indent = head.cell_len
+    parts = value.wrap(console, max(10, width - indent), overflow="fold") or [Text()]
+    lines = []
+    for at, part in enumerate(parts):
+        line = head if at == 0 else Text(" " * indent)
+        part.rstrip()
+        lines.append(Text.assemble(line, part))
+    return lines

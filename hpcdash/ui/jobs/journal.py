@@ -1,0 +1,241 @@
+"""What was done from here, on whichever cluster, and how it ended; the newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from rich.text import Text
+
+from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import ViewSpec
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table_rows import Column
+
+# What a filter knows of an entry; words without a key are looked for in `name`, `id` and `user`.
+ENTRIES = pa.schema(
+    [
+        ("_id", TEXT),
+        ("at", TIME),
+        ("cluster", WORD),
+        ("user", WORD),
+        ("verb", WORD),
+        ("id", TEXT),
+        ("jobs", COUNT),
+        ("outcome", WORD),
+        ("words", TEXT),
+        ("name", TEXT),
+    ]
+)
+_OUTCOMES = {
+    "done": "done",
+    "refused": "refused",
+    "partly": "partly done",
+    "unknown": "unknown",
+    "running": "running",
+}
+_MEANING = {
+    "done": "done for every job",
+    "refused": "refused: nothing was done",
+    "partly": "done for some of the jobs",
+    "unknown": "nobody saw how it ended; look at the jobs",
+    "running": "still running",
+}
+
+
+def outcome_sign(state: str) -> str:
+    """`✓`, `✗`, `?` or `…`."""
+    states = cells.signs().states
+    return {
+        "done": states["completed"],
+        "refused": states["failed"],
+        "partly": states["failed"],
+        "running": cells.signs().ellipsis,
+    }.get(state, "?")
+
+
+def outcome_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """A sign and a word, and a colour."""
+    state = value or "unknown"
+    style = {"done": cells.GOOD, "refused": cells.BAD, "running": cells.ACCENT}.get(state, cells.WARNING)
+    return f"{outcome_sign(state)} {_OUTCOMES.get(state, visible(state))}", style
+
+
+class JournalView(TableView):
+    """The journal's newest entries, as a table of ENTRIES; read again when shown, and after an action."""
+
+    NAME = "journal"
+    IDENTITY = "_id"
+    DEFAULT_COLUMNS = ("when", "cluster", "verb", "jobs", "outcome", "words")
+
+    def __init__(self, *arguments: Any, **rest: Any) -> None:
+        self._entries: dict[str, JournalEntry] = {}
+        self._table: pa.Table | None = None
+        self._unreadable = 0
+        self._error: JournalUnreadable | None = None
+        super().__init__(*arguments, **rest)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return ENTRIES
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset()
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return None
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error
+
+    def taken_at(self) -> float | None:
+        return None
+
+    def source(self) -> pa.Table | None:
+        return self._table
+
+    def store_changed(self, changed: Changed) -> None:
+        """Nothing of a cluster is shown."""
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now, self.session.zone)
+        return {
+            "when": Column("at", "WHEN", 10, "right", 0, instant),
+            "cluster": Column("cluster", "CLUSTER", 7, "left", 3, cells.text_cell, longest=20),
+            "user": Column("user", "USER", 5, "left", 4, cells.text_cell, longest=12),
+            "verb": Column("verb", "WHAT", 7, "left", 0, cells.text_cell, longest=17),
+            "jobs": Column("id", "JOBS", 12, "left", 1, cells.text_cell, flexible=True, longest=60),
+            "count": Column("jobs", "N", 5, "right", 5, cells.count_cell),
+            "outcome": Column("outcome", "OUTCOME", 13, "left", 0, outcome_cell),
+            "words": Column("words", "SAID", 14, "left", 2, cells.muted_cell, flexible=True),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def placeholder(self) -> str:
+        return "nothing was done from here yet"
+
+    def _waiting_words(self) -> str:
+        return "nothing known" if self._error is not None else "reading …"
+
+    def on_mount(self) -> None:
+        self.reload()
+        self.reread()
+
+    def shown(self) -> None:
+        super().shown()
+        self.reread()
+
+    def do_ask_now(self) -> None:
+        self.reread()
+
+    def reread(self) -> None:
+        """Read the file again, beside the event loop."""
+        self.run_worker(self._read(), exclusive=True, group="journal")
+
+    async def _read(self) -> None:
+        try:
+            entries, self._unreadable = await asyncio.to_thread(self.session.actions.journal.read)
+        except JournalUnreadable as error:
+            self._error = error
+        else:
+            self._error = None
+            self._entries = {entry.action_id: entry for entry in entries}
+            self._table = table_of(entries)
+        self.reload()
+
+    def hint(self) -> str:
+        if self._unreadable:
+            lines = "1 line" if self._unreadable == 1 else f"{self._unreadable} lines"
+            return f"{lines} of the journal could not be read and left out  ·  enter shows an entry"
+        return super().hint()
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        entry = self._entries.get(row["_id"])
+        if entry is None:
+            return ""
+        age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
+        return f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the commands and what was said"
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return (self.NAME,)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        entry = self._entries.get(row_id)
+        if entry is not None:
+            self.app.push_screen(WordsDialog(f"{entry.verb} on {entry.cluster}", self.entry_words(entry)))
+
+    def do_copy(self) -> None:
+        """The ids of the jobs."""
+        row = self.rows.cursor_row
+        if row is not None:
+            self.app.copy_to_clipboard(row["id"])
+            self.notify(f"copied {visible(row['id'][:60])}", markup=False)
+
+    def entry_words(self, entry: JournalEntry) -> Text:
+        """The whole entry, for reading."""
+        began = datetime.fromtimestamp(entry.at, UTC).astimezone(self.session.zone)
+        seconds = 0.0 if entry.ended_at is None else entry.ended_at - entry.at
+        took = f", took {seconds:.1f} s" if seconds >= 0.1 else ""
+        text = Text()
+
+        def pair(label: str, words: str) -> None:
+            text.append(f"{label:<10}", "dim")
+            text.append(f"{visible(words)}\n")
+
+        pair("when", f"{began:%Y-%m-%d %H:%M:%S %Z}{took}")
+        pair("who", f"{entry.user or 'unknown'} on {entry.cluster}")
+        pair("outcome", f"{outcome_sign(entry.state)} {_MEANING.get(entry.state, entry.state)}")
+        pair("jobs", " ".join(entry.job_ids))
+        for command in entry.commands:
+            pair("ran", shlex.join(command))
+        if entry.outcomes:
+            text.append("\n")
+        rank = {False: 0, None: 1, True: 2}
+        for outcome in sorted(entry.outcomes, key=lambda outcome: rank[outcome.done]):
+            state = {True: "done", False: "refused", None: "unknown"}[outcome.done]
+            text.append(f"{outcome_sign(state)} {state:<8}", "" if outcome.done else "bold")
+            text.append(visible(f"{outcome.job_id}  {' '.join(outcome.words.split())}".rstrip()) + "\n")
+        text.rstrip()
+        return text
+
+
+def table_of(entries: Sequence[JournalEntry]) -> pa.Table:
+    """Entries as a table of ENTRIES, in their order."""
+    rows = [
+        {
+            "_id": entry.action_id,
+            "at": datetime.fromtimestamp(int(entry.at), UTC),
+            "cluster": entry.cluster,
+            "user": entry.user,
+            "verb": entry.verb,
+            "id": " ".join(entry.job_ids),
+            "jobs": len(entry.job_ids),
+            "outcome": entry.state,
+            "words": next((" ".join(one.words.split()) for one in entry.outcomes if not one.done and one.words), ""),
+            "name": f"{entry.verb} {entry.cluster} {entry.state}",
+        }
+        for entry in entries
+    ]
+    return pa.Table.from_pylist(rows, ENTRIES)
+
+
+VIEW = ViewSpec("journal", "journal", JournalView, root=False)

@@ -1,0 +1,333 @@
+"""A job's batch script with what its directives ask for, and how it differs from another job's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import Script
+from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
+from hpcdash.domain.text import counted, visible
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.view import Targets, View, ViewSpec
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, language_of
+
+# Terminals take no more over OSC 52.
+_MOST_COPIED_BYTES = 70_000
+_ID_LETTERS = frozenset("0123456789_+[]-,%.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class ScriptView(View):
+    """A job's batch script; `diff` asks at once for the job to compare it with."""
+
+    DEFAULT_CSS = """
+    ScriptView > Static { width: 1fr; height: auto; padding: 0 1; color: $text-muted; }
+    """
+
+    def __init__(self, session: ClusterSession, *, job_id: str, diff: bool = False) -> None:
+        super().__init__(session)
+        self.job_id = job_id
+        self.script: Script | None = None
+        self.other_id: str | None = None
+        self._asks_for_other = diff
+        self._error: HpcdashError | None = None
+        self._taken_at: float | None = None
+        self._searched = ""
+        self._lines: Sequence[ScriptLine] = ()
+        self._parts: Sequence[Sequence[Part]] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static("asking …", markup=False)
+        yield ScriptPage()
+
+    @property
+    def page(self) -> ScriptPage:
+        return self.query_one(ScriptPage)
+
+    def on_mount(self) -> None:
+        self.run_worker(self._fetch(), exclusive=True, group="script")
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.page)
+
+    def shown(self) -> None:
+        self.take_focus()
+
+    # -- the script
+
+    def do_ask_now(self) -> None:
+        self.run_worker(self._fetch(), exclusive=True, group="script")
+
+    async def _fetch(self) -> None:
+        store = self.session.store
+        try:
+            script = await fetch_script(store, self.job_id)
+        except HpcdashError as error:
+            self._error = error
+            if self.script is None:
+                self.query_one(Static).update("no script to show; ! tells more")
+            self.post_message(self.CrumbsChanged())
+            return
+        self._error = None
+        self._taken_at = store.clock.now()
+        is_new = self.script is None or self.script.text != script.text
+        self.script = script
+        if is_new:
+            explain = store.backend.explain_directive
+            self._lines = await asyncio.to_thread(script_lines, script.text, explain)
+            self._parts = ()
+            if self.other_id is None:
+                self._show_script()
+            language = language_of(self._lines[0].text if self._lines else "")
+            texts = [line.text for line in self._lines]
+            self._parts = await asyncio.to_thread(coloured_parts, texts, language)
+            if self.other_id is None:
+                self.page.colour(self._parts)
+        self.post_message(self.CrumbsChanged())
+        if self._asks_for_other:
+            self._asks_for_other = False
+            await self.do_diff()
+
+    def _show_script(self) -> None:
+        self.query_one(Static).display = False
+        self.page.show(self._lines)
+        self.page.colour(self._parts)
+        self.post_message(self.CrumbsChanged())
+
+    # -- the difference from another one
+
+    async def do_diff(self) -> None:
+        """Ask for another job; the last earlier one of the same name is proposed."""
+        if self.script is None:
+            self.notify("there is no script yet to compare", severity="warning", timeout=3)
+            return
+        await self._know_history()
+        bar = self.screen.query_one(CommandBar)
+        bar.ask("diff", self._earlier_job() or "", sign="differs from job: ", take=self._take_other, proposed=True)
+
+    def _take_other(self, typed: str) -> str:
+        other_id = typed.strip()
+        if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
+            return f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for a task"
+        self.run_worker(self._compare(other_id), exclusive=True, group="diff")
+        return ""
+
+    async def _compare(self, other_id: str) -> None:
+        try:
+            other = await fetch_script(self.session.store, other_id)
+        except HpcdashError as error:
+            self.notify(f"job {other_id}: {visible(error.message)}", severity="warning", markup=False)
+            return
+        if self.script is None:
+            return
+        names = (f"job {other_id} ({other.source})", f"job {self.job_id} ({self.script.source})")
+        difference = await asyncio.to_thread(unified, other.text, self.script.text, names)
+        if not difference:
+            self.notify(f"the scripts of {other_id} and {self.job_id} are the same", markup=False)
+            return
+        lines = await asyncio.to_thread(difference_lines, difference)
+        self.other_id = other_id
+        self.page.show(lines)
+        self.post_message(self.CrumbsChanged())
+
+    async def _know_history(self) -> None:
+        """Earlier jobs are proposed from the tables that are known; one's own history is asked for once."""
+        store = self.session.store
+        if Kind.HISTORY in store.snapshots or Capability.HISTORY not in store.backend.capabilities:
+            return
+        try:
+            await store.fetch(Kind.HISTORY)
+        except HpcdashError:
+            # Nothing is proposed then; the banner of the history tells why.
+            return
+
+    def _earlier_job(self) -> str | None:
+        rows = self._rows()
+        if not rows:
+            return None
+        number, name, user = rows[0]["_number"], rows[0]["name"], rows[0]["user"]
+        earlier: list[tuple[int, str]] = []
+        for table in self._tables():
+            same = pc.and_(pc.equal(table["name"], name), pc.equal(table["user"].cast(pa.string()), user))
+            found = table.filter(pc.and_(same, pc.less(table["_number"], number)))
+            earlier.extend(zip(found["_number"].to_pylist(), _whole_ids(found), strict=True))
+        return max(earlier, default=(0, None))[1]
+
+    # -- keys
+
+    def do_search(self) -> None:
+        self.screen.query_one(CommandBar).ask("script search", sign="/", take=self._take_search)
+
+    def _take_search(self, typed: str) -> str:
+        wanted = visible(typed)
+        if not wanted:
+            self._forget_search()
+            return ""
+        if not self.page.search(wanted):
+            return "no match"
+        self._searched = wanted
+        self.post_message(self.CrumbsChanged())
+        return ""
+
+    def do_next_match(self) -> None:
+        self._step(1)
+
+    def do_previous_match(self) -> None:
+        self._step(-1)
+
+    def _step(self, places: int) -> None:
+        if not self.page.matches:
+            self.notify("nothing is searched for; / does", timeout=2)
+            return
+        self.page.step(places)
+        self.post_message(self.CrumbsChanged())
+
+    def _forget_search(self) -> None:
+        self._searched = ""
+        self.page.clear_search()
+        self.post_message(self.CrumbsChanged())
+
+    def do_wrap(self) -> None:
+        self.page.set_wrap(not self.page.wrap)
+        self.post_message(self.CrumbsChanged())
+
+    def do_escape(self) -> bool:
+        """From a search to the lines, from a difference to the script, from the script back."""
+        if self.page.matches:
+            self._forget_search()
+        elif self.other_id is not None:
+            self.do_script()
+        else:
+            return False
+        return True
+
+    def do_script(self) -> None:
+        """From a difference back to the script."""
+        if self.other_id is not None:
+            self.other_id = None
+            self._searched = ""
+            self._show_script()
+
+    def do_copy(self) -> None:
+        """The whole script, or the difference."""
+        if self.script is None:
+            self.app.copy_to_clipboard(self.job_id)
+            self.notify(f"copied {visible(self.job_id)}", timeout=2, markup=False)
+            return
+        if self.other_id is None:
+            words, text = "the script", _as_utf8(self.script.text)
+        else:
+            words, text = "the difference", "".join(f"{line.text}\n" for line in self.page.lines)
+        size = len(text.encode())
+        if size > _MOST_COPIED_BYTES:
+            self.notify(f"{words} is too large for a terminal's clipboard; E opens it", severity="warning")
+            return
+        self.app.copy_to_clipboard(text)
+        self.notify(f"copied {words}: {counted(len(text.splitlines()), 'line')}", timeout=2)
+
+    def do_edit(self) -> None:
+        """A copy of the script in one's editor; it is deleted afterwards."""
+        open_outside = getattr(self.app, "open_outside", None)
+        if self.script is None or open_outside is None:
+            return
+        content = self.script.text.encode("utf-8", "surrogateescape")
+        # mkstemp's files are their owner's alone.
+        handle, name = tempfile.mkstemp(prefix=f"job-{_file_word(self.job_id)}-", suffix=".sh")
+        file = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            open_outside("editor", file)
+            if file.exists() and file.read_bytes() != content:
+                self.notify("what you changed was a copy, now deleted: the job's script stays as it is", timeout=8)
+        except OSError as error:
+            self.notify(f"no copy could be made: {error.strerror}", severity="warning", markup=False)
+        finally:
+            file.unlink(missing_ok=True)
+
+    # -- what it tells the screen
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error
+
+    def taken_at(self) -> float | None:
+        return self._taken_at
+
+    def crumbs(self) -> Sequence[str]:
+        crumbs = (f"script {self.job_id}",)
+        return crumbs if self.other_id is None else (*crumbs, f"differs from {self.other_id}")
+
+    def hint(self) -> str:
+        if self.script is None:
+            return ""
+        page = self.page
+        parts = []
+        if self._searched and page.matches:
+            parts.append(f"{self._searched}: {page.current + 1} of {len(page.matches)}")
+        if self.other_id is not None:
+            counts = [sum(line.kind == kind for line in page.lines) for kind in ("removed", "added")]
+            parts.append(f"- {counts[0]} of job {self.other_id}   + {counts[1]} of job {self.job_id}")
+            parts.append("esc shows the script again")
+        else:
+            parts.append(self.script.source)
+            parts.append(counted(len(self._lines), "line"))
+            parts.append(line_ends(self.script.text))
+        if page.wrap:
+            parts.append("wrapped")
+        return " · ".join(part for part in parts if part)
+
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def targets(self) -> Targets:
+        rows = self._rows()
+        return Targets((self.job_id,), tuple(rows))
+
+    def _rows(self) -> Sequence[Any]:
+        """The rows that the known tables have of the job; of a whole array all of them."""
+        for table in self._tables():
+            if found := rows_meant(table, (self.job_id,)):
+                return found
+        return ()
+
+    def _tables(self) -> list[pa.Table]:
+        store = self.session.store
+        kinds = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
+        return [table for kind in kinds if kind in store.snapshots and (table := store.table(kind)) is not None]
+
+
+def _whole_ids(table: pa.Table) -> list[str]:
+    """The ids of some jobs, an array's number for its tasks, which share its script."""
+    return [array or job for array, job in zip(table["array_id"].to_pylist(), table["id"].to_pylist(), strict=True)]
+
+
+def _has_server(job_id: str) -> bool:
+    """Whether ids are PBS's here: 12.server, 12[3].server."""
+    return "." in job_id or "[]" in job_id
+
+
+def _as_utf8(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _file_word(text: str) -> str:
+    return "".join(letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_-"))[:40]
+
+
+VIEW = ViewSpec("script", "script", ScriptView, Capability.SCRIPT, root=False)

@@ -1,0 +1,479 @@
+"""Jobs: one's own or everyone's, arrays folded, why each waits, and the newest losses of those that run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property, partial
+from math import fsum, isfinite, isnan
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain import arrays
+from hpcdash.domain.short_ids import shared_ending
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_duration
+from hpcdash.domain.words import ended_words, state_word
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.metrics.charts.state import is_loss, main_metric
+from hpcdash.services.metrics.loss_tails import LossTail, LossTails
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.unexpected import unexpected
+from hpcdash.ui.view import Targets, ViewSpec, chart_rank
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table import RowsTable
+from hpcdash.ui.widgets.table_rows import Column, fitted
+
+PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
+# No other column makes way for more of an id; the ranges of pending tasks are long.
+_ID_CELLS = 12
+# No column of the list: what is in it comes from logs.
+_LOSS = "_loss"
+# Polls are never quite on time.
+_EARLY = 0.8
+CURVE_CELLS = 10
+VALUE_CELLS = 7
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN = "_.-=+*#"
+_NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
+
+
+def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
+    """The nodes of a job that has some, why it waits, or how it ended."""
+    state = row["state"]
+    if row.get("_fold") in (FOLDED, UNFOLDED) and row.get("_states"):
+        return cells.text_cell(row["_states"], row)
+    if state in ACTIVE:
+        if row["node_list"] is None and row["array_id"] is not None and row["id"] == row["array_id"]:
+            # PBS's list of everyone's jobs has an array in one row: how many tasks run, not where.
+            return f"{row['_tasks']} running"
+        if row["reason"] and state == JobState.RUNNING:
+            # One on a node that is down.
+            return f"{row['node_list'] or ''} ({row['reason']})".strip(), cells.WARNING
+        stands_still = state == JobState.SUSPENDED and row["reason"]
+        return cells.text_cell(row["reason"] if stands_still else row["node_list"], row)
+    if state in ENDED:
+        return ended_words(row), cells.MUTED
+    return cells.text_cell(row["reason"], row) if row["reason"] else ""
+
+
+def id_cell(value: str | None, row: cells.RowContext, ending: str = "") -> cells.Cell:
+    """The id without `ending`, with what of an array it is: a folded one, an open one, or a task of it."""
+    fold = row.get("_fold") or PLAIN
+    if fold in (FOLDED, UNFOLDED):
+        sign = "+" if fold == FOLDED else "-"
+        array_id = str(row["array_id"]).removesuffix(ending)
+        # 12[5] is the fifth task of PBS's 12[].
+        tasks = f" ({row['_tasks']})" if "[" in array_id else f"[{row['_tasks']}]"
+        return f"{sign} {array_id}{tasks}", cells.STRONG
+    shown = value.removesuffix(ending) if value else value
+    return f"  {shown}" if fold == CHILD else cells.text_cell(shown, row)
+
+
+def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
+    """How long it has run; nothing for a job that never did."""
+    return "" if row["state"] in WAITING and not value else cells.duration_cell(value, row)
+
+
+def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction:
+    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has gone on since."""
+
+    def elapsed(value: int | None, row: cells.RowContext) -> cells.Cell:
+        if value is not None and row["state"] == JobState.RUNNING:
+            value += int(age_seconds())
+        return elapsed_cell(value, row)
+
+    return elapsed
+
+
+def left_cell(now: Any) -> cells.CellFunction:
+    """Time left until the limit ends a running job."""
+
+    def left(value: datetime | None, row: cells.RowContext) -> cells.Cell:
+        if value is None or row["state"] not in ACTIVE or row["state"] == JobState.COMPLETING:
+            return "", cells.MUTED
+        seconds = (value - now()).total_seconds()
+        if seconds <= 0:
+            return "over", cells.WARNING
+        return format_duration(seconds), cells.WARNING if seconds < 600 else ""
+
+    return left
+
+
+class JobsView(TableView):
+    """The queue."""
+
+    NAME = "jobs"
+    IDENTITY = "_row_id"
+    DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "elapsed", "left", "nodes", "cpus", "gpus", "where")
+
+    # What runs comes first; within a state the scheduler's own order stays.
+    DEFAULT_SORT = "state"
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        everyone: bool = False,
+        fold: bool = True,
+        patterns: Sequence[str] = (),
+        **rest: Any,
+    ) -> None:
+        """`patterns` are those of metrics, for the column of losses."""
+        self.everyone = everyone
+        self._patterns = tuple(patterns)
+        self._fold_all = fold
+        # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
+        self._exceptions: frozenset[str] = frozenset()
+        super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.EVERYONE if self.everyone else Kind.MINE
+
+    @cached_property
+    def _losses(self) -> ShownLosses:
+
+        return ShownLosses(self.session, self._patterns)
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        return self.make_catalogue()
+
+    def make_catalogue(self) -> dict[str, Column]:
+        """Every column of a job, by name."""
+        instant = cells.instant_cell(self.now, self.session.zone)
+        text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
+        return {
+            "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
+            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
+            "user": Column("user", "USER", 5, "left", 2, text, longest=12),
+            "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
+            "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
+            "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
+            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
+            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 2, running_elapsed_cell(self._age_seconds)),
+            "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
+            "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
+            "nodes": Column("nodes", "N", 4, "right", 7, count),
+            "cpus": Column("cpus", "CPU", 5, "right", 6, count),
+            "gpus": Column("gpus", "GPU", 4, "right", 5, zero_is_blank),
+            "memory": Column("memory_bytes", "MEM", 7, "right", 8, cells.memory_cell),
+            "where": Column("node_list", "NODES / WHY", 14, "left", 2, where_cell, flexible=True),
+            "reason": Column("reason", "REASON", 18, "left", 6, text),
+            "priority": Column("priority", "PRIO", 8, "right", 8, count),
+            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
+            "eligible": Column("eligible_at", "ELIGIBLE", 10, "right", 9, instant),
+            "started": Column("started_at", "STARTED", 10, "right", 7, instant),
+            "ends": Column("ends_at", "ENDS", 10, "right", 7, instant),
+            "starts": Column("_expected_start_at", "STARTS", 10, "right", 7, instant),
+            "dependency": Column("dependency", "DEPENDENCY", 20, "left", 9, text),
+            "loss": Column(_LOSS, "LOSS", 18, "left", 4, lambda value, row: self._losses.cell(value, row)),
+            "comment": Column("comment", "COMMENT", 20, "left", 9, text),
+            "work_dir": Column("work_dir", "DIRECTORY", 24, "left", 9, text),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def _age_seconds(self) -> float:
+        """How old what is shown is."""
+        taken_at = self.taken_at()
+        return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
+
+    def tick(self) -> None:
+        if self.is_live:
+            self.rows.repaint()
+
+    def columns(self) -> list[Column]:
+        """The chosen ones; the user is left out by itself where all jobs are one's own."""
+        columns = super().columns()
+        if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
+            columns = [column for column in columns if column.key != "user"]
+        return columns
+
+    def sort_keys(self) -> list[str]:
+        return [key for key in super().sort_keys() if key != _LOSS]
+
+    def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
+        super()._show(table, columns, counts)
+        if "loss" in self.column_names and self._losses.is_due(self.kind):
+            # Once it is known how many rows there are room for.
+            self.call_after_refresh(self._look_at_losses)
+
+    def _look_at_losses(self) -> None:
+        is_seen = self.is_live and self.display and "loss" in self.column_names
+        if is_seen and self._losses.is_due(self.kind):
+            self.run_worker(self._losses.look(self.rows), group="losses")
+
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        if column.key != "id":
+            return super().fitted(column, table)
+        ending = shared_ending(table["id"])
+        if ending:
+            column = replace(column, cell=partial(id_cell, ending=ending))
+        if table["array_id"].null_count == table.num_rows:
+            return fitted(column, table, extra=-len(ending))
+        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
+        folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
+        indent_cells = 2
+        if self._fold_all and not self._exceptions:
+            indent_cells = 0
+            # Of an array in one row that row is shown, with the range of its tasks.
+            counts = pc.value_counts(table["array_id"])
+            alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
+            table = table.filter(pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone)))
+        longest = max(folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest)
+        return replace(column, width=min(longest, _ID_CELLS), longest=longest)
+
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        if self._fold_all:
+            return arrays.fold(table, self._exceptions, sort)
+        if not self._exceptions:
+            return arrays.fold(table, None, sort)
+        known = frozenset(name for name in table["array_id"].unique().to_pylist() if name is not None)
+        return arrays.fold(table, known - self._exceptions, sort)
+
+    def placeholder(self) -> str:
+        return "no jobs in the queue" if self.everyone else "no jobs of yours in the queue; m shows everyone's"
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return ("jobs", "everyone's" if self.everyone else "mine")
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        return job_hint(self.session, row, self.now())
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        if row.get("_fold") in (FOLDED, UNFOLDED):
+            self._toggle(str(row["array_id"]))
+        else:
+            self.post_message(self.Wanted("job", job_id=str(row["id"])))
+
+    def _toggle(self, array_id: str) -> None:
+        self._exceptions = self._exceptions ^ {array_id}
+        self.reload()
+
+    def do_fold(self) -> None:
+        """Fold or unfold all arrays; enter does it for one. The cursor of a task that folds goes to its array."""
+        row = self.rows.cursor_row
+        self._fold_all = bool(self._exceptions) or not self._fold_all
+        self._exceptions = frozenset()
+        self.reload()
+        if self._fold_all and row is not None and row.get("_fold") == CHILD:
+            self.rows.move_to(f"{row['array_id']}[]")
+
+    def do_mine(self) -> None:
+        self.everyone = not self.everyone
+        self.reload()
+        self.post_message(self.CrumbsChanged())
+
+    def do_detail(self) -> None:
+        if (job_id := self.pointed_job()) is not None:
+            self.post_message(self.Wanted("job", job_id=job_id))
+
+    def pointed_job(self) -> str | None:
+        row = self.rows.cursor_row
+        if row is None:
+            return None
+        return str(row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"])
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self.rows.cursor_row) if self.is_live else {}
+
+    def targets(self) -> Targets:
+        """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""
+        table = self.source()
+        wanted = self.rows.marked or {row_id for row_id in (self.rows.cursor_id,) if row_id is not None}
+        if table is None or not wanted:
+            return Targets()
+        arrays_wanted = {row_id.removesuffix("[]"): row_id for row_id in wanted if row_id.endswith("[]")}
+        is_meant = pc.or_(_is_one_of(table["id"], wanted), _is_one_of(table["array_id"], arrays_wanted))
+        meant = table.filter(pc.fill_null(is_meant, False))
+        # Rows of arrays that a filter hides, where it shows some of the same array.
+        shown = set(self.matched(meant)["id"].to_pylist())
+        partly = {row["array_id"] for row in meant.select(["id", "array_id"]).to_pylist() if row["id"] in shown}
+        whole: dict[str, bool] = {}
+        rows: list[dict[str, Any]] = []
+        found: set[str] = set()
+        for row in meant.to_pylist():
+            found.add(row["id"])
+            array_id = row["array_id"]
+            if row["id"] in wanted or array_id not in arrays_wanted:
+                rows.append(row)
+                continue
+            found.add(arrays_wanted[array_id])
+            is_hidden = row["id"] not in shown and array_id in partly
+            whole[array_id] = whole.get(array_id, True) and not is_hidden
+            if not is_hidden:
+                rows.append(row)
+        ids = [row["array_id"] if whole.get(row["array_id"]) else row["id"] for row in rows]
+        missing = sorted(row_id.removesuffix("[]") for row_id in wanted - found)
+        return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind in (None, self.kind, Kind.MINE):
+            self.reload()
+
+
+def _is_one_of(column: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(list(names), column.type))
+
+
+def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
+    """A count where none is the usual case."""
+    return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
+
+
+def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> str:
+    """One line on a job: why it waits and when it may start, or how it ended."""
+    backend = session.store.backend
+    state, reason = str(row["state"]), row["reason"]
+    if row.get("_fold") in (FOLDED, UNFOLDED):
+        opens = "shows" if row["_fold"] == FOLDED else "hides"
+        return f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter {opens} its tasks"
+    parts = [f"{row['id']} {row['name'] or ''}".strip()]
+    words = backend.reason_hint(state, reason)
+    if state in WAITING:
+        parts.append(words or reason or "waiting")
+        if row["_expected_start_at"] is not None:
+            expected = cells.short_instant(row["_expected_start_at"], now, session.zone)
+            ahead = (row["_expected_start_at"] - now).total_seconds()
+            parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
+        if row["dependency"]:
+            parts.append(f"after {row['dependency']}")
+    elif state in ENDED:
+        parts.append(state_word(state))
+        parts += [part for part in (ended_words(row), words) if part]
+    else:
+        if row["ends_at"] is not None and row["node_list"]:
+            parts.append(f"on {row['node_list']}")
+        parts += [part for part in (reason, words) if part]
+        if row["ends_at"] is not None:
+            parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
+    return "  ·  ".join(dict.fromkeys(parts))
+
+
+VIEW = ViewSpec("jobs", "jobs", JobsView, Capability.JOBS)
+
+
+class ShownLosses:
+    """What the logs of the jobs on the screen say, for their cells."""
+
+    def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
+        self._session = session
+        self._tails = LossTails(session.store, loss_among, patterns)
+        self._looked_at = float("-inf")
+        self._told: set[str] = set()
+
+    def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        return loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
+
+    def is_due(self, kind: Kind) -> bool:
+        """Whether it is so long since the last look as polls of that kind are apart."""
+        pause = self._session.poller.interval_seconds(kind)
+        return time.monotonic() - self._looked_at >= _EARLY * pause
+
+    async def look(self, rows: RowsTable) -> None:
+        """Read the logs of one's own running jobs among the rows that are seen."""
+        seen = rows.visible_ids()
+        if not seen:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            is_new = await self._tails.refresh(self._own_running(rows.table, seen))
+        except Exception as error:  # a log may hold anything; it ends nothing
+            is_new = False
+            self._tell(rows, "", error)
+        for job_id, failure in list(self._tails.failures.items()):
+            self._tell(rows, f"{job_id}: ", failure)
+        for words in self._tails.pattern_problems():
+            self._say_once(rows, words, "warning")
+        if is_new and rows.is_attached:
+            rows.repaint()
+
+    def _tell(self, rows: RowsTable, whose: str, error: Exception) -> None:
+        """Once for each job and kind of error."""
+        if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
+            self._told.add(key)
+            self._say_once(rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error")
+
+    def _say_once(self, rows: RowsTable, words: str, severity: Literal["warning", "error"]) -> None:
+        if words not in self._told and rows.is_attached:
+            self._told.add(words)
+            rows.app.notify(visible(words), severity=severity, markup=False)
+
+    def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
+        ids = table["_row_id"]
+        shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
+        wanted = shown.select(["id", "state", "user", "stdout_path", "stderr_path", "_fold"]).to_pylist()
+        user = self._session.store.user
+        # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
+        return [
+            row
+            for row in wanted
+            if row["state"] == JobState.RUNNING and row["_fold"] not in (1, 2) and (not user or row["user"] == user)
+        ]
+
+
+def loss_among(names: tuple[str, ...]) -> str | None:
+    """The training's loss, where a log has one."""
+    name = main_metric(names)
+    return name if name is not None and is_loss(name) else None
+
+
+def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) -> list[str]:
+    """At most `width` characters, one for each stretch of the values: how high their mean is between all of them.
+
+    A stretch with nan or inf in it is a cross.
+    """
+    count = min(width, len(values))
+    stretches = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
+    # Of huge values the sum may be more than a number holds.
+    means = [fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None for part in stretches]
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
+    signs = []
+    for mean in means:
+        # A range of two huge values may be more than a number holds.
+        part = (mean / 2 - low / 2) / (high / 2 - low / 2) if mean is not None and high > low else 0.0
+        signs.append(cross if mean is None else levels[min(int(part * len(levels)), len(levels) - 1)])
+    return signs
+
+
+def value_words(value: float) -> str:
+    """A value in at most VALUE_CELLS: four digits; nan and inf in words."""
+    if isnan(value):
+        return "nan"
+    if not isfinite(value):
+        return "inf" if value > 0 else "-inf"
+    for digits in (4, 3, 2):
+        words = f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-")
+        if len(words) <= VALUE_CELLS:
+            return words
+    return f"{value:.0e}"[:VALUE_CELLS]
+
+
+def loss_cell(tail: LossTail | None) -> cells.Cell:
+    """`█▆▅▃▃▂▂▂▁▁ 2.313`; blank where no log was read yet, a dash where it has no loss."""
+    is_ascii = cells.signs() is cells.ASCII_SIGNS
+    if tail is None:
+        return ""
+    if not tail.values:
+        return cells.signs().missing, cells.MUTED
+    curve = sparkline(tail.values, CURVE_CELLS, is_ascii=is_ascii)
+    pieces: list[cells.Piece] = [
+        (sign, cells.BAD if sign in (_NOT_FINITE, _NOT_FINITE_PLAIN) else cells.ACCENT) for sign in curve
+    ]
+    pieces.append((" " * (CURVE_CELLS - len(curve) + 1), ""))
+    newest = tail.values[-1]
+    pieces.append((value_words(newest), "" if isfinite(newest) else cells.BAD))
+    return pieces

@@ -1,0 +1,204 @@
+"""Draws the lines of a log's viewport, with what is searched for marked. Reads nothing."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from hpcdash.domain.text import visible
+from hpcdash.ui.logs.viewport import Placed, Viewport, letter_at, wrapped
+from hpcdash.ui.widgets.cells import signs
+
+_WHEEL_LINES = 3
+# Start, end and style of a part of a text.
+Part = tuple[int, int, Style]
+
+
+class LogLines(Widget, can_focus=True):
+    """Shows a viewport, or `words` where there is nothing in it."""
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "log-lines--words",
+        "log-lines--match",
+        "log-lines--current",
+        "log-lines--more",
+        "log-lines--pointed",
+    }
+    DEFAULT_CSS = """
+    LogLines {
+        height: 1fr; width: 1fr; background: $background; color: $foreground;
+        & > .log-lines--words { color: $table-dim; }
+        & > .log-lines--match { background: $warning-muted; color: $text-warning; text-style: underline; }
+        & > .log-lines--current { background: $warning; color: $background; text-style: bold; }
+        & > .log-lines--more { color: $table-dim; }
+        & > .log-lines--pointed { background: $table-cursor; }
+    }
+    """
+
+    class Moved(Message):
+        """What is on the screen is other lines now, or there is room for more."""
+
+    class Wheel(Message):
+        """The mouse wheel was turned by so many lines."""
+
+        def __init__(self, lines: int) -> None:
+            super().__init__()
+            self.lines = lines
+
+    def __init__(self, viewport: Viewport) -> None:
+        super().__init__()
+        self.viewport = viewport
+        self.words: Sequence[str] = ()
+        # What is searched for, and the row one is at; both are marked.
+        self.wanted: re.Pattern[str] | None = None
+        self.current: int | None = None
+        # A row that one jumped to.
+        self.pointed: int | None = None
+        self._strips: list[Strip] = []
+        self._line_styles: dict[str, Style] = {}
+
+    def on_resize(self) -> None:
+        self.viewport.set_size(self.size.width, self.size.height)
+        self.redraw()
+        self.post_message(self.Moved())
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._line_styles.clear()
+        self._strips = []
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.post_message(self.Wheel(_WHEEL_LINES))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.post_message(self.Wheel(-_WHEEL_LINES))
+
+    # -- drawing
+
+    def redraw(self) -> None:
+        """Draw again the lines that are others now: little goes over a slow line."""
+        before, self._strips = self._strips, self._drawn()
+        if len(before) != len(self._strips):
+            self.refresh()
+            return
+        for y, (old, new) in enumerate(zip(before, self._strips, strict=True)):
+            if old != new:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        if not self._strips:
+            self._strips = self._drawn()
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip.blank(self.size.width, self._style())
+
+    def _drawn(self) -> list[Strip]:
+        width, height = self.size.width, self.size.height
+        placed = self.viewport.placed()
+        strips = [self._strip(one, width) for one in placed]
+        if not placed:
+            lines = [line for words in self.words for line in _in_lines(visible(words), width - 2)]
+            strips = [self._words_strip(line, width) for line in lines[:height]]
+        blank = Strip.blank(width, self._style())
+        return strips + [blank] * (height - len(strips))
+
+    def _words_strip(self, words: str, width: int) -> Strip:
+        style = self._style("words")
+        return Strip([Segment(f" {words}", style)]).crop_extend(0, width, self._style())
+
+    def _strip(self, placed: Placed, width: int) -> Strip:
+        viewport = self.viewport
+        line = viewport.line(placed.row)
+        text, left = line.text, viewport.left
+        first, last = placed.first, len(text) if placed.last is None else placed.last
+        if not viewport.wrap:
+            # One letter more on either side: one that is two cells wide may be cut in half there.
+            first = max(0, letter_at(text, left) - 1) if left else 0
+            last = min(len(text), letter_at(text, left + width) + 1)
+        spans = line.spans[max(0, bisect_right(line.spans, (first,)) - 1) : bisect_right(line.spans, (last,))]
+        colours = [(one.start, one.end, _style_named(one.style)) for one in spans]
+        matches = self._matches(placed.row, text, first, last)
+        base = self._style("pointed" if viewport.window.rows[placed.row].offset == self.pointed else "")
+        strip = Strip(_segments(text, first, last, colours, matches, base))
+        if viewport.wrap:
+            return strip.crop_extend(0, width, base)
+        skipped = left - Strip([Segment(text[:first])]).cell_length if left else 0
+        cut = strip.crop_extend(skipped, skipped + width, base)
+        if first > 0 or skipped > 0:
+            cut = Strip.join([Strip([Segment(_more_sign(before=True), self._style("more"))]), cut.crop(1)])
+        if last < len(text) or strip.cell_length - skipped > width:
+            cut = Strip.join([cut.crop(0, width - 1), Strip([Segment(_more_sign(), self._style("more"))])])
+        return cut
+
+    def _matches(self, row: int, text: str, first: int, last: int) -> list[Part]:
+        if self.wanted is None:
+            return []
+        is_current = self.viewport.window.rows[row].offset == self.current
+        style = self._style("current" if is_current else "match")
+        margin = len(self.wanted.pattern)
+        found = self.wanted.finditer(text, max(0, first - margin), min(len(text), last + margin))
+        return [(match.start(), match.end(), style) for match in found]
+
+    def _style(self, name: str = "") -> Style:
+        style = self._line_styles.get(name)
+        if style is None:
+            style = self.rich_style
+            if name:
+                try:
+                    style += self.get_component_rich_style(f"log-lines--{name}", partial=True)
+                except KeyError:
+                    # A worker draws before the style sheet was applied; it is drawn again then.
+                    return style
+            self._line_styles[name] = style
+        return style
+
+
+def _segments(
+    text: str, first: int, last: int, below: Sequence[Part], above: Sequence[Part], base: Style
+) -> list[Segment]:
+    """The letters from `first` to `last`, cut where styles change; the parts of each kind are in order."""
+    cuts = {first, last}
+    for start, end, _ in itertools.chain(below, above):
+        cuts |= {min(max(start, first), last), min(max(end, first), last)}
+    segments = []
+    places = [0, 0]
+    for begin, stop in itertools.pairwise(sorted(cuts)):
+        style = base
+        for kind, parts in enumerate((below, above)):
+            while places[kind] < len(parts) and parts[places[kind]][1] <= begin:
+                places[kind] += 1
+            if places[kind] < len(parts) and parts[places[kind]][0] <= begin:
+                style += parts[places[kind]][2]
+        segments.append(Segment(text[begin:stop], style))
+    return segments
+
+
+def _in_lines(words: str, width: int) -> list[str]:
+    begins = [*wrapped(words, width), len(words)]
+    return [words[first:last] for first, last in itertools.pairwise(begins)]
+
+
+def _more_sign(*, before: bool = False) -> str:
+    """What stands at an edge of the screen where a line goes on."""
+    return ("‹›" if signs().ellipsis == "…" else "<>")[not before]
+
+
+@lru_cache(maxsize=1024)
+def _style_named(words: str) -> Style:
+    return Style.parse(words)

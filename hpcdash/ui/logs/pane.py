@@ -1,0 +1,176 @@
+"""A stream of a job that one can search, and go through by time and by line. Knows of the job only what it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.message import Message
+
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import CommandTimedOut
+from hpcdash.services.logs.copy import copy_end, same_file_here
+from hpcdash.services.logs.search import NoTimes, find_text, find_time, local_wall_time
+from hpcdash.ui.logs.stream import LogReading
+
+
+class LogPane(LogReading):
+    """Searches and jumps run beside the keys; each takes the place of the one before."""
+
+    class PagerWanted(Message):
+        """A file of this machine is to be opened in a pager; a copy is to be deleted then."""
+
+        def __init__(self, file: Path, *, is_copy: bool = False) -> None:
+            super().__init__()
+            self.file = file
+            self.is_copy = is_copy
+
+    def _share(self, words: str) -> Callable[[float], None]:
+        def said(share: float) -> None:
+            self._doing = f"{words} {100 * share:.0f} %, esc stops"
+            self.say()
+
+        return said
+
+    def clear(self) -> bool:
+        """What esc clears: a search that runs, then what was searched for; False where there is neither."""
+        if self._doing:
+            self._end_work()
+            return True
+        if self.search_text or self._found or self.lines.pointed is not None:
+            self.search("")
+            return True
+        return False
+
+    def search(self, text: str) -> None:
+        """Mark a text and go to a match: one on the screen, else the nearest before the end or after one's place."""
+        self.search_text = text
+        self._found, self._found_at = "", None
+        lines = self.lines
+        lines.pointed = None
+        flags = re.IGNORECASE if text == text.lower() else re.NOFLAG
+        lines.wanted = re.compile(re.escape(text), flags) if text else None
+        lines.current = None
+        if text:
+            here = self._matches_on_screen()
+            if here:
+                self._at_match(here[-1] if self.viewport.following else here[0])
+            else:
+                self.next_match(backwards=self.viewport.following or self.viewport.is_at_last)
+        self._moved()
+
+    def _matches_on_screen(self) -> list[int]:
+        wanted = self.lines.wanted
+        rows = dict.fromkeys(placed.row for placed in self.viewport.placed())
+        return [self.window.rows[row].offset for row in rows if wanted and wanted.search(self.viewport.line(row).text)]
+
+    def _at_match(self, offset: int) -> None:
+        self._found_at = offset
+        if self.window.rows:
+            self.lines.current = self.window.rows[self.window.index_of(offset)].offset
+
+    def next_match(self, *, backwards: bool = False) -> None:
+        """To the next match after the last one (or one's place on the screen), or before it."""
+        window = self.window
+        if not self.search_text or not window.rows:
+            return
+        rows, placed = window.rows, self.viewport.placed()
+        on_screen = {rows[one.row].offset for one in placed}
+        if self.lines.current in on_screen and self._found_at is not None:
+            row = window.index_of(self._found_at)
+            start = min(self._found_at, rows[row].offset) if backwards else rows[row].end
+        else:
+            start = rows[placed[-1].row].end if backwards else rows[placed[0].row].offset
+        self.viewport.stay()
+        held = window.find(self.search_text, start, backwards=backwards)
+        if held is not None:
+            self._end_work()
+            self._show_match(held)
+        else:
+            self._work(self._search(window.start if backwards else window.end, backwards), "searching …, esc stops")
+
+    def _show_match(self, offset: int) -> None:
+        """Mark a match, and go there where it is not on the screen."""
+        self._at_match(offset)
+        on_screen = {self.window.rows[one.row].offset for one in self.viewport.placed()}
+        if self.lines.current not in on_screen:
+            self.viewport.to_offset(offset, above=self.viewport.height // 3)
+        self._moved()
+
+    async def _search(self, start: int, backwards: bool) -> str:
+        wanted, size = self.search_text, max(self.window.look.size, self.window.end)
+        found = await find_text(
+            self.window.file, wanted, start, size, backwards=backwards, said=self._share("searching …")
+        )
+        if found is None:
+            return "not found"
+        await self._hold(found.offset)
+        self._show_match(found.offset)
+        if found.from_the_other_end:
+            return "from the end again" if backwards else "from the top again"
+        return ""
+
+    def go_time(self, typed: str) -> None:
+        """To the first line that was written at a time or after it."""
+        self._work(self._to_time(typed), f"looking for {typed} …, esc stops")
+
+    async def _to_time(self, typed: str) -> str:
+        store = self.session.store
+        try:
+            found = await find_time(
+                self.window.file, typed, self.window.look.size, store.clock.now(), self.session.zone
+            )
+        except NoTimes:
+            return "its lines have no times"
+        except ValueError as error:
+            return str(error)
+        when = local_wall_time(found.seconds)
+        if found.offset is None:
+            self._go_end()
+            return f"all is before {when}"
+        await self._hold(found.offset)
+        self.viewport.to_offset(found.offset, above=1)
+        self.lines.pointed = found.offset
+        return f"from {when} on"
+
+    def count_lines(self) -> None:
+        """Find out which line of the file the first one on the screen is."""
+        if self.window.rows:
+            placed = self.viewport.placed()
+            self._work(self._count(self.window.rows[placed[0].row].offset), "counting lines …, esc stops")
+
+    async def _count(self, offset: int) -> str:
+        if self.window.begins_the_file:
+            before = self.window.lines_between(0, self.window.index_of(offset))
+        else:
+            try:
+                before = await self.window.file.count_lines(offset)
+            except CommandTimedOut:
+                return "too many lines to count"
+        self._line_number.learn(offset, before + 1)
+        return ""
+
+    def open_outside(self) -> None:
+        """Open the file in the person's pager: itself where it is on this machine, else a copy of its end."""
+        if self.path:
+            self._work(self._open_outside(), "fetching …, esc stops")
+
+    async def _open_outside(self) -> str:
+        file = self.window.file
+        if not self.window.look.is_there:
+            return self.window.look.problem
+        here = await same_file_here(file)
+        if here is not None:
+            self.post_message(self.PagerWanted(here))
+            return ""
+
+        def said(copied: int, of: int) -> None:
+            self._doing = f"fetching {format_memory(copied)} of {format_memory(of)}, esc stops"
+            self.say()
+
+        try:
+            self.post_message(self.PagerWanted(await copy_end(file, said), is_copy=True))
+        except OSError as error:
+            return f"no room for a copy here: {error.strerror}"
+        return ""

@@ -1,0 +1,610 @@
+"""One stream of a job on the screen: follows its file, goes through it, says what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Static
+
+from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age, format_memory
+from hpcdash.domain.words import clock_words, ended_words, state_word
+from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, Event, LogWindow, Row
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.logs.lines import LogLines
+from hpcdash.ui.logs.viewport import Viewport
+from hpcdash.ui.widgets.cells import short_instant
+from hpcdash.ui.widgets.lines import Line
+
+_SIDEWAYS_CELLS = 16
+# Up to here lines are read within a frame, whatever is in them.
+_READ_AT_ONCE_BYTES = 1 << 16
+# Between two looks: while it grows, at most, and how much longer for each look that showed nothing new.
+_SHORTEST_SECONDS = 0.5
+_LONGEST_SECONDS = 4.0
+_SLOWER = 1.25
+# Looks take no more than a third of the line's time.
+_LINE_SHARE = 3.0
+# Rows that are held ahead of the screen; fewer than half of those held on either side, so that reading comes to an end.
+_AHEAD_ROWS = HELD_ROWS // 8
+# A log that had nothing for so long is said to be still; training writes a line more often than that.
+STILL_SECONDS = 10.0
+# Words, and their style.
+Part = tuple[str, str]
+
+
+class LogReading(Vertical):
+    """Follows one file while it is shown. `path` None: `words` say why there is none.
+
+    `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its end.
+    """
+
+    DEFAULT_CSS = """
+    LogReading { width: 1fr; height: 1fr; }
+    LogReading > .notes {
+        height: auto; max-height: 6; width: 1fr; padding: 0 1; color: $table-dim; display: none;
+    }
+    LogReading > Line { background: $surface; color: $text-muted; }
+    LogReading.-beside { border-left: solid $panel; }
+    """
+
+    class Changed(Message):
+        """What the view's surroundings say of it is something else now."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        stream: str,
+        path: str | None,
+        *,
+        note: str = "",
+        host: str = "",
+        begin_at: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.session = session
+        self.stream = stream
+        self.path = path
+        self.note = note
+        self.row: Mapping[str, Any] | None = None
+        self.error: HpcdashError | None = None
+        # Whether keys are for it, and whether the other stream is shown as well.
+        self.is_active = True
+        self.is_beside = False
+        self.search_text = ""
+        clock = session.store.clock
+        self.window = LogWindow(session.store.log_file(path or "", host), clock.now)
+        self.viewport = Viewport(self.window)
+        self.lines = LogLines(self.viewport)
+        # What a search or a jump is doing, or came to.
+        self._doing = ""
+        self._found = ""
+        self._found_at: int | None = None
+        self._opened = False
+        self._begin_at = begin_at
+        self._line_number = LineNumber(self.window)
+        self._pace = LogPace(session.poller)
+        self._paging = False
+        # Whether it waits to be shown, and looks at nothing.
+        self.is_resting = False
+        self._drawing = False
+        self._notes = ""
+
+    def compose(self) -> ComposeResult:
+        yield self.lines
+        yield Static("", classes="notes", markup=False)
+        yield Line()
+
+    def on_mount(self) -> None:
+        self.lines.words = ["opening …"] if self.path else []
+        if self.path:
+            self.run_worker(self._watch(), group="watch")
+        self.say()
+
+    # -- following
+
+    def look_now(self) -> None:
+        """Look at the file at once, and again soon."""
+        self._pace.hurry()
+
+    async def _watch(self) -> None:
+        """Look at the file as long as the pane lives; while it is not shown, wait until it is."""
+        looked = time.monotonic()
+        while True:
+            self._pace.begin()
+            if not self._is_shown:
+                self.is_resting = True
+                await self._pace.wanted()
+                self.is_resting = False
+                continue
+            began = time.monotonic()
+            try:
+                is_new = await self._look(began - looked)
+                self._error(None)
+            except (UnreachableError, CommandTimedOut) as error:
+                is_new = False
+                self._error(error)
+            looked = began
+            least_seconds = self.window.file.pause_seconds
+            await self._pace.rest(self._pace.pause_after(is_new, time.monotonic() - began, least_seconds))
+
+    @property
+    def _is_shown(self) -> bool:
+        return self.is_attached and all(node.display for node in self.ancestors_with_self if hasattr(node, "display"))
+
+    async def _look(self, seconds: float) -> bool:
+        """Read what is new where one follows, else see what became of the file."""
+        size, identity = self.window.look.size, self.window.look.identity
+        if self.viewport.following:
+            is_new = await self.window.follow(seconds)
+        else:
+            is_new = await self.window.glance()
+            if is_new:
+                # What one was at is no more.
+                self._go_end()
+        if is_new:
+            if not self._opened:
+                self.viewport.follow()
+                self.post_message(self.Changed())
+            self._opened = True
+            if self.viewport.following:
+                self._line_number.forget()
+            self._redraw()
+            if (begin_at := self._begin_at) is not None:
+                self._begin_at = None
+                if begin_at < self.window.look.size:
+                    self._jump(begin_at)
+        look = self.window.look
+        self.say()
+        return is_new or (look.size, look.identity) != (size, identity)
+
+    def _error(self, error: HpcdashError | None) -> None:
+        if (error is None) != (self.error is None) or error is not None:
+            self.error = error
+            self.post_message(self.Changed())
+
+    # -- going somewhere
+
+    def place_in_file(self) -> int | None:
+        """The offset of the first line on the screen; None where the end is followed."""
+        placed = self.viewport.placed() if self.window.rows and not self.viewport.following else []
+        return self.window.rows[placed[0].row].offset if placed else None
+
+    def move(self, lines: int) -> None:
+        """So many lines down, or up; down at the very end follows it."""
+        if lines > 0 and not self.viewport.following and self.viewport.is_at_last and self.window.ends_the_file:
+            self.set_following(True)
+            return
+        self.viewport.move(lines)
+        self._moved()
+
+    def page(self, pages: int) -> None:
+        """So many screens down, or up, one line of the last still shown."""
+        self.move(pages * max(1, self.viewport.height - 1))
+
+    def sideways(self, steps: int) -> None:
+        if not self.viewport.wrap:
+            self.viewport.sideways(steps * _SIDEWAYS_CELLS)
+            self._redraw()
+
+    def go_first(self) -> None:
+        self._jump(0)
+
+    def go_end(self) -> None:
+        """To the end, and follow it."""
+        self._end_work()
+        self.set_following(True)
+
+    def set_following(self, following: bool) -> None:
+        """Follow the end, or stay where one is."""
+        if following:
+            self._go_end()
+            self.look_now()
+        else:
+            self.viewport.stay()
+        self._moved()
+
+    def _go_end(self) -> None:
+        self.viewport.follow()
+        self._line_number.forget()
+
+    def set_wrap(self, wrap: bool) -> None:
+        self.viewport.set_wrap(wrap)
+        self._moved()
+
+    def go_percent(self, percent: float) -> None:
+        self._jump(int(self.window.look.size * percent / 100))
+
+    def _jump(self, offset: int, *, above: int = 0) -> None:
+        """To the row of an offset, with so many lines above it; read it first where it is not held."""
+        self.viewport.stay()
+        if self.window.start <= offset < self.window.end or (offset == 0 and self.window.begins_the_file):
+            self._arrive(offset, above)
+        else:
+            self._work(self._read_and_jump(offset, above), "reading …")
+
+    async def _read_and_jump(self, offset: int, above: int) -> str:
+        await self._hold(offset)
+        self._arrive(offset, above)
+        return ""
+
+    async def _hold(self, offset: int) -> None:
+        if not self.window.start <= offset < self.window.end:
+            await self.window.open_at(offset)
+            self.viewport.forget()
+
+    def _arrive(self, offset: int, above: int = 0) -> None:
+        self.viewport.to_offset(offset, above=above)
+        self._moved()
+
+    @on(LogLines.Wheel)
+    def _wheel(self, event: LogLines.Wheel) -> None:
+        event.stop()
+        self.move(event.lines)
+
+    @on(LogLines.Moved)
+    def _lines_moved(self, event: LogLines.Moved) -> None:
+        event.stop()
+        self._moved()
+
+    def _moved(self) -> None:
+        self._redraw()
+        self.say()
+        self._read_ahead()
+
+    def _redraw(self) -> None:
+        """Draw what is on the screen now; where its lines are very long they are read in a thread first."""
+        unread = self.viewport.unread()
+        if sum(len(row.content) for row in unread) <= _READ_AT_ONCE_BYTES:
+            self.lines.redraw()
+        elif not self._drawing:
+            self._drawing = True
+            self.run_worker(self._draw(unread), group="draw")
+
+    async def _draw(self, unread: list[Row]) -> None:
+        while unread:
+            # One after the other: keys take their turns between them.
+            self.viewport.keep([(unread[0], await asyncio.to_thread(shown_line, unread[0].content))])
+            unread = self.viewport.unread()
+        self._drawing = False
+        self._redraw()
+
+    # -- reading ahead
+
+    def _read_ahead(self) -> None:
+        """Hold what one will want next, before it is wanted."""
+        if not self._paging and wanted_side(self.window, self.viewport) and self.path:
+            self._paging = True
+            self.run_worker(self._read_more(), group="page")
+
+    async def _read_more(self) -> None:
+        try:
+            while side := wanted_side(self.window, self.viewport):
+                held = (self.window.start, self.window.end)
+                await (self.window.read_before() if side < 0 else self.window.read_after())
+                if self.viewport.following or held == (self.window.start, self.window.end):
+                    break
+                self.viewport.pay()
+                self._redraw()
+                self.say()
+        except (UnreachableError, CommandTimedOut) as error:
+            self._error(error)
+        finally:
+            self._paging = False
+            self.viewport.owed = 0
+            self.say()
+
+    # -- searching and jumping, which may take a while
+
+    @property
+    def is_working(self) -> bool:
+        return bool(self._doing)
+
+    def _work(self, work: Coroutine[Any, Any, str], words: str) -> None:
+        """Do one thing that takes a while, in place of another; it answers what to say of it."""
+        self._doing = words
+        self._found = ""
+        self.run_worker(self._do(work), group="work", exclusive=True)
+        self.say()
+
+    async def _do(self, work: Coroutine[Any, Any, str]) -> None:
+        try:
+            self._found = await work
+        except (UnreachableError, CommandTimedOut) as error:
+            self._found = "it took too long" if isinstance(error, CommandTimedOut) else "the line failed"
+            self._error(error)
+        self._doing = ""
+        self._moved()
+
+    def _end_work(self) -> None:
+        self.workers.cancel_group(self, "work")
+        self._doing = ""
+        self._found = ""
+        self.say()
+
+    # -- what is said
+
+    def say(self) -> None:
+        """Say what is to be said of the file and the job, and where one is."""
+        if not self.is_attached or not self.children:
+            return
+        store = self.session.store
+        reason = "" if self.row is None else self.row["reason"]
+        hint = "" if self.row is None else store.backend.reason_hint(str(self.row["state"]), reason)
+        notes = [self.note] if self.note else []
+        notes += file_notes(self.window, self.row, hint, self.session.zone)
+        if ended := job_note(self.row, self._now(), self.session.zone):
+            notes.append(ended)
+        has_rows = bool(self.window.rows)
+        words = notes if self._opened or not self.path or self.window.looked_at is not None else ["opening …"]
+        if not has_rows and list(self.lines.words) != words:
+            self.lines.words = words
+            self._redraw()
+        shown = "\n".join(visible(note) for note in notes) if has_rows else ""
+        if shown != self._notes:
+            self._notes = shown
+            below = self.query_one(".notes", Static)
+            below.update(Text(shown))
+            below.display = bool(shown)
+        self.query_one(Line).say(self._bar())
+
+    def _bar(self) -> Text:
+        """Which stream, how far, and what is going on."""
+        said = self._doing or self._found
+        parts = place_parts(self.window, self.viewport, self._standing(said)) if self.path else []
+        name = (self.stream, "bold" if self.is_active else "")
+        return bar_text(name, self.window.file.host, parts, said, self.size.width - 2)
+
+    def _standing(self, said: str) -> Standing:
+        placed = self.viewport.placed()
+        return Standing(
+            growth=self.growth_words() if self.is_beside else "",
+            line_number=self._line_number.of_row(placed[0].row) if placed else None,
+            searched=self.search_text,
+            said=said,
+            has_ended=self._has_ended,
+        )
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.row is not None and str(self.row["state"]) in ENDED
+
+    def growth_words(self) -> str:
+        """How the file grows, or how long it has not."""
+        return growth_words(self.window, self.session.store.clock.now(), ended=self._has_ended)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
+
+
+class LogPace:
+    """The pauses between looks; `poller` knows whether the terminal has the focus."""
+
+    def __init__(self, poller: Poller) -> None:
+        self._poller = poller
+        self._wake = asyncio.Event()
+        self._pause_seconds = _SHORTEST_SECONDS
+
+    def hurry(self) -> None:
+        """Look at once, and again soon."""
+        self._pause_seconds = _SHORTEST_SECONDS
+        self._wake.set()
+
+    def begin(self) -> None:
+        """A look begins: what is wanted from now on is for the next one."""
+        self._wake.clear()
+
+    async def wanted(self) -> None:
+        """Wait until a look is wanted, however long that takes."""
+        await self._wake.wait()
+
+    def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
+        """How many seconds to rest after a look that took so long, and showed something new or did not."""
+        self._pause_seconds = _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
+        return max(self._pause_seconds, least_seconds, _LINE_SHARE * took_seconds)
+
+    async def rest(self, seconds: float) -> None:
+        """Wait until something is wanted; longer without focus, but no longer than `seconds` once it is back."""
+        rested = 0.0
+        poller = self._poller
+        while rested < seconds * (1.0 if poller.focused else poller.pace.unfocused_factor):
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                rested += seconds
+            else:
+                return
+
+
+class LineNumber:
+    """The number of one row of a window among the lines of its file, and so of all rows held together with it."""
+
+    def __init__(self, window: LogWindow) -> None:
+        self._window = window
+        # A row's offset, and its number, from 1.
+        self._known: tuple[int, int] | None = None
+
+    def learn(self, offset: int, number: int) -> None:
+        """The row of an offset is the `number`th line, from 1."""
+        self._known = (offset, number)
+
+    def forget(self) -> None:
+        self._known = None
+
+    def of_row(self, row: int) -> int | None:
+        """The number of a row by its place in the window's rows; None where it is not known, or no longer."""
+        if self._known is None:
+            return None
+        offset, number = self._known
+        rows = self._window.rows
+        if not rows[0].offset <= offset <= rows[-1].offset:
+            self._known = None
+            return None
+        known = self._window.index_of(offset)
+        if row >= known:
+            number += self._window.lines_between(known, row)
+        else:
+            number -= self._window.lines_between(row, known)
+        self._known = (rows[row].offset, number)
+        return number
+
+
+def wanted_side(window: LogWindow, viewport: Viewport) -> int:
+    """Before what is held (-1), after it (1), or nowhere (0)."""
+    if viewport.following or not window.rows or viewport.height <= 0:
+        return 0
+    placed = viewport.placed()
+    first, last = placed[0].row, placed[-1].row
+    # Short lines are held by their number, long ones by their bytes.
+    before_bytes = window.rows[first].offset - window.start
+    is_near_first = first < _AHEAD_ROWS and before_bytes < PAGE_BYTES // 2
+    if (viewport.owed < 0 or (viewport.owed == 0 and is_near_first)) and not window.begins_the_file:
+        return -1
+    after_bytes = window.end - window.rows[last].end
+    if len(window.rows) - last <= _AHEAD_ROWS and after_bytes < PAGE_BYTES // 2 and not window.ends_the_file:
+        return 1
+    return 0
+
+
+def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None) -> list[str]:
+    """What is to be said of the file itself: that it is not there and why, empty, or another than before."""
+    look, happened = window.look, window.happened
+    notes = []
+    if happened is not None:
+        when = clock_words(happened.at, zone)
+        match happened.event:
+            case Event.DELETED if window.file.host:
+                read = "; what was read is shown" if window.rows else ""
+                notes.append(
+                    f"is no longer on {window.file.host} since {when}: it goes where it stays as the job ends{read}"
+                )
+            case Event.DELETED:
+                read = "what was read is shown; " if window.rows else ""
+                notes.append(f"was deleted at {when}; {read}looked for again")
+            case Event.CLOSED:
+                read = "what was read is shown; " if window.rows else ""
+                notes.append(f"cannot be read since {when}: {look.problem}; {read}looked for again")
+            case Event.TRUNCATED:
+                notes.append(f"was truncated (to {format_memory(happened.size)}) at {when}")
+            case Event.REPLACED:
+                notes.append(f"another file took its place at {when}")
+        if happened.event in (Event.DELETED, Event.CLOSED):
+            return notes
+    state = "" if row is None else str(row["state"])
+    if window.looked_at is None:
+        return notes
+    if look.problem:
+        if not look.is_there and state in WAITING:
+            notes.append(f"will be at {window.file.path} once the job starts")
+            notes.append(f"the job is {state_word(state)}{_why(row, reason_hint)}")
+        elif not look.is_there and state not in ENDED:
+            notes.append(f"{look.problem}; looked for again")
+        else:
+            notes.append(look.problem)
+    elif look.is_there and look.size == 0:
+        notes.append("is empty" if state in ENDED else "is empty so far")
+    return notes
+
+
+def _why(row: Mapping[str, Any] | None, reason_hint: str) -> str:
+    reason = "" if row is None else row["reason"] or ""
+    return "".join((f": {reason}" if reason else "", f" ({reason_hint})" if reason_hint else ""))
+
+
+def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) -> str:
+    """`the job ended: failed, exit 3, 2 min ago`; '' while it has not."""
+    if row is None or str(row["state"]) not in ENDED:
+        return ""
+    words = [state_word(str(row["state"]))]
+    if how := ended_words(row):
+        words.append(how)
+    if row["ends_at"] is not None:
+        words.append(
+            f"{format_age((now - row['ends_at']).total_seconds())} ago ({short_instant(row['ends_at'], now, zone)})"
+        )
+    return f"the job ended: {', '.join(words)}"
+
+
+def growth_words(window: LogWindow, now: float, *, ended: bool) -> str:
+    """`+3.4K/s`, `no new bytes for 12 min`, for a job that ended `last written 2 h ago`; '' where it is not known."""
+    growth = window.growth
+    still = None if growth.last_at is None else now - growth.last_at
+    if not window.look.is_there or still is None:
+        return ""
+    if ended:
+        return f"last written {format_age(still)} ago"
+    if still >= STILL_SECONDS:
+        return f"no new bytes for {format_age(still)}"
+    rate = growth.bytes_per_second
+    return f"+{format_memory(rate)}/s" if rate >= 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is to be said besides what window and viewport know; '' and None for what is not.
+
+    `growth` is how the file grows, `line_number` that of the first line on the screen, from 1, `searched` a text,
+    `said` what a search or a jump is doing or came to; a file that `has_ended` grows no more.
+    """
+
+    growth: str = ""
+    line_number: int | None = None
+    searched: str = ""
+    said: str = ""
+    has_ended: bool = False
+
+
+def place_parts(window: LogWindow, viewport: Viewport, standing: Standing) -> list[Part]:
+    """Where one is, part by part, the first from the left."""
+    look = window.look
+    size = look.size if look.is_there else window.end
+    placed = viewport.placed()
+    end = window.rows[placed[-1].row].end if placed else 0
+    number = standing.line_number
+    return [
+        (f"{100 * end // size} % of {format_memory(size)}" if size else "", ""),
+        (standing.growth, ""),
+        (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
+        (_following_words(viewport, standing.has_ended) if placed else "", "" if viewport.following else "bold"),
+        ("wrapped" if viewport.wrap else "", ""),
+        (f"from column {viewport.left + 1}" if viewport.left else "", ""),
+        (f"/{standing.searched}" if standing.searched else "", ""),
+        (standing.said or ("reading …" if viewport.owed else ""), "bold"),
+    ]
+
+
+def _following_words(viewport: Viewport, has_ended: bool) -> str:
+    if viewport.following:
+        return "at the end" if has_ended else "following"
+    return "end: to the end" if has_ended else "stopped (end follows)"
+
+
+def bar_text(name: Part, host: str, parts: list[Part], said: str, width: int) -> Text:
+    """All of it in one line of `width` cells; where not everything can be told, what is `said` comes first."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(*name)
+    if host:
+        text.append(f" on {visible(host)}")
+    shown = [(visible(words), style) for words, style in parts if words]
+    said = visible(said)
+    if said and cell_len(text.plain) + sum(2 + cell_len(words) for words, _ in shown) > width:
+        shown.sort(key=lambda part: part[0] != said)
+    for words, style in shown:
+        text.append("  ").append(words, style)
+    return text

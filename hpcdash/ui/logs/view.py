@@ -1,0 +1,521 @@
+"""A job's log, live: one stream or both side by side, and the keys that go through them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.events import DescendantFocus
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import LogFiles
+from hpcdash.domain.states import ENDED
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row, known_tasks
+from hpcdash.services.logs.locate import LogPlace, locate_logs
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.logs.pane import LogPane
+from hpcdash.ui.view import Targets, View, ViewSpec, chart_rank
+from hpcdash.ui.widgets.command_bar import CommandBar
+
+if TYPE_CHECKING:
+    from hpcdash.ui.app import HpcdashApp
+
+
+SIDE_BY_SIDE_COLUMNS = 140
+_SAID_SECONDS = 5.0
+_ASKED_AGAIN_SECONDS = 60.0
+_PERCENTAGE = "a percentage: 0 to 100"
+STREAMS = ("stdout", "stderr")
+
+
+class LogView(View):
+    """The output of one job. It is found out once where that is, and again when the job's state changes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "up", show=False, priority=True),
+        Binding("down,j", "move(1)", "down", show=False, priority=True),
+        Binding("pageup", "page(-1)", "page up", show=False, priority=True),
+        Binding("pagedown", "page(1)", "page down", show=False, priority=True),
+        Binding("space", "page(1)", "page down", show=False),
+        Binding("home", "first", "first line", show=False, priority=True),
+        Binding("end", "last", "the end, and follow it", show=False, priority=True),
+        Binding("left", "sideways(-1)", "left", show=False, priority=True),
+        Binding("right", "sideways(1)", "right", show=False, priority=True),
+    ]
+
+    def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
+        super().__init__(session)
+        self.job_id = job_id
+        self.place: LogPlace | None = None
+        self._error: HpcdashError | None = None
+        self._streams = LogStreams(session, stream, self._row)
+        self._prompts = LogPrompts(lambda: self.screen.query_one(CommandBar), lambda: self.pane)
+        self._said = ""
+
+    def compose(self) -> ComposeResult:
+        yield self._streams
+
+    # -- where the output is
+
+    @property
+    def pane(self) -> LogPane | None:
+        """The stream that keys are for."""
+        return self._streams.pane
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.MINE})
+
+    def on_mount(self) -> None:
+        self._ask()
+        self.set_interval(_ASKED_AGAIN_SECONDS, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """Ask for the state of a job that no list tells of, such as another person's, until it has ended."""
+        if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
+            return
+        if known_row(self.session.store, self.job_id) is None:
+            self._ask()
+
+    def _ask(self) -> None:
+        self.run_worker(self._locate(), exclusive=True, group="locate")
+
+    async def _locate(self) -> None:
+        try:
+            place = await locate_logs(self.session.store, self.job_id)
+        except HpcdashError as error:
+            self._error = error
+            self._streams.say_unknown()
+            self.post_message(self.CrumbsChanged())
+            return
+        self._error = None
+        before, self.place = self.place, place
+        if place.row["array_id"] is not None and place.row["_tasks"] == 1:
+            # An array's log is that of one of its tasks.
+            self.job_id = str(place.row["id"])
+        if before is None or before.files != place.files:
+            await self._show_files(place.files, before)
+        for pane in self._streams.panes:
+            pane.row = self._row()
+            pane.look_now()
+            pane.say()
+        self.post_message(self.CrumbsChanged())
+
+    async def _show_files(self, files: LogFiles, before: LogPlace | None) -> None:
+        """A log that came from its node to its last folder is the same one: one stays where one was in it."""
+        came_here = bool(before and before.files.host and not files.host)
+        await self._streams.show_files(files, keeps_places=came_here)
+        self.post_message(self.CrumbsChanged())
+        if self.display and not isinstance(self.screen.focused, Input):
+            self.take_focus()
+
+    async def _show_streams(self) -> None:
+        await self._streams.show_wanted()
+        self.post_message(self.CrumbsChanged())
+
+    @property
+    def _has_stderr(self) -> bool:
+        return self.place is not None and self.place.files.stderr is not None
+
+    def _row(self) -> Mapping[str, Any] | None:
+        """The job's row: that of the newest list that has it, else as it was when its files were found."""
+        return known_row(self.session.store, self.job_id) or (self.place.row if self.place is not None else None)
+
+    # -- what is around it
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.pane.lines if self.pane is not None and self.pane.is_attached else None)
+
+    def shown(self) -> None:
+        self.take_focus()
+        for pane in self._streams.panes:
+            pane.look_now()
+        if self.place is None:
+            self._ask()
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind is not Kind.MINE:
+            return
+        if self.place is None or any(event.job_id == self.job_id for event in changed.events):
+            self._ask()
+            return
+        row = self._row()
+        for pane in self._streams.panes:
+            if row is not None and pane.row is not None and row["state"] != pane.row["state"]:
+                self._ask()
+            pane.row = row
+            pane.say()
+
+    def on_log_reading_changed(self, event: LogPane.Changed) -> None:
+        event.stop()
+        self.post_message(self.CrumbsChanged())
+
+    def on_log_pane_pager_wanted(self, event: LogPane.PagerWanted) -> None:
+        event.stop()
+        try:
+            cast("HpcdashApp", self.app).open_outside("pager", event.file)
+        finally:
+            if event.is_copy:
+                event.file.unlink(missing_ok=True)
+
+    async def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """A click on the other stream makes it the one that keys are for."""
+        stream = self._streams.stream_of(event.widget)
+        if stream is not None and stream != self._streams.stream:
+            self._streams.stream = stream
+            await self._show_streams()
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error or (self.pane.error if self.pane is not None else None)
+
+    def taken_at(self) -> float | None:
+        return self.pane.window.looked_at if self.pane is not None else None
+
+    def crumbs(self) -> Sequence[str]:
+        return ("log", self.job_id, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
+
+    def hint(self) -> str:
+        if self._said:
+            return self._said
+        if self.place is None:
+            return ""
+        path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
+        if not self._has_stderr and path is not None:
+            return f"{path}   (stderr goes there too)"
+        wide = self.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
+        return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
+
+    def counts(self) -> tuple[str, str]:
+        if self.pane is None or not self.pane.window.look.is_there:
+            return "", ""
+        size, growth = format_memory(self.pane.window.look.size), self.pane.growth_words()
+        return ", ".join(part for part in (size, growth) if part), growth or size
+
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def key_ranks(self) -> Mapping[str, int]:
+        return chart_rank(self._row())
+
+    def targets(self) -> Targets:
+        row = self._row()
+        return Targets((self.job_id,), (row,) if row is not None else ())
+
+    def _say(self, words: str) -> None:
+        """Say something of what a key did, in place of the hint, for a while."""
+        self._said = words
+        self.post_message(self.CrumbsChanged())
+        if words:
+            self.set_timer(_SAID_SECONDS, self._say_no_more)
+
+    def _say_no_more(self) -> None:
+        self._say("")
+
+    # -- moving
+
+    def action_move(self, lines: int) -> None:
+        if self.pane is not None:
+            self.pane.move(lines)
+
+    def action_page(self, pages: int) -> None:
+        if self.pane is not None:
+            self.pane.page(pages)
+
+    def action_sideways(self, steps: int) -> None:
+        if self.pane is not None:
+            self.pane.sideways(steps)
+
+    def action_first(self) -> None:
+        if self.pane is not None:
+            self.pane.go_first()
+
+    def action_last(self) -> None:
+        if self.pane is not None:
+            self.pane.go_end()
+
+    # -- keys of the registry
+
+    async def do_log(self) -> None:
+        await self._go_stream("stdout")
+
+    async def do_error_log(self) -> None:
+        await self._go_stream("stderr")
+
+    async def do_other_stream(self) -> None:
+        await self._go_stream(STREAMS[self._streams.stream == "stdout"])
+
+    async def _go_stream(self, stream: str) -> None:
+        if self.place is None:
+            self._streams.stream = stream
+            self._say("")
+            return
+        if not self._has_stderr:
+            self._say("stdout and stderr go to one file" if stream == "stderr" else "")
+            return
+        self._say("")
+        self._streams.stream = stream
+        await self._show_streams()
+        self.take_focus()
+
+    async def do_side_by_side(self) -> None:
+        if self.place is None:
+            return
+        if not self._has_stderr:
+            self._say("stdout and stderr go to one file")
+            return
+        self._streams.is_beside = not self._streams.is_beside
+        await self._show_streams()
+
+    def _pane_with_lines(self) -> LogPane | None:
+        """The stream that keys are for; None, and a word why, while it has no lines to go through."""
+        if words := nothing_there(self.pane):
+            self._say(words)
+            return None
+        return self.pane
+
+    def do_follow(self) -> None:
+        if (pane := self._pane_with_lines()) is not None:
+            pane.set_following(not pane.viewport.following)
+
+    def do_wrap(self) -> None:
+        self._streams.toggle_wrap()
+
+    def do_search(self) -> None:
+        self._prompts.ask_text()
+
+    def do_next_match(self) -> None:
+        self._go_match()
+
+    def do_previous_match(self) -> None:
+        self._go_match(backwards=True)
+
+    def _go_match(self, *, backwards: bool = False) -> None:
+        pane = self._pane_with_lines()
+        if pane is None:
+            return
+        if pane.search_text:
+            pane.next_match(backwards=backwards)
+        else:
+            self._say("nothing is searched for; / does")
+
+    def do_to_percent(self) -> None:
+        self._prompts.ask_percent()
+
+    def do_to_time(self) -> None:
+        self._prompts.ask_time()
+
+    def do_line_number(self) -> None:
+        if (pane := self._pane_with_lines()) is not None:
+            pane.count_lines()
+
+    def do_open_outside(self) -> None:
+        if self.pane is not None:
+            self.pane.open_outside()
+
+    async def do_previous_task(self) -> None:
+        await self._go_task(-1)
+
+    async def do_next_task(self) -> None:
+        await self._go_task(1)
+
+    async def _go_task(self, step: int) -> None:
+        row = self._row()
+        array_id = row["array_id"] if row is not None else None
+        if row is None or array_id is None:
+            self._say("this job is no array task")
+            return
+        tasks = await asyncio.to_thread(known_tasks, self.session.store, str(array_id))
+        tasks.setdefault(row["_task"] or 0, self.job_id)
+        order = sorted(tasks)
+        at = order.index(row["_task"] or 0) + step
+        if not 0 <= at < len(order):
+            self._say("the last task of the array that is known" if step > 0 else "the first task that is known")
+            return
+        self.job_id = tasks[order[at]]
+        self.place = None
+        self._said = ""
+        self._ask()
+        self.post_message(self.CrumbsChanged())
+
+    def do_copy(self) -> None:
+        path = self.pane.path if self.pane is not None else None
+        self.app.copy_to_clipboard(path or self.job_id)
+        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
+
+    def do_ask_now(self) -> None:
+        self._said = ""
+        self.session.poller.ask_now()
+        self._ask()
+
+    def do_escape(self) -> bool:
+        if self._said:
+            self._say("")
+        return self.pane is not None and self.pane.clear()
+
+
+VIEW = ViewSpec("log", "log", LogView, Capability.LOGS, root=False)
+
+
+def nothing_there(pane: LogPane | None) -> str:
+    """Why there are no lines to go through; '' where there are some."""
+    if pane is not None and pane.window.rows:
+        return ""
+    if pane is None or not pane.path or pane.window.looked_at is None:
+        return "nothing to go through: no log is open"
+    return f"nothing to go through: {pane.window.look.problem or 'the log is empty'}"
+
+
+class LogPrompts:
+    """Asks in a bar, and sends the stream that keys are for when it is entered to where it says."""
+
+    def __init__(self, bar: Callable[[], CommandBar], pane: Callable[[], LogPane | None]) -> None:
+        self._bar = bar
+        self._pane = pane
+
+    def ask_text(self) -> None:
+        if (pane := self._pane()) is not None:
+            self._bar().ask("search", pane.search_text, sign="/", take=self._take_text)
+
+    def _take_text(self, typed: str) -> str:
+        pane = self._pane()
+        if typed and (words := nothing_there(pane)):
+            return words
+        if pane is not None:
+            pane.search(typed)
+        return ""
+
+    def ask_percent(self) -> None:
+        if self._pane() is not None:
+            self._bar().ask("percent", sign="%", take=self._take_percent)
+
+    def _take_percent(self, typed: str) -> str:
+        try:
+            percent = float(typed.strip().removesuffix("%"))
+        except ValueError:
+            return _PERCENTAGE
+        if not 0 <= percent <= 100:
+            return _PERCENTAGE
+        pane = self._pane()
+        if words := nothing_there(pane):
+            return words
+        if pane is not None:
+            pane.go_percent(percent)
+        return ""
+
+    def ask_time(self) -> None:
+        if self._pane() is not None:
+            self._bar().ask("time", sign="@", take=self._take_time)
+
+    def _take_time(self, typed: str) -> str:
+        if not typed.strip():
+            return ""
+        pane = self._pane()
+        if words := nothing_there(pane):
+            return words
+        if pane is not None:
+            pane.go_time(typed)
+        return ""
+
+
+class LogStreams(Horizontal):
+    """Panes for stdout and stderr; where one file is for both, it is stdout's.
+
+    `row` gives the job's row as it is now, None where it is not known.
+    """
+
+    DEFAULT_CSS = """
+    LogStreams { height: 1fr; width: 1fr; }
+    LogStreams > #asking { padding: 0 1; color: $table-dim; }
+    """
+
+    def __init__(self, session: ClusterSession, stream: str, row: Callable[[], Mapping[str, Any] | None]) -> None:
+        super().__init__()
+        self.stream = stream
+        self.is_beside = False
+        self._session = session
+        self._row = row
+        self._files: LogFiles | None = None
+        self._panes: dict[str, LogPane] = {}
+        # Where in a stream's file its next pane is to begin, None for the end.
+        self._begin_at: dict[str, int | None] = {}
+        self._wraps = False
+
+    def compose(self) -> ComposeResult:
+        yield Static("asking where its output is …", id="asking", markup=False)
+
+    @property
+    def pane(self) -> LogPane | None:
+        """The stream that keys are for."""
+        return self._panes.get(self.stream)
+
+    @property
+    def panes(self) -> tuple[LogPane, ...]:
+        return tuple(self._panes.values())
+
+    def stream_of(self, focused: Widget) -> str | None:
+        """The stream whose lines have the focus."""
+        return next((stream for stream, pane in self._panes.items() if pane.lines is focused), None)
+
+    def say_unknown(self) -> None:
+        """Where the output is could not be found out."""
+        for words in self.query("#asking").results(Static):
+            words.update("where its output is could not be found out")
+
+    async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:
+        """Panes of these files in place of those there are; `keeps_places`: the files are copies of the same."""
+        self._files = files
+        self._begin_at = {name: pane.place_in_file() if keeps_places else None for name, pane in self._panes.items()}
+        for pane in self.panes:
+            await pane.remove()
+        self._panes.clear()
+        await self.query("#asking").remove()
+        await self.show_wanted()
+
+    async def show_wanted(self) -> None:
+        """Show the stream one is at, and the other where both are wanted."""
+        assert self._files is not None
+        if self._files.stderr is None:
+            self.stream = "stdout"
+            self.is_beside = False
+        for stream in STREAMS:
+            wanted = self.is_beside or stream == self.stream
+            pane = self._panes.get(stream)
+            if pane is None and wanted:
+                pane = self._panes[stream] = self._made(stream, self._files)
+                first = next(iter(self.query(LogPane)), None)
+                await self.mount(pane, before=first if stream == "stdout" else None)
+            if pane is not None:
+                pane.display = wanted
+                pane.is_active = stream == self.stream
+                pane.is_beside = self.is_beside
+                pane.set_class(self.is_beside and stream == "stderr", "-beside")
+                pane.look_now()
+                pane.say()
+
+    def _made(self, stream: str, files: LogFiles) -> LogPane:
+        path = files.stdout if stream == "stdout" else files.stderr
+        note = f"path: {files.note}" if files.note else ""
+        if path is None:
+            note = f"where its {stream} goes is not known{f': {files.note}' if files.note else ''}"
+        begin_at = self._begin_at.pop(stream, None)
+        pane = LogPane(self._session, stream, path, note=note, host=files.host, begin_at=begin_at)
+        pane.row = self._row()
+        pane.viewport.wrap = self._wraps
+        return pane
+
+    def toggle_wrap(self) -> None:
+        self._wraps = not self._wraps
+        for pane in self.panes:
+            pane.set_wrap(self._wraps)

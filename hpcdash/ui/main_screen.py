@@ -1,0 +1,436 @@
+"""The one screen of the dashboard: breadcrumb, banner, the view one is in, hint, status and keys around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widgets import Input
+
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.tracker import JobEvent
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
+from hpcdash.ui.chains.actions import TrainActions
+from hpcdash.ui.command_line import CommandLine
+from hpcdash.ui.screen_actions import ScreenActions
+from hpcdash.ui.status import (
+    announcements,
+    beginning,
+    left_out_words,
+    login_words,
+    meanwhile_words,
+    shown_error,
+    shown_snapshot,
+    status_parts,
+)
+from hpcdash.ui.submit.actions import Submitting
+from hpcdash.ui.switches.actions import SwitchActions
+from hpcdash.ui.view import View
+from hpcdash.ui.views import SPECS
+from hpcdash.ui.watch.announcer import Alerting
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.hints import Notice, Tour
+from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
+
+_NEWS_SECONDS = 3.0
+_BAD_NEWS_SECONDS = 8.0
+_NOTICE_LINES = 3
+# What a person configured for these is theirs where they are pushed, too.
+_CONFIGURED = ("jobs", "history", "chart")
+
+
+class MainScreen(
+    ScreenActions, TrainActions, SwitchActions, Submitting, Alerting, Screen[None], inherit_bindings=False
+):
+    """Keeps a stack of views for each cluster, and what is around them up to date."""
+
+    DEFAULT_CSS = """
+    MainScreen { layout: vertical; }
+    MainScreen > #views { height: 1fr; }
+    """
+
+    def __init__(
+        self,
+        sessions: list[ClusterSession],
+        actions: tuple[Action, ...],
+        *,
+        read_only: bool = False,
+        first: str = "jobs",
+        aliases: Mapping[str, str] | None = None,
+        view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
+        tour_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self.sessions = sessions
+        self.offered = OfferedActions(actions, read_only)
+        self.command_line = CommandLine(self, aliases or {})
+        self._first = first
+        self._tour = Tour(self._key_sign_of, tour_ended, self._tour_place)
+        self._stacks = ViewStacks(sessions, view_arguments)
+        # By cluster what was said at the login, once it was shown.
+        self._login_words: dict[str, str] = {}
+
+    # -- what is where
+
+    @property
+    def session(self) -> ClusterSession:
+        return self._stacks.session
+
+    @property
+    def stack(self) -> list[View]:
+        return self._stacks.stack
+
+    @property
+    def view(self) -> View:
+        return self._stacks.view
+
+    @property
+    def view_name(self) -> str:
+        return self._stacks.view_name
+
+    def compose(self) -> ComposeResult:
+        yield Breadcrumb()
+        yield Banner()
+        yield Container(id="views")
+        yield Notice()
+        yield self._tour
+        yield Hint()
+        yield self.command_line.bar
+        yield StatusLine()
+        yield KeyLine()
+
+    async def on_mount(self) -> None:
+        await self.go(self._first)
+        for session in self.sessions:
+            session.store.listen(partial(self._heard, session))
+            if self.offered.read_only:
+                continue
+            self.settle_earlier(session)
+            if session.launches is not None:
+                session.launches.follow(self.notice)
+        self.set_interval(1.0, self._tick)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._around)
+
+    def keep_typed(self) -> None:
+        """Have each view keep what was typed there, for the next time."""
+        for view in self.query(View):
+            view.keep_typed()
+
+    # -- moving between views
+
+    async def go(self, name: str, /, **arguments: object) -> None:
+        """A root view: back to it where it is on the way here, else on top, so that one can go back."""
+        await self._show_stack(self._stacks.to_root(name, arguments))
+
+    async def push(self, name: str, /, **arguments: object) -> None:
+        """A view on top of the one that is shown."""
+        await self._show_stack(self._stacks.with_new(name, arguments))
+
+    async def pop(self) -> bool:
+        """Back one step; False at the first view."""
+        if len(self.stack) <= 1:
+            return False
+        await self._show_stack(self.stack[:-1])
+        return True
+
+    async def _show_stack(self, stack: list[View]) -> None:
+        left_behind = self._stacks.put(stack)
+        views = self.query_one("#views", Container)
+        for view in left_behind:
+            await view.remove()
+        for other in views.children:
+            other.display = other is stack[-1]
+        if stack[-1].is_live:
+            stack[-1].shown()
+        else:
+            await views.mount(stack[-1])
+            stack[-1].take_focus()
+        self.session.poller.show(stack[-1].kinds)
+        self._around()
+
+    async def switch(self, position: int) -> None:
+        """Another cluster, where one left it; of the one left behind only one's own jobs are asked for."""
+        self.session.poller.show(())
+        self._stacks.switch(position)
+        self.session.poller.start()
+        if self.stack:
+            await self._show_stack(self.stack)
+        else:
+            # Read before the first answer is there, which is compared with it.
+            self.session.store.load_cached((Kind.MINE,))
+            await self.go("jobs")
+
+    async def switch_to_next(self) -> None:
+        if len(self.sessions) > 1:
+            await self.switch(self._stacks.next_position)
+
+    # -- what is around the view
+
+    def _heard(self, session: ClusterSession, changed: Changed) -> None:
+        """Called by the store's poller: the rest is done in the screen's own turn."""
+        self.call_later(self._store_changed, session, changed)
+
+    def _store_changed(self, session: ClusterSession, changed: Changed) -> None:
+        if not self.is_running:
+            return
+        if session is self.session and self.stack:
+            self.view.store_changed(changed)
+        self._announce(session, changed.events)
+        self.judge_alerts(session, changed)
+        self._around()
+
+    def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
+        where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
+        for one in announcements(events):
+            self.notify(
+                one.words + where,
+                severity="warning" if one.is_bad else "information",
+                timeout=_BAD_NEWS_SECONDS if one.is_bad else _NEWS_SECONDS,
+                markup=False,
+            )
+
+    def _tick(self) -> None:
+        if self.stack:
+            self.view.tick()
+            self._status()
+            self._tell_login_words()
+
+    def _tell_login_words(self) -> None:
+        """A host's banner, for a while and once, where the login was too quick to read it."""
+        health = self.session.store.transport.health
+        if health.state == "connected" and health.words != self._login_words.get(self.session.name, ""):
+            self._login_words[self.session.name] = health.words
+            self.notice(beginning(health.words, _NOTICE_LINES))
+
+    @on(View.CrumbsChanged)
+    def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
+        event.stop()
+        if self.stack:
+            self.session.poller.show(self.view.kinds)
+        self._around()
+
+    def _around(self) -> None:
+        if not self.stack or not self.is_running:
+            return
+        view = self.view
+        self._tour.look()
+        actions = self.actions()
+        views = [action for action in actions if action.name.startswith("show_")]
+        self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
+        self.query_one(Hint).show(view.hint())
+        is_typing = is_of_a_form(self.focused)
+        self.query_one(KeyLine).show(obeyed_while_typing(actions) if is_typing else ranked(actions, view))
+        self._status()
+
+    @property
+    def error(self) -> HpcdashError | None:
+        """What is wrong with what is shown."""
+        return shown_error(self.session, self.view)
+
+    def _banner(self) -> None:
+        banner = self.query_one(Banner)
+        error = self.error
+        snapshot = shown_snapshot(self.session, self.view)
+        if words := login_words(self.session):
+            banner.notice(words)
+        elif error is not None:
+            banner.show(error, meanwhile_words(self.session, self.view.main_kind, snapshot))
+        elif words := left_out_words(snapshot):
+            banner.notice(words)
+        else:
+            banner.show(None)
+
+    def _status(self) -> None:
+        self.query_one(StatusLine).show(status_parts(self.session, self.view, read_only=self.offered.read_only))
+        self._banner()
+
+    def actions(self) -> list[Action]:
+        """What a person can do in the view they are in."""
+        return self.offered.here(
+            self.session,
+            self.view_name,
+            has_other_clusters=len(self.sessions) > 1,
+            is_touring=self._tour.is_telling,
+        )
+
+    def _key_sign_of(self, name: str) -> str:
+        return self.offered.key_sign_of(self.session, name)
+
+    @on(CommandBar.Typed)
+    def _typed(self, event: CommandBar.Typed) -> None:
+        self.command_line.typed(event)
+
+    # -- actions
+
+    @on(View.Wanted)
+    async def _wanted(self, event: View.Wanted) -> None:
+        event.stop()
+        if event.view == "cluster":
+            names = [session.name for session in self.sessions]
+            await self.switch(names.index(str(event.arguments["name"])))
+            await self.go("jobs")
+        else:
+            await self.push(event.view, **event.arguments)
+
+    @on(ActionLine.Clicked)
+    async def _clicked(self, event: ActionLine.Clicked) -> None:
+        event.stop()
+        await self.act(event.name)
+
+    async def action_act(self, name: str) -> None:
+        """A key of the registry."""
+        await self.act(name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While one types in a field every key is the field's; else they are those of the view."""
+        if action != "act":
+            return super().check_action(action, parameters)
+        if isinstance(self.focused, Input) and not is_of_a_form(self.focused):
+            return False
+        is_typing = is_of_a_form(self.focused)
+        return bool(self.stack) and any(
+            one.name == parameters[0] and (one.while_typing or not is_typing) for one in self.actions()
+        )
+
+    def on_key(self, event: events.Key) -> None:
+        """A key of this view that nobody took says why."""
+        if self.stack and not isinstance(self.focused, Input) and not is_of_a_form(self.focused):
+            for action in self.offered.registry:
+                is_its_key = event.key in action.key.split(",")
+                if is_its_key and (words := self.offered.why_not(self.session, self.view_name, action)):
+                    self.notify(words, severity="warning", timeout=3, markup=False)
+                    return
+
+    async def act(self, name: str) -> None:
+        """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
+        if name not in {action.name for action in self.actions()}:
+            return
+        self._tour.performed(name)
+        for owner in (self.view, self):
+            handler = getattr(owner, f"do_{name}", None)
+            if handler is not None:
+                result = handler()
+                if hasattr(result, "__await__"):
+                    result = await result
+                # A view that had nothing to clear leaves escape to the screen.
+                if result is not False:
+                    return
+
+    def notice(self, words: str) -> None:
+        """Say something for a while, off the table."""
+        self.query_one(Notice).say(words)
+
+    def begin_tour(self) -> None:
+        """Show the first hint."""
+        self._tour.begin()
+        self._around()
+
+    def end_tour(self) -> None:
+        """No more hints, where any are shown."""
+        self._tour.end()
+
+    def _tour_place(self) -> tuple[str, frozenset[str]]:
+        """The view one is in, and what keys do there; in a form most are the field's."""
+        if not self.stack:
+            return "", frozenset()
+        is_form = self.view_name in FORM
+        return self.view_name, frozenset(one.name for one in self.actions() if one.while_typing or not is_form)
+
+    def alerts_changed(self, session: ClusterSession) -> None:
+        """What is wrong was judged anew."""
+        if self.shows_alerts(session):
+            self.view.alerts_changed()  # type: ignore[attr-defined]
+        self._around()
+
+    def shows_alerts(self, session: ClusterSession) -> bool:
+        return session is self.session and bool(self.stack) and self.view_name == "alerts"
+
+
+def main_screen_with(actions: tuple[Action, ...]) -> type[MainScreen]:
+    """The main screen with these actions' keys, which come before those of what has the focus.
+
+    A key is then obeyed when it arrives and not after a way through the widgets: what is typed ahead, in one burst or
+    over a slow line, does what it would have done one key at a time.
+    """
+
+    class MainScreenWithKeys(MainScreen, inherit_bindings=False):
+        BINDINGS: ClassVar[list[BindingType]] = [
+            Binding(textual_keys(action.key), f"act({action.name!r})", action.words, show=False, priority=True)
+            for action in actions
+        ]
+
+    return MainScreenWithKeys
+
+
+class ViewStacks:
+    """A stack of views for each of `sessions`; `view_arguments` gives what a person configured for a view."""
+
+    def __init__(self, sessions: Sequence[ClusterSession], view_arguments: Callable[[str], dict[str, object]]) -> None:
+        self._sessions = sessions
+        self._arguments = view_arguments
+        self._at = 0
+        self._stacks: list[list[View]] = [[] for _ in sessions]
+        # A root view keeps its cursor, filter and marks while one is elsewhere.
+        self._roots: dict[tuple[int, str], View] = {}
+
+    @property
+    def session(self) -> ClusterSession:
+        return self._sessions[self._at]
+
+    @property
+    def stack(self) -> list[View]:
+        return self._stacks[self._at]
+
+    @property
+    def view(self) -> View:
+        return self.stack[-1]
+
+    @property
+    def view_name(self) -> str:
+        return next(name for name, spec in SPECS.items() if type(self.view) is spec.make)
+
+    @property
+    def next_position(self) -> int:
+        """That of the cluster after the one that is shown."""
+        return self._at + 1
+
+    def switch(self, position: int) -> None:
+        """To another cluster, counted round."""
+        self._at = position % len(self._sessions)
+
+    def to_root(self, name: str, arguments: dict[str, object]) -> list[View]:
+        """The stack for a root view: back to it where it is on the way here, else on top, so that one can go back."""
+        key = (self._at, name)
+        view = self._roots.get(key)
+        if view is None:
+            view = self._roots[key] = SPECS[name].make(self.session, **self._arguments(name), **arguments)
+        stack = self.stack
+        return stack[: stack.index(view) + 1] if view in stack else [*stack, view]
+
+    def with_new(self, name: str, arguments: dict[str, object]) -> list[View]:
+        """The stack with a new view on top."""
+        configured = self._arguments(name) if name in _CONFIGURED else {}
+        return [*self.stack, SPECS[name].make(self.session, **{**configured, **arguments})]
+
+    def put(self, stack: list[View]) -> list[View]:
+        """Have this stack from now on; gives the views of the one before that are to be taken away."""
+        before, self._stacks[self._at] = self.stack, stack
+        return [view for view in before if view not in stack and view not in self._roots.values()]
+
+    def crumbs(self) -> list[str]:
+        """The cluster, the views opened since the last root view, and where one is in the one on top."""
+        stack = self.stack
+        roots = [at for at, view in enumerate(stack) if view in self._roots.values()]
+        on_the_way = stack[max(roots, default=0) : -1]
+        return [self.session.store.title, *(view.way_crumb() for view in on_the_way), *self.view.crumbs()]

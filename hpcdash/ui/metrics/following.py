@@ -1,0 +1,274 @@
+"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hpcdash.domain.states import ACTIVE
+from hpcdash.errors import HpcdashError
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.metrics.plot import ChartPlot
+from hpcdash.ui.unexpected import unexpected
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
+
+if TYPE_CHECKING:
+    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesKept
+    from hpcdash.services.metrics.charts.reading import Reading, RunReader
+    from hpcdash.services.metrics.run import WatchedRun
+
+
+# What stands out is looked for so often, and no more than a sixth of the time.
+READ_SECONDS = 1.0
+_READ_SHARE = 5.0
+_TRIED_AGAIN_SECONDS = 20.0
+# With arrays; 75 ms.
+_ARRAYS = (
+    "hpcdash.services.metrics.run",
+    "hpcdash.services.metrics.charts.draw",
+    "hpcdash.services.metrics.charts.reading",
+)
+
+
+@dataclass(slots=True)
+class ShownRun:
+    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing could be."""
+
+    job_id: str
+    watched: WatchedRun | None = None
+    is_open: bool = False
+    error: HpcdashError | None = None
+    judging_error: HpcdashError | None = None
+    reader: RunReader | None = None
+    reading: Reading | None = None
+    changes: int = 0
+    read_changes: tuple[object, ...] = field(default=())
+
+
+class ChartFollowing(View):
+    """Runs that are read, and the newest picture of them. Series, pictures and findings are made in threads."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        job_id: str,
+        others: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        file: str = "",
+    ) -> None:
+        """`others` are shown over the job. `patterns` and `file` are as stores.metrics takes them."""
+        super().__init__(session)
+        self.job_id = job_id
+        self.state = ChartState()
+        self.picture = Picture()
+        self.is_drawing = False
+        self.drawing_error: HpcdashError | None = None
+        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
+        self._patterns = tuple(patterns)
+        self._file = file
+        self._kept: SeriesKept | None = None
+        self._dirty = asyncio.Event()
+        self._changed_at: float | None = None
+
+    def tell(self, request: ChartRequest) -> None:
+        """There is a new picture, of this request."""
+
+    def tell_problem(self, words: str) -> None:
+        """What is there could not be told."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the picture shows all that is known."""
+        return not (self.is_drawing or self._dirty.is_set())
+
+    def on_mount(self) -> None:
+        spare_what_is_loaded()
+        # The frame is painted first: threads that import take the interpreter from it.
+        self.call_after_refresh(self.start)
+
+    def shown(self) -> None:
+        self.take_focus()
+        self.start()
+
+    def on_resize(self) -> None:
+        # The plot itself hears of no size while it is hidden, as it is where there was no room for a picture.
+        self._dirty.set()
+
+    def on_hide(self) -> None:
+        self.workers.cancel_group(self, "watch")
+
+    def start(self) -> None:
+        if self.is_live and self.display:
+            self.workers.cancel_group(self, "watch")
+            self.run_worker(self._begin(), group="watch")
+
+    async def _begin(self) -> None:
+        # One thread for all: each that runs beside the event loop keeps it waiting for the interpreter.
+        await asyncio.to_thread(_load)
+        if not self.is_live:
+            return
+        for run in self.runs:
+            self.run_worker(self._watch(run), group="watch")
+        self.run_worker(self._keep_drawn(), group="watch")
+        self.run_worker(self._keep_read(), group="watch")
+        self._dirty.set()
+
+    async def _watch(self, run: ShownRun) -> None:
+        """Read a run's logs; what keeps one from it is shown, and tried again."""
+        from hpcdash.services.metrics import run as metrics
+
+        while True:
+            try:
+                if run.watched is None:
+                    run.watched = metrics.WatchedRun(
+                        self.session.store, run.job_id, patterns=self._patterns, file=self._file
+                    )
+                if not run.is_open:
+                    await run.watched.open()
+                    run.is_open = True
+                run.error = None
+                self._changed(run)
+                await run.watched.follow(partial(self._changed, run))
+                return
+            except HpcdashError as error:
+                run.error = error
+            except Exception as error:  # a log may hold anything; it ends nothing
+                run.error = unexpected(self.app, "read this", error, run.error)
+            self._changed(run)
+            await asyncio.sleep(_TRIED_AGAIN_SECONDS)
+
+    def _changed(self, run: ShownRun) -> None:
+        run.changes += 1
+        self._changed_at = self.session.store.clock.now()
+        self._dirty.set()
+
+    async def _keep_drawn(self) -> None:
+        """Draw whenever something changed; what changed meanwhile is in the next picture."""
+        from hpcdash.services.metrics.charts.draw import draw
+
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            if not self.is_live:
+                # It is being left.
+                return
+            self.is_drawing = True
+            request = self.request()
+            try:
+                self.picture = await asyncio.to_thread(draw, request)
+                self.drawing_error = None
+            except Exception as error:
+                self.drawing_error = unexpected(self.app, "draw this", error, self.drawing_error)
+            finally:
+                self.is_drawing = False
+            if not self.children:
+                return
+            self.query_one(ChartPlot).show(self.picture)
+            try:
+                self.tell(request)
+            except Exception as error:
+                self.drawing_error = unexpected(self.app, "tell of this", error)
+                self.tell_problem(self.drawing_error.message)
+
+    async def _keep_read(self) -> None:
+        """Look for what stands out, of each run that changed."""
+        while True:
+            began = asyncio.get_running_loop().time()
+            for run in list(self.runs):
+                await self._read(run)
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(max(READ_SECONDS, _READ_SHARE * took))
+
+    async def _read(self, run: ShownRun) -> None:
+        watched, picture = run.watched, self.picture
+        if watched is None or not picture.panels or not self.is_live:
+            return
+        names = tuple(panel.name for panel in picture.panels)
+        state = (run.changes, names, picture.axis)
+        # A run that stands still may have stalled.
+        if state == run.read_changes and not self._facts(watched).is_running:
+            return
+        before = (run.reading, run.judging_error)
+        try:
+            run.reading = await self._judged(run, watched, names)
+            run.judging_error = None
+        except Exception as error:
+            run.judging_error = unexpected(self.app, "read this", error, run.judging_error)
+        run.read_changes = state
+        if (run.reading, run.judging_error) != before:
+            self._dirty.set()
+
+    async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> Reading:
+        from hpcdash.services.metrics.charts.reading import RunReader
+
+        if run.reader is None:
+            run.reader = RunReader(is_ascii=is_ascii())
+        axis, kept = self.picture.axis, self.request().kept
+        return await asyncio.to_thread(run.reader.read, watched.run, names, axis, self._facts(watched), kept)
+
+    def _facts(self, watched: WatchedRun) -> Any:
+        from hpcdash.services.metrics.charts.reading import JobFacts
+
+        now = self.session.store.clock.now()
+        row = watched.row
+        if row is not None:
+            row = known_row(self.session.store, str(row["id"])) or row
+        if row is None or str(row["state"]) not in ACTIVE or watched.is_over:
+            return JobFacts(now)
+        left = row["ends_at"].timestamp() - now if row["ends_at"] is not None else None
+        limit = row["limit_seconds"]
+        began = row["started_at"] if watched.progress.is_whole else None
+        return JobFacts(
+            now,
+            True,
+            left,
+            float(limit) if limit is not None else None,
+            watched.is_array or row["array_id"] is not None,
+            now - began.timestamp() if began is not None else None,
+        )
+
+    def request(self) -> ChartRequest:
+        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
+
+        if self._kept is None:
+            self._kept = SeriesKept()
+        runs = []
+        for letter, run in zip(LETTERS, self.runs, strict=False):
+            if run.watched is None:
+                continue
+            marks = run.reading.marks if run.reading is not None else {}
+            axis = run.reading.axis if run.reading is not None else ""
+            runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
+        self._kept.keep_only([one.run for one in runs])
+        plot = self.query_one(ChartPlot)
+        # While there is nothing to show the plot is hidden, and has the size that it had.
+        size = plot.size if plot.display and plot.size.height else self.size
+        return ChartRequest(tuple(runs), self.state, size.width, size.height, self._kept, self.session.zone, is_ascii())
+
+
+def _load() -> None:
+    for name in _ARRAYS:
+        import_module(name)
+
+
+@cache
+def spare_what_is_loaded() -> None:
+    """Have no collection of garbage go through what the program holds now, once: its modules and widgets are kept.
+
+    A full one, which what a chart brings with it sets off, stops every thread for 70 to 220 ms.
+    """
+    gc.freeze()
+
+
+def is_ascii() -> bool:
+    """Whether this terminal's locale has no braille letters."""
+    return signs() is ASCII_SIGNS

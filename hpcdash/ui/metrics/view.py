@@ -1,0 +1,355 @@
+"""The metrics of a job's log as curves, live; other runs over it, and what stands out in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import clip, counted, visible
+from hpcdash.domain.words import state_word
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, Mark
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.metrics.following import ShownRun
+from hpcdash.ui.metrics.navigation import ChartSeeing
+from hpcdash.ui.metrics.plot import ChartPlot
+from hpcdash.ui.view import Targets, View, ViewSpec
+from hpcdash.ui.widgets.lines import Line
+
+if TYPE_CHECKING:
+    from hpcdash.services.metrics.charts.curves import ChartRequest
+
+
+_HISTORY_SECONDS = 4.0
+# Before what is seldom pressed.
+_SWITCH_RANK = 1
+# What the weights may be broken by: a save then takes the place of a good one.
+_BROKEN = frozenset({"nan", "inf", "divergence"})
+_SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
+# Lines of a view in which words may have a blank one above them.
+_ROOMY = 8
+_LOOKED_FOR = (
+    "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, Hugging Face, "
+    "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
+    "Another format is told in hpcdash's configuration:\n\n"
+    "  [metrics]\n  patterns = ['''it (?P<step>\\d+).* my_loss=(?P<loss>\\S+)''']"
+)
+
+
+class ChartView(ChartSeeing, can_focus=True):
+    """A job's metrics. Its logs are read in turns of the store's; series, pictures and findings are made in threads."""
+
+    DEFAULT_CSS = """
+    ChartView > #nothing { height: 1fr; padding: 1 2; display: none; }
+    ChartView.-empty > #nothing { display: block; }
+    ChartView.-cramped > #nothing { padding: 0 2; }
+    ChartView.-empty > ChartPlot { display: none; }
+    ChartView > #legend { display: none; }
+    ChartView.-several > #legend { display: block; }
+    """
+
+    _wants_history = False
+    _has_history: asyncio.Event | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Line(id="legend")
+        yield ChartPlot()
+        yield Static("reading the log …", id="nothing", markup=False)
+        yield Line(id="meaning")
+        yield Line(id="found")
+
+    # -- what is said around it
+
+    def tell(self, request: ChartRequest) -> None:
+        from hpcdash.services.metrics.charts.draw import legend
+
+        self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
+        self.set_class(not self.picture.panels, "-empty")
+        self.set_class(self.size.height < _ROOMY, "-cramped")
+        self.set_class(len(self.runs) > 1, "-several")
+        if not self.picture.panels:
+            self.query_one("#nothing", Static).update(self._nothing())
+        first = self.runs[0]
+        meaning = first.reading.meaning if first.reading is not None else ()
+        self.query_one("#meaning", Line).say(Text(clip(visible(" · ".join(meaning)), max(self.size.width - 2, 1))))
+        self.query_one("#found", Line).say(self._found_line())
+        self.post_message(self.CrumbsChanged())
+
+    def tell_problem(self, words: str) -> None:
+        self.query_one("#found", Line).say(Text(visible(words)))
+
+    def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        plot = self.query_one(ChartPlot)
+        for words, style in pieces:
+            text.append(words, plot.get_component_rich_style(f"chart-plot--{style}") if style else "")
+        return text
+
+    def _nothing(self) -> Text:
+        """Why there is no chart: the job waits, its log is missing, or no metric is in it."""
+        run = self.runs[0]
+        watched = run.watched
+        if run.error is not None:
+            return Text(f"the metrics of job {visible(run.job_id)} cannot be read: {visible(run.error.message)}")
+        if self.drawing_error is not None:
+            return Text(visible(self.drawing_error.message))
+        if watched is None or watched.row is None:
+            return Text("reading the log …")
+        state = str(watched.row["state"])
+        if state in WAITING:
+            reason = f": {visible(watched.row['reason'])}" if watched.row["reason"] else ""
+            where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
+            return Text(f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}")
+        if watched.run.names:
+            return Text("there is too little room for a chart here")
+        text = Text(visible(watched.problem) if watched.problem else "no metric yet")
+        if not watched.progress.is_whole and watched.progress.total_bytes:
+            text.append(f"\n{self._progress_words()}")
+        elif watched.paths and watched.progress.total_bytes:
+            text.append(f"\n\n{_LOOKED_FOR}", "dim")
+        return text
+
+    def _found_line(self) -> Text:
+        """How many there are of what is there more than once, then the gravest and newest in words; of one under the
+        cursor that."""
+        text = Text(no_wrap=True)
+        marks = self.marks_found()
+        plot = self.query_one(ChartPlot)
+        pointed = self._pointed_mark(marks)
+        read = [run.reading for run in self.runs if run.reading is not None]
+        if not marks and read:
+            is_unknown = all(one.too_few for one in read)
+            text.append("too few points to tell" if is_unknown else "nothing stands out", "dim")
+        if pointed is None and len(marks) > 1:
+            for (kind, sign, style), count in Counter((mark.kind, mark.sign, mark.style) for _, mark in marks).items():
+                if count > 1:
+                    text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
+                    text.append(f" {count} {SEVERAL[kind]}   ", "dim")
+        shown = [pointed] if pointed is not None else marks
+        room = self.size.width - 2
+        for number, (letter, mark) in enumerate(shown):
+            left = room - cell_len(text.plain) - 5
+            words = f"{letter}{' ' if letter else ''}{mark.words}"
+            if number and cell_len(words) > left:
+                break
+            text.append("   " if number else "")
+            text.append(f"{mark.sign} ", plot.get_component_rich_style(f"chart-plot--{mark.style}"))
+            text.append(clip(words, max(left, 1)))
+        return text
+
+    def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
+        """The finding under the cursor: where it stands, else in the same column."""
+        cursor = self.state.cursor
+        if cursor is None or not self._has_panels():
+            return None
+        place = self.picture.panels[0]
+        column = place.column_of(cursor)
+        near = [one for one in marks if column is not None and place.column_of(one[1].x) == column]
+        return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
+
+    def _progress_words(self) -> str:
+        runs = [run.watched for run in self.runs if run.watched is not None]
+        total = sum(run.progress.total_bytes for run in runs)
+        read = sum(run.progress.read_bytes for run in runs)
+        if all(run.progress.is_whole for run in runs) or not total:
+            return ""
+        return f"reading backwards {100 * read // total} %"
+
+    def hint(self) -> str:
+        if self.said:
+            return self.said
+        problems = [run.watched.problem for run in self.runs if run.watched is not None and run.watched.problem]
+        for run in self.runs:
+            error = run.error or run.judging_error
+            problems += [f"{run.job_id}: {error.message}"] if error is not None else []
+        problems += [self.drawing_error.message] if self.drawing_error is not None else []
+        if not self.picture.panels:
+            return ""
+        parts = []
+        if self.state.span is not None:
+            parts.append("following the end" if self.state.follows else "stays here; end follows again")
+        parts += [self._progress_words(), *self.picture.notes, *problems]
+        return "   ".join(visible(part) for part in parts if part)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.MINE, Kind.HISTORY}) if self._wants_history else frozenset({Kind.MINE})
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self.runs[0].error or self.drawing_error or self.runs[0].judging_error
+
+    def taken_at(self) -> float | None:
+        return self._changed_at
+
+    def store_changed(self, changed: Changed) -> None:
+        if self._has_history is not None and changed.kind in (None, Kind.HISTORY):
+            self._has_history.set()
+
+    def counts(self) -> tuple[str, str]:
+        points = self.picture.points
+        return (counted(points, "point"), f"{points}p") if points else ("", "")
+
+    def crumbs(self) -> Sequence[str]:
+        names = ", ".join(panel.name for panel in self.picture.panels[:3])
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        return ("chart", f"{self.job_id}{more}", visible(names)) if names else ("chart", f"{self.job_id}{more}")
+
+    def way_crumb(self) -> str:
+        return f"chart {self.job_id}"
+
+    def pointed_job(self) -> str | None:
+        return self.job_id
+
+    def targets(self) -> Targets:
+        row = self._row()
+        return Targets((self.job_id,), (row,) if row is not None else ())
+
+    def switch_jobs(self) -> tuple[str, ...]:
+        return (self._switch_run().job_id,)
+
+    def _switch_run(self) -> ShownRun:
+        """The run whose finding is under the cursor, else the first."""
+        pointed = self._pointed_mark(self.marks_found())
+        letter = pointed[0] if pointed is not None else ""
+        return self.runs[LETTERS.index(letter) if letter else 0]
+
+    def against_save(self) -> str:
+        reading = self._switch_run().reading
+        found = next((mark for mark in reading.found if _is_broken(mark)), None) if reading is not None else None
+        return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
+
+    def key_ranks(self) -> Mapping[str, int]:
+        """Of a job that runs the save switch, where something stands out and a save is not of broken weights."""
+        row = self._row()
+        found = [mark for _, mark in self.marks_found()]
+        is_broken = any(_is_broken(mark) for mark in found)
+        is_wanted = row is not None and row["state"] in ACTIVE and found and not is_broken
+        return {"save_switch": _SWITCH_RANK} if is_wanted else {}
+
+    def _row(self) -> Mapping[str, Any] | None:
+        watched = self.runs[0].watched
+        return known_row(self.session.store, self.job_id) or (watched.row if watched is not None else None)
+
+    def take_focus(self) -> None:
+        self.focus(scroll_visible=False)
+
+    # -- what is asked
+
+    def do_metrics(self) -> None:
+        from hpcdash.ui.metrics.dialogs import ChoiceDialog
+
+        request = self.request()
+        if not request.all_names:
+            self._say("no metric is known yet")
+            return
+
+        def take(names: tuple[str, ...] | None) -> None:
+            if names is not None:
+                self._see(replace(self.state, names=names, panel=0))
+
+        shown = request.names
+        names = [*shown, *(name for name in request.all_names if name not in shown)]
+        self.app.push_screen(ChoiceDialog("metrics", [(name, name) for name in names], shown, len(names)), take)
+
+    def do_overlay(self) -> None:
+        self.run_worker(self._overlay(), exclusive=True, group="overlay")
+
+    async def _overlay(self) -> None:
+        """Ask which other runs; what has ended is in the history, which is asked for first."""
+        from hpcdash.ui.metrics.dialogs import ChoiceDialog, other_runs
+
+        row = self._row()
+        if row is None:
+            self._say("the job is not known yet")
+            return
+        store = self.session.store
+        if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
+            self._wants_history = True
+            self._say("asking for what has ended …")
+            self._has_history = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HISTORY_SECONDS):
+                    await self._has_history.wait()
+            self._wants_history = False
+            self._say("")
+        marked = await asyncio.to_thread(self._marked)
+        choices = await asyncio.to_thread(other_runs, store, row, marked)
+        shown = [run.job_id for run in self.runs[1:]]
+        choices = [*((one, one) for one in shown if one not in {value for value, _ in choices}), *choices]
+        if not choices:
+            self._say("no other run to show: none of its array, of its name, and none is marked")
+            return
+        dialog = ChoiceDialog(f"over {self.job_id}", choices, shown, MOST_RUNS - 1)
+        chosen = await self.app.push_screen_wait(dialog)
+        if chosen is not None:
+            await self.show_others(chosen)
+
+    def _marked(self) -> tuple[str, ...]:
+        tables = [view for view in self.screen.query(View) if view.session is self.session and view.marks()]
+        return tuple(job_id for view in tables for job_id in view.targets().job_ids)
+
+    async def show_others(self, job_ids: Sequence[str]) -> None:
+        """These runs over the first; those that were shown go on, others are no longer read."""
+        kept = {run.job_id: run for run in self.runs[1:]}
+        self.runs = [self.runs[0], *(kept.pop(one) if one in kept else ShownRun(one) for one in job_ids)]
+        for run in kept.values():
+            if run.watched is not None:
+                await run.watched.close()
+        self.start()
+
+    def do_found(self) -> None:
+        """All that is said of the runs, to read at length."""
+        text = Text()
+        for letter, run in zip(LETTERS, self.runs, strict=False):
+            if run.reading is None or run.watched is None:
+                continue
+            text.append(f"{letter + ' ' if len(self.runs) > 1 else ''}{visible(run.watched.title)}\n", "bold")
+            for words in run.reading.meaning:
+                text.append(f"  {words}\n")
+            for mark in run.reading.found:
+                text.append(f"  {mark.sign} {mark.words}\n")
+            if not run.reading.found:
+                said = "too few points to tell" if run.reading.too_few else "nothing stands out so far"
+                text.append(f"  {said}\n", "dim")
+        self.app.push_screen(WordsDialog("how it goes", text if text.plain else Text("nothing is known yet")))
+
+    def do_write_chart(self) -> None:
+        if self._has_panels():
+            self.run_worker(self._write(), exclusive=True, group="write")
+
+    async def _write(self) -> None:
+        from hpcdash.ui.metrics.dialogs import file_stem, write_chart
+
+        stem = file_stem(self.job_id, self.picture.panels[0].name, self.now())
+        request = self.request()
+        title = request.runs[0].title if len(request.runs) == 1 else f"{len(request.runs)} runs"
+        try:
+            files = await asyncio.to_thread(write_chart, Path.cwd(), stem, request, title)
+        except OSError as error:
+            self.notify(f"not written: {error.strerror}: {error.filename}", severity="error", markup=False)
+            return
+        self.notify(f"written: {files[0]} and {files[1].name}", timeout=4, markup=False)
+
+
+def _is_broken(mark: Mark) -> bool:
+    """Whether what was found lasts, and may be in the weights."""
+    return mark.lasts and mark.kind in _BROKEN
+
+
+VIEW = ViewSpec("chart", "chart", ChartView, Capability.LOGS, root=False)

@@ -1,0 +1,169 @@
+"""What keys do that are the main screen's own: other views and clusters, filter, columns, colours, errors, help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hpcdash.domain.query_keys import keys_of
+from hpcdash.domain.text import visible
+from hpcdash.ui.actions import Action, help_groups, is_of_a_form, key_sign, obeyed_while_typing
+from hpcdash.ui.dialogs import ColumnsDialog, WordsDialog
+from hpcdash.ui.jobs.action_runner import Acting
+from hpcdash.ui.status import explanation
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import View
+from hpcdash.ui.watch.announcer import UNWATCHED
+from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.widgets.hints import Notice, Tour
+
+if TYPE_CHECKING:
+    from hpcdash.ui.app import HpcdashApp
+_KEYS_CELLS = 12
+
+
+class ScreenActions(Acting):
+    """The handlers of the registry's actions that no job is pointed at for, for MainScreen."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def view_name(self) -> str: ...
+
+        def actions(self) -> list[Action]: ...
+
+        async def go(self, name: str, /, **arguments: object) -> None: ...
+
+        async def pop(self) -> bool: ...
+
+        async def switch_to_next(self) -> None: ...
+
+    # -- going elsewhere
+
+    async def do_escape(self) -> None:
+        self.query_one(Notice).put_away()
+        await self.pop()
+
+    async def do_back(self) -> None:
+        if not await self.pop():
+            self.app.exit()
+
+    async def do_to_shell(self) -> None:
+        cast("HpcdashApp", self.app).action_to_shell()
+
+    async def do_show_jobs(self) -> None:
+        await self.go("jobs")
+
+    async def do_show_nodes(self) -> None:
+        await self.go("nodes")
+
+    async def do_show_queues(self) -> None:
+        await self.go("queues")
+
+    async def do_show_history(self) -> None:
+        await self.go("history")
+
+    async def do_show_alerts(self) -> None:
+        if self.session.watching is None:
+            self.notify(UNWATCHED, timeout=5)
+            return
+        await self.go("alerts")
+
+    async def do_show_clusters(self) -> None:
+        await self.go("clusters")
+
+    async def do_next_cluster(self) -> None:
+        await self.switch_to_next()
+
+    # -- what is shown, and how
+
+    def do_filter(self) -> None:
+        view = self.view
+        if isinstance(view, TableView):
+            bar = self.query_one(CommandBar)
+            # One that stands is refined; the last one, recalled, makes way for what is typed.
+            bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
+            view.begin_typing()
+            view.try_filter(view.filter_text or bar.last_filter)
+
+    def do_columns(self) -> None:
+        view = self.view
+        if not isinstance(view, TableView):
+            return
+
+        def take(names: list[str] | None) -> None:
+            if names is not None:
+                view.choose_columns(names)
+
+        titles = {name: column.title.lower() for name, column in view.catalogue().items()}
+        self.app.push_screen(ColumnsDialog(titles, view.column_names), take)
+
+    def do_theme(self) -> None:
+        names = sorted(name for name in self.app.available_themes if not name.startswith("textual"))
+        ours = [name for name in getattr(self.app, "theme_names", names) if name in names]
+        self.app.theme = ours[(ours.index(self.app.theme) + 1) % len(ours)] if self.app.theme in ours else ours[0]
+        self.notify(f"theme {self.app.theme}", timeout=2, markup=False)
+
+    def do_ask_now(self) -> None:
+        self.session.poller.ask_now()
+
+    # -- asking and being told
+
+    def do_command(self) -> None:
+        self.query_one(CommandBar).ask(":")
+
+    def do_explain(self) -> None:
+        explained = explanation(self.session, self.view)
+        if explained is None:
+            self.notify("nothing is wrong", timeout=2)
+        else:
+            title, words = explained
+            lines = Text("\n".join(visible(line) for line in words.split("\n")))
+            self.app.push_screen(WordsDialog(title, lines))
+
+    def do_form_help(self) -> None:
+        """In a field `?` is typed."""
+        self.do_help()
+
+    def do_help(self) -> None:
+        actions = self.actions()
+        is_typing = is_of_a_form(self.focused)
+        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.view_name)
+        self.app.push_screen(WordsDialog(f"help: {self.view_name}", help_page(self.view, groups)))
+
+    def do_tour_next(self) -> None:
+        self.query_one(Tour).go_on()
+
+    def do_tour_end(self) -> None:
+        self.query_one(Tour).end()
+
+
+def help_page(view: View, groups: Sequence[tuple[str, Sequence[Action]]]) -> Text:
+    """Actions under their headings, and after the first of them what is the view's own."""
+    words = Text()
+    for number, (heading, group) in enumerate(groups):
+        if heading:
+            words.append(f"\n{heading}\n" if number else f"{heading}\n", "bold")
+        for action in group:
+            words.append_text(_line(key_sign(action.key), action.words))
+        if number == 0:
+            words.append("\n")
+            for keys, meaning in view.help_moving():
+                words.append_text(_line(keys, meaning))
+            if isinstance(view, TableView):
+                words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
+            if (signs := view.help_signs()).plain:
+                words.append("\nsigns\n", "bold").append_text(signs)
+    if isinstance(view, TableView):
+        words.append("\nfilters\n", "bold")
+        words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
+        words.append("  keys: " + " ".join(keys_of(view.schema)) + "\n", "dim")
+    return words
+
+
+def _line(keys: str, words: str) -> Text:
+    gap = " " * max(2, _KEYS_CELLS - cell_len(keys))
+    return Text.assemble(("  ", ""), (keys, "bold"), f"{gap}{words}\n")

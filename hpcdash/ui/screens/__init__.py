@@ -1,1 +1,0 @@
-"""Whole screens and dialogs."""

@@ -1,0 +1,196 @@
+"""What the lines around a view say of a cluster: what is wrong, how old it is, which jobs began and ended."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.states import ENDED_BADLY
+from hpcdash.domain.text import clip, counted, visible
+from hpcdash.domain.units import format_age
+from hpcdash.domain.words import state_word
+from hpcdash.errors import CommandError, HpcdashError
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.jobs.tracker import JobEvent
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets.lines import StatusPart
+
+_LINE_WORDS = {
+    "idle": "not connected",
+    "connecting": "connecting …",
+    "asking": "waiting for you",
+    "connected": "connected",
+    "lost": "line lost",
+    "failed": "no connection",
+}
+_LOGIN_LINES = 3
+# An answer that takes longer is worth a word.
+_SLOW_ANSWER_SECONDS = 4.0
+# More jobs and arrays than these at once are told in one line.
+_ANNOUNCED_ONE_BY_ONE = 4
+_NAME_CELLS = 40
+
+
+def shown_error(session: ClusterSession, view: View) -> HpcdashError | None:
+    """What is wrong with what is shown."""
+    if view.own_error is not None:
+        return view.own_error
+    if view.main_kind is None:
+        return None
+    return session.store.connection_error or session.store.errors.get(view.main_kind)
+
+
+def shown_snapshot(session: ClusterSession, view: View) -> Snapshot | None:
+    """The table a view stands on."""
+    kind = view.main_kind
+    return session.store.snapshots.get(kind) if kind is not None else None
+
+
+def age_words(session: ClusterSession, taken_at: float) -> str:
+    return format_age(max(0.0, session.store.clock.now() - taken_at))
+
+
+def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapshot | None) -> str:
+    """What is shown while something is wrong, and when it is tried again."""
+    poller = session.poller
+    parts = []
+    if snapshot is not None:
+        parts.append(f"what was known {age_words(session, snapshot.taken_at)} ago is shown")
+    if poller.waiting_for_person is not None:
+        parts.append("ctrl+r tries again")
+    elif kind is not None and (seconds := poller.unanswered_seconds(kind)) > 0:
+        parts.append(f"it is being asked again, for {seconds:.0f} s")
+    elif kind is not None and (wait := poller.next_in_seconds(kind)) >= 1:
+        parts.append(f"asked again in {wait:.0f} s, or with ctrl+r")
+    return "; ".join(parts)
+
+
+def login_words(session: ClusterSession) -> str:
+    """The end of what was said in a login that waits for the person, and for how long it has waited; '' for none."""
+    health = session.store.transport.health
+    if health.state != "asking" or health.waiting_since is None:
+        return ""
+    waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
+    said = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
+    asked = f"waiting for you for {waited}: a question, or an approval on your phone or another device"
+    return "\n".join([*said, asked])
+
+
+def beginning(words: str, most_lines: int) -> str:
+    """The first lines, and how many more there are."""
+    lines = words.splitlines()
+    if len(lines) > most_lines:
+        lines[most_lines - 1 :] = [f"… {counted(len(lines) - most_lines + 1, 'more line')}; ! shows all"]
+    return "\n".join(lines)
+
+
+def left_out_words(snapshot: Snapshot | None) -> str:
+    """How much of an answer is not shown; '' where all is."""
+    if snapshot is None or not snapshot.rejected:
+        return ""
+    count = len(snapshot.rejected)
+    left_out = "1 row" if count == 1 else f"{count} rows"
+    return f"{left_out} of the answer could not be read and left out; ! shows what came"
+
+
+def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
+    """All that is known of what is wrong: a title, and lines as they came; None where nothing is."""
+    error = shown_error(session, view)
+    snapshot = shown_snapshot(session, view)
+    if error is not None:
+        evidence = error.evidence if isinstance(error, CommandError) else ""
+        return "what went wrong", "\n\n".join(part for part in (error.message, evidence, error.next_step) if part)
+    if snapshot is not None and snapshot.rejected:
+        return "rows that could not be read", "\n".join(snapshot.rejected)
+    if words := session.store.transport.health.words:
+        return "what was said at the login", words
+    return None
+
+
+def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPart:
+    store = session.store
+    state = store.transport.health.state
+    if store.connection_error is not None and state not in ("lost", "asking"):
+        state = "failed"
+    words = _LINE_WORDS.get(state, state)
+    if state != "connected":
+        return StatusPart(words, "bold")
+    if (seconds := session.poller.unanswered_seconds()) >= _SLOW_ANSWER_SECONDS:
+        return StatusPart(f"no answer for {seconds:.0f} s", "bold")
+    if error is not None:
+        # The login node is there; what was asked of it failed.
+        return StatusPart("connected, last answer failed", "bold", "failing")
+    return StatusPart(words, "", "ok")
+
+
+def alerts_words(session: ClusterSession) -> str:
+    """How many alerts there are that are not silent; '' for none, and where nothing is judged."""
+    count = session.watching.count if session.watching is not None else 0
+    return "" if not count else "1 alert" if count == 1 else f"{count} alerts"
+
+
+def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
+    """Who and where, age, counts, connection, commands a minute and the last answer's time."""
+    store = session.store
+    budget, poller = store.budget, session.poller
+    snapshot = shown_snapshot(session, view)
+    taken_at = view.taken_at()
+    age = "" if taken_at is None else f"{age_words(session, taken_at)} old"
+    cached = snapshot is not None and snapshot.cached
+    answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
+    slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
+    if view.main_kind is not None and poller.is_spared(view.main_kind):
+        slower = f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
+    long_counts, short_counts = view.counts()
+    return [
+        StatusPart(
+            f"{store.user}@{store.title}" if store.user else store.title,
+            "bold",
+            f"{store.user}@{store.name}" if store.user else store.name,
+        ),
+        StatusPart("read-only" if read_only else "", "bold"),
+        StatusPart(alerts_words(session), "bold"),
+        StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
+        StatusPart(long_counts, "", short_counts),
+        _line_part(session, shown_error(session, view)),
+        StatusPart(
+            f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
+            "",
+            f"{budget.per_minute}/min{', less often' if slower else ''} {answer}",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One line; `is_bad` where a job of it failed."""
+
+    words: str
+    is_bad: bool
+
+
+def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
+    """What happened to one's own jobs: tasks of one array in one line, and so many at once (an absence)."""
+    groups: dict[str, list[JobEvent]] = {}
+    for event in events:
+        groups.setdefault(array_of(event.job_id), []).append(event)
+    if len(groups) > _ANNOUNCED_ONE_BY_ONE:
+        groups = {"": list(events)}
+    return [
+        Announcement(_words(number, happened), any(event.after in ENDED_BADLY for event in happened))
+        for number, happened in groups.items()
+    ]
+
+
+def _words(number: str, happened: Sequence[JobEvent]) -> str:
+    first = happened[0]
+    name = clip(visible(first.name), _NAME_CELLS)
+    if len(happened) == 1:
+        return f"{first.job_id} {name} {state_word(first.after)}"
+    counts = Counter(state_word(event.after) for event in happened)
+    who = f"array {number} {name}" if number else f"{len(happened)} of your jobs"
+    return f"{who}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"

@@ -1,0 +1,295 @@
+"""What the form of a new submission leads to: the plan, the question, the submission, and where the new job's logs are.
+
+Imports what it needs when it is needed: most runs submit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from hpcdash.backends.actions import Outcome
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.ui.jobs.action_words import error_words
+from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.submit.view import SubmitView
+
+if TYPE_CHECKING:
+    from hpcdash.services.session import ClusterSession
+    from hpcdash.services.submit.form import Draft
+    from hpcdash.services.submit.launches import PlannedLaunch
+    from hpcdash.services.submit.plan import Again
+    from hpcdash.ui.submit.preview import Look
+
+
+# How often the list is looked into for a new job, and how many times.
+_LOOK_SECONDS = 0.5
+_MOST_LOOKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What was planned of one job, and of the launch it is, if it is one."""
+
+    again: Again
+    launch: PlannedLaunch | None = None
+
+
+class Submitting(JobActions):
+    """The handlers of `n` and of the form's keys, for MainScreen."""
+
+    if TYPE_CHECKING:
+
+        async def go(self, name: str, /, **arguments: object) -> None: ...
+
+        async def pop(self) -> bool: ...
+
+        def notice(self, words: str) -> None: ...
+
+    def settle_earlier(self, session: ClusterSession) -> None:
+        """Once the cluster answers, look for submissions whose end no run saw, and tell what became of them."""
+        if not session.actions.journal.path.exists():
+            return
+
+        def heard(changed: Changed) -> None:
+            mine = session.store.snapshots.get(Kind.MINE)
+            if changed.kind is Kind.MINE and mine is not None and not mine.cached:
+                stop()
+                self.call_later(begin)
+
+        def begin() -> None:
+            self.run_worker(self._settle_earlier(session), group="settle")
+
+        stop = session.store.listen(heard)
+
+    async def _settle_earlier(self, session: ClusterSession) -> None:
+        from hpcdash.services.submit.recovery import settle_recent
+
+        for words in await settle_recent(session.store, session.actions.journal):
+            self.notify(visible(words), severity="warning", timeout=20, markup=False)
+
+    async def do_new(self) -> None:
+        """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
+        from hpcdash.ui.submit.choices import job_words
+
+        job_id = self.view.pointed_job()
+        row = None if job_id is None else known_row(self.session.store, job_id)
+        await self.go("submit")
+        if isinstance(self.view, SubmitView):
+            is_living = row is not None and row["state"] in ACTIVE | WAITING
+            self.view.offer_after(str(job_id) if is_living else "", job_words(row) if row is not None else "")
+
+    def do_submit_form(self) -> None:
+        view = self.view
+        if isinstance(view, SubmitView) and not view.is_being_submitted:
+            view.is_being_submitted = True
+            self.run_worker(self._submit_once(view, self.session), group="acting")
+
+    async def _submit_once(self, view: SubmitView, session: ClusterSession) -> None:
+        """One submission of a form at a time, however often its key is pressed."""
+        try:
+            await self._submit(view, session)
+        except HpcdashError as error:
+            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+        finally:
+            view.is_being_submitted = False
+
+    async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
+        """Looks once more, plans, asks, submits; and finds out what became of it where the answer was lost."""
+        draft = view.draft()
+        looked = await view.look_now()
+        if not looked.is_whole:
+            view.tried()
+            return
+        plan = _planner(view, session, looked)
+        await view.answer.ask_for_paths(looked)
+        # Before something else is typed, or asked for.
+        warnings = _dropped_switch(view, looked)
+        told = [words for words in view.told(looked) if words not in warnings]
+        view.say("")
+        first = await plan(None)
+        if self.view is not view:
+            return
+        asides = [*told, *first.again.asides]
+        if first.launch is not None:
+            asides.append(f"its script and its request are put into {first.launch.place.folder}, a new folder there")
+        if looked.links > 1:
+            rest = looked.links - 1
+            what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
+            asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
+        question = view.not_known.question(draft, first.again.plan.request.job_ids[0])
+        if question:
+            asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
+        begun_at = session.store.clock.now()
+        if looked.links == 1:
+            outcomes = await self._submit_one(session, first, asides, question, warnings)
+        else:
+            outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question, warnings)
+        if not outcomes:
+            return
+        name = first.again.plan.request.job_ids[0]
+        view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
+        said = [await self._concluded(view, first, outcomes[0])]
+        if outcomes[0].done:
+            await self._was_submitted(view, draft, first, looked, outcomes, said)
+        elif said[0]:
+            self.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
+        session.poller.ask_now()
+
+    async def _submit_one(
+        self,
+        session: ClusterSession,
+        planned: _Planned,
+        asides: Sequence[str],
+        question: str,
+        warnings: Sequence[str],
+    ) -> tuple[Outcome, ...]:
+        report = await self.carry_out(
+            planned.again.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
+        )
+        if report is None:
+            return ()
+        return (await self.look_for(planned.again, report, session))[-1:]
+
+    async def _submit_chain(
+        self,
+        view: SubmitView,
+        session: ClusterSession,
+        first: _Planned,
+        plan: Callable[[tuple[str, ...] | None], Awaitable[_Planned]],
+        asides: Sequence[str],
+        links: int,
+        question: str,
+        warnings: Sequence[str],
+    ) -> tuple[Outcome, ...]:
+        from hpcdash.services.chains import chain_words, submit_chain
+
+        dialog = self.ask_first(
+            first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
+        )
+        if dialog is None or not await dialog.answer:
+            return ()
+        made = [first]
+        outcomes: list[Outcome] = []
+
+        async def plan_link(after: tuple[str, ...]) -> Again:
+            if after:
+                made.append(await plan(after))
+            return made[-1].again
+
+        def told(link: int, outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
+
+        try:
+            settled = await submit_chain(plan_link, session.actions, session.store, links, told, view.say)
+        finally:
+            view.say("")
+        for planned, outcome in list(zip(made, settled, strict=False))[1:]:
+            await self._concluded(view, planned, outcome)
+        is_well = len(settled) == links and all(outcome.done for outcome in settled)
+        self.notify(
+            visible(chain_words(settled, links)),
+            severity="information" if is_well else "error",
+            timeout=12,
+            markup=False,
+        )
+        return settled
+
+    async def _concluded(self, view: SubmitView, planned: _Planned, outcome: Outcome) -> str:
+        """What a launch that ended this way leaves to be done and said."""
+        return "" if planned.launch is None else await view.launches.conclude(planned.launch, outcome)
+
+    async def _was_submitted(
+        self,
+        view: SubmitView,
+        draft: Draft,
+        planned: _Planned,
+        looked: Look,
+        outcomes: Sequence[Outcome],
+        said: Sequence[str],
+    ) -> None:
+        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to the list."""
+        from hpcdash.ui.submit.view import remember
+
+        number = outcomes[0].new_job
+        await remember(view, looked)
+        # What was typed while it was being submitted is another one.
+        is_the_same = view.draft() == draft
+        if is_the_same:
+            view.forget()
+        else:
+            said = [*said, "what you typed since is kept"]
+        words = [f"job {number} submitted" if number else "submitted"]
+        if planned.launch is not None:
+            words.append(f"its logs will be in {planned.launch.place.folder}")
+        words += [more for more in said if more]
+        self.notice("; ".join(words))
+        if self.view is view and is_the_same:
+            await self.pop()
+        if isinstance(self.view, JobsView) and number:
+            self._point_at(number, self.view, self.view.pointed_job())
+
+    def _point_at(self, number: str, view: JobsView, pointed: str | None, looks: int = _MOST_LOOKS) -> None:
+        """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
+        if self.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
+            return
+        self.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
+
+
+def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
+    """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
+    from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
+
+    if looked.request is None:
+        return ()
+    dropped = dropped_finding(kill_switch_of(looked.request))
+    return (f"{dropped.words}. {dropped.next_step}",) if dropped in view.answer.told_of(looked) else ()
+
+
+def _planner(
+    view: SubmitView, session: ClusterSession, looked: Look
+) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
+    """What plans the job, or a link of its chain that waits for others than it says itself."""
+
+    # The links of a chain have one name, by which a train is found whole.
+    name = looked.request.name if looked.request is not None else ""
+
+    async def launch(after: tuple[str, ...] | None) -> _Planned:
+        from hpcdash.services.submit.launches import WantedLaunch
+
+        nonlocal name
+        request = looked.request
+        if request is None:
+            raise UsageError("there is nothing to submit yet")
+        request = request if after is None else replace(request, after=after, name=name)
+        planned = await view.launches.plan(WantedLaunch(request, looked.text))
+        name = name or planned.script.job_name
+        return _Planned(planned.again, planned)
+
+    async def hand_in(after: tuple[str, ...] | None) -> _Planned:
+        from hpcdash.services.jobs.rows import ids_in_full
+        from hpcdash.services.submit.plan import plan_submission, refuse_large_array
+        from hpcdash.ui.submit.preview import script_submission
+
+        if looked.as_it_is is None or not looked.script:
+            raise UsageError("there is no script yet to submit")
+        # As it was looked at: the form may name another file by now.
+        content = looked.script.encode("utf-8", "surrogateescape")
+        await session.store.open(force=True)
+        wanted = script_submission(looked.as_it_is, content, after)
+        if wanted.after and not session.store.backend.has_whole_ids:
+            rows = await session.actions.rows_of(wanted.after)
+            wanted = replace(wanted, after=ids_in_full(wanted.after, rows))
+        await refuse_large_array(session.store, wanted)
+        return _Planned(plan_submission(session.store, wanted))
+
+    return launch if looked.as_it_is is None else hand_in

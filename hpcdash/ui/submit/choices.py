@@ -1,0 +1,224 @@
+"""What there is to choose from in the form, from what a cluster offers, and the dialog that lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
+from hpcdash.domain.stakes import span_words
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.units import format_memory
+from hpcdash.domain.words import state_word
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.form_fields import FIELDS, FieldKind
+from hpcdash.ui.jobs.action_dialogs import FRAME, ScrollingDialog
+
+_MOST_JOBS = 200
+_CHOICE_WORDS = {
+    "cuda": "a GPU of NVIDIA",
+    "rocm": "a GPU of AMD",
+    "cpu": "a core",
+    "plain": "the command once a node, or once a task",
+    "torchrun": "torch.distributed, a process a GPU",
+    "accelerate": "Hugging Face accelerate launch",
+    "srun": "a task a GPU or core",
+    "none": "no container",
+    "apptainer": "also called singularity",
+    "here": "a file of this machine, handed over as it is now",
+    "cluster": "a file there",
+}
+_VALUE_CELLS = 32
+
+
+def queue_words(queue: QueueOffer) -> str:
+    """`default, 12 of 40 nodes idle, 96 of 320 GPUs idle (a100), up to 2 d`."""
+    parts = ["default"] if queue.is_default else []
+    if queue.note or not queue.is_available:
+        parts.append(visible(queue.note) or "takes no jobs now")
+    if queue.nodes:
+        parts.append(f"{queue.nodes_idle} of {queue.nodes} nodes idle")
+    if queue.gpus:
+        types = f" ({', '.join(queue.gpu_types)})" if queue.gpu_types else ""
+        parts.append(f"{queue.gpus_idle} of {queue.gpus} GPUs idle{types}")
+    elif queue.cpus:
+        parts.append(f"{queue.cpus_idle} of {queue.cpus} cores idle")
+    if queue.limit_seconds:
+        parts.append(f"up to {span_words(queue.limit_seconds)}")
+    return ", ".join(parts)
+
+
+def node_words(queue: QueueOffer) -> str:
+    """`a node: 64 cores, 8 GPUs, 512G`; '' where its nodes are not known."""
+    parts = []
+    if queue.cpus_per_node:
+        parts.append(f"{queue.cpus_per_node} cores")
+    if queue.gpus_per_node:
+        parts.append(f"{queue.gpus_per_node} GPUs")
+    if queue.memory_per_node_bytes:
+        parts.append(format_memory(queue.memory_per_node_bytes))
+    return f"its largest node: {', '.join(parts)}" if parts else ""
+
+
+def qos_words(qos: QosOffer) -> str:
+    parts = []
+    if qos.limit_seconds:
+        parts.append(f"up to {span_words(qos.limit_seconds)}")
+    for most, word in ((qos.most_jobs, "jobs"), (qos.most_cpus, "cores"), (qos.most_gpus, "GPUs")):
+        if most is not None:
+            parts.append(f"{most} {word} at once")
+    return ", ".join([*parts, *([qos.note] if qos.note else [])])
+
+
+def choices_of(
+    name: str, texts: Mapping[str, str], offers: Offers, store: ClusterStore, queue_taken: str
+) -> list[Choice]:
+    """All that a field may say as far as that is known; [] where anything may stand there.
+
+    `queue_taken` is the queue it goes to where none is named.
+    """
+    if choices := FIELDS[name].choices:
+        return [Choice(value, _CHOICE_WORDS.get(value, "")) for value in choices]
+    queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
+    match name:
+        case "queue":
+            return [Choice(one.name, queue_words(one)) for one in offers.queues]
+        case "gpu_type":
+            types = queue.gpu_types if queue and queue.gpu_types else offers.gpu_types
+            return [Choice(one, _queues_with(one, offers)) for one in types]
+        case "account":
+            return [Choice(one.name, "default" if one.is_default else "") for one in offers.accounts]
+        case "qos":
+            return _qos(texts.get("account", "").strip(), offers)
+        case "after":
+            return living_jobs(store)
+    return []
+
+
+def living_jobs(store: ClusterStore) -> list[Choice]:
+    """One's own jobs and arrays that have not ended, those that run first."""
+    table = store.table(Kind.MINE)
+    if table is None:
+        return []
+    table = table.select(["id", "array_id", "name", "state"])
+    states = table["state"].cast(pa.string())
+    found: dict[str, Choice] = {}
+    for wanted in (ACTIVE, WAITING):
+        some = table.filter(pc.is_in(states, value_set=pa.array([str(state) for state in wanted])))
+        for row in some.slice(0, _MOST_JOBS).to_pylist():
+            job_id = str(row["array_id"] or row["id"])
+            found.setdefault(job_id, Choice(job_id, job_words(row)))
+    return list(found.values())
+
+
+def job_words(row: Mapping[str, Any]) -> str:
+    """`train, running`"""
+    return f"{row['name'] or ''}, {state_word(row['state'])}"
+
+
+def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str) -> str:
+    """What the field is for, and what is known of what stands there."""
+    typed = texts.get(name, "").strip()
+    parts = [FIELDS[name].hint]
+    queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
+    if name == "queue" and queue is not None:
+        start = "" if typed else "empty: "
+        parts = [f"{start}{queue.name}, {queue_words(queue)}" if queue_words(queue) else parts[0]]
+    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None and node_words(queue):
+        parts.append(node_words(queue))
+    elif name == "time" and queue is not None and queue.limit_seconds:
+        parts.append(f"{queue.name} gives up to {span_words(queue.limit_seconds)}")
+    elif typed and (words := next((one.words for one in choices if one.value == typed), "")):
+        parts = [words]
+    word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
+    # What the field itself proposes behind the cursor.
+    proposed = (one.value for one in choices if word and one.value.startswith(word) and one.value != word)
+    if (first := next(proposed, "")) and not any(one.value == word for one in choices):
+        parts.append(f"→ takes {first}")
+    if choices:
+        parts.append("enter lists them")
+    return "; ".join(parts)
+
+
+def _qos(account: str, offers: Offers) -> list[Choice]:
+    """Those of the account, where that is told; else all."""
+    known = {qos.name: qos for qos in offers.qos}
+    chosen = [one for one in offers.accounts if (one.name == account if account else one.is_default)]
+    names = list(chosen[0].qos) if chosen and chosen[0].qos else list(known)
+    return [Choice(name, qos_words(known[name]) if name in known else "") for name in names]
+
+
+def _queues_with(gpu_type: str, offers: Offers) -> str:
+    names = [queue.name for queue in offers.queues if gpu_type in queue.gpu_types]
+    return f"in {', '.join(names)}" if names else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something to choose: `value` is what it means, `label` how it is called ('': as its value), `words` about it."""
+
+    value: str
+    words: str = ""
+    label: str = ""
+
+
+class ChoiceDialog(ScrollingDialog):
+    """One of some choices; `take` is called with its value."""
+
+    DEFAULT_CSS = (
+        FRAME.format(name="ChoiceDialog")
+        + """
+    ChoiceDialog OptionList, ChoiceDialog OptionList:focus {
+        height: auto; border: none; padding: 0; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    """
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", "leave", show=False)]
+
+    def __init__(self, title: str, choices: Sequence[Choice], take: Callable[[str], None], present: str = "") -> None:
+        super().__init__()
+        self.heading = title
+        self.choices = tuple(choices)
+        self.take = take
+        self.present = present
+
+    def compose(self) -> ComposeResult:
+        names = [clip(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
+        widest = max(map(width_of, names), default=0)
+        options = []
+        for name, choice in zip(names, self.choices, strict=True):
+            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
+            words.append(" " * (widest - width_of(name) + 2) + visible(choice.words), "not bold")
+            options.append(Option(words))
+        with Vertical(classes="frame"):
+            yield Static(visible(self.heading), classes="title", markup=False)
+            yield OptionList(*options, classes="scrolls", markup=False, compact=True)
+            yield Static("↑ ↓ enter takes it, esc leaves it as it was", classes="aside", markup=False)
+
+    def on_mount(self) -> None:
+        listed = self.query_one(OptionList)
+        values = [choice.value for choice in self.choices]
+        listed.highlighted = values.index(self.present) if self.present in values else 0
+        listed.focus()
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss()
+        self.take(self.choices[event.option_index].value)
+
+    def action_leave(self) -> None:
+        self.dismiss()

@@ -1,0 +1,477 @@
+"""A form of grouped fields, one column that scrolls; fields less used are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widget import Widget
+from textual.widgets import Input, Static, TextArea
+
+from hpcdash.domain.text import visible
+from hpcdash.services.submit.form_fields import GROUPS, YES, FieldKind, FormField, FormGroup, Way
+
+# What completes a field: the values there are, those that begin with what stands there first.
+Values = Callable[[str], Sequence[str]]
+_MOST_LINES = 6
+_LONGEST_LINE = 4000
+_SAID_CELLS = 60
+
+
+class _Suggestions(Suggester):
+    def __init__(self, name: str, values: Values, is_list: bool) -> None:
+        super().__init__(use_cache=False, case_sensitive=False)
+        self._name = name
+        self._values = values
+        self._is_list = is_list
+
+    async def get_suggestion(self, value: str) -> str | None:
+        start, blank, word = value.rpartition(" ") if self._is_list else ("", "", value)
+        if not word:
+            return None
+        found = next((one for one in self._values(self._name) if one.startswith(word) and one != word), None)
+        return None if found is None else f"{start}{blank}{visible(found)}"
+
+
+def _example(field: FormField) -> str:
+    """What an empty field shows; without colours too it is no value."""
+    return f"e.g. {field.example}" if field.example else ""
+
+
+class FieldInput(Input):
+    """One line of text. Enter asks for what there is to choose from."""
+
+    takes_typing = True
+
+    def __init__(self, field: FormField, values: Values) -> None:
+        super().__init__(
+            placeholder=_example(field),
+            compact=True,
+            max_length=_LONGEST_LINE,
+            select_on_focus=False,
+            suggester=_Suggestions(field.name, values, field.kind is FieldKind.WORDS),
+        )
+        # Over a slow line each blink would be waited for.
+        self.cursor_blink = False
+
+    @property
+    def text(self) -> str:
+        return self.value
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self.value = text
+        self.cursor_position = len(text)
+
+
+class FieldLines(TextArea):
+    """Several lines of text; it grows with them."""
+
+    takes_typing = True
+
+    def __init__(self, field: FormField) -> None:
+        super().__init__(
+            placeholder=_example(field), compact=True, tab_behavior="focus", soft_wrap=True, highlight_cursor_line=False
+        )
+        self.cursor_blink = False
+
+    def step(self, places: int) -> bool:
+        """A line up or down; False where there is none."""
+        if self.cursor_at_first_line if places < 0 else self.cursor_at_last_line:
+            return False
+        if places < 0:
+            self.action_cursor_up()
+        else:
+            self.action_cursor_down()
+        return True
+
+
+class FieldToggle(Static, can_focus=True):
+    """Yes or no."""
+
+    takes_typing = True
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space,left,right", "flip", show=False, priority=True)]
+
+    class Changed(Message):
+        """It is the other one now."""
+
+        def __init__(self, toggle: FieldToggle) -> None:
+            super().__init__()
+            self.toggle = toggle
+
+        @property
+        def control(self) -> FieldToggle:
+            return self.toggle
+
+    def __init__(self) -> None:
+        super().__init__("[ ] no", markup=False)
+        self._is_on = False
+
+    @property
+    def text(self) -> str:
+        return YES if self._is_on else ""
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._is_on = text == YES
+        self.update("[x] yes" if self._is_on else "[ ] no")
+
+    def enter(self) -> None:
+        self.action_flip()
+
+    def action_flip(self) -> None:
+        self.text = "" if self._is_on else YES
+        self.post_message(self.Changed(self))
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in ("y", "n") and self.text != (wanted := YES if event.key == "y" else ""):
+            self.text = wanted
+            self.post_message(self.Changed(self))
+
+    def on_click(self) -> None:
+        self.action_flip()
+
+
+FieldEditor = FieldInput | FieldLines | FieldToggle
+
+
+class FieldRow(Vertical):
+    """A field: its label, its editor, a line with what takes its place, and one with what is wrong with it."""
+
+    DEFAULT_CSS = """
+    FieldRow { height: auto; width: 1fr; }
+    FieldRow > Horizontal { height: auto; width: 1fr; }
+    FieldRow .label { width: 15; height: 1; padding-left: 2; color: $table-dim; }
+    FieldRow.-focused .label { color: $foreground; text-style: bold; }
+    FieldRow FieldInput, FieldRow FieldInput:focus { width: 1fr; height: 1; background: $panel; border: none; }
+    FieldRow FieldLines, FieldRow FieldLines:focus {
+        width: 1fr; height: 1; max-height: 6; background: $panel; border: none; padding: 0; scrollbar-size-vertical: 1;
+    }
+    FieldRow FieldToggle { width: 1fr; height: 1; background: $panel; }
+    FieldRow FieldInput:focus, FieldRow FieldLines:focus, FieldRow FieldToggle:focus { background: $table-cursor; }
+    FieldRow .note { height: auto; padding-left: 15; display: none; }
+    FieldRow .complaint { height: auto; padding-left: 15; display: none; color: $warning; }
+    FieldRow .complaint.-error { color: $error; text-style: bold; }
+    """
+
+    class Typed(Message):
+        """Another text stands in a field: its `name`."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self, field: FormField, values: Values) -> None:
+        super().__init__()
+        self.field = field
+        self.editor: FieldEditor
+        if field.kind in (FieldKind.LINES, FieldKind.PAIRS):
+            self.editor = FieldLines(field)
+        elif field.kind is FieldKind.FLAG:
+            self.editor = FieldToggle()
+        else:
+            self.editor = FieldInput(field, values)
+        self._note = Static("", classes="note", markup=False)
+        self._complaint = Static("", classes="complaint", markup=False)
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Static(self.field.label, classes="label", markup=False)
+            yield self.editor
+        yield self._note
+        yield self._complaint
+
+    @property
+    def text(self) -> str:
+        return self.editor.text
+
+    def set_text(self, text: str) -> None:
+        """Put a text there, as if it were typed; what a terminal would obey is made visible."""
+        if isinstance(self.editor, FieldLines):
+            text = "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
+        else:
+            text = visible(text)
+        self.editor.text = text
+        self._grow()
+
+    def note(self, words: str) -> None:
+        """Say below what takes its place, or nothing."""
+        self._note.update(visible(words))
+        self._note.display = bool(words)
+
+    def complain(self, words: str, *, is_error: bool = True) -> None:
+        """Say below what is wrong, or nothing."""
+        self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(words)}") if words else "")
+        self._complaint.set_class(is_error, "-error")
+        self._complaint.display = bool(words)
+
+    @property
+    def complaint(self) -> str:
+        return str(self._complaint.render()) if self._complaint.display else ""
+
+    def _grow(self) -> None:
+        if isinstance(self.editor, FieldLines):
+            self.editor.styles.height = max(1, min(_MOST_LINES, self.editor.text.count("\n") + 1))
+
+    @on(Input.Changed)
+    @on(TextArea.Changed)
+    @on(FieldToggle.Changed)
+    def _changed(self, event: Message) -> None:
+        event.stop()
+        self._grow()
+        self.post_message(self.Typed(self.field.name))
+
+    def on_descendant_focus(self) -> None:
+        self.add_class("-focused")
+
+    def on_descendant_blur(self) -> None:
+        self.remove_class("-focused")
+
+
+class GroupHeading(Static, can_focus=True):
+    """The heading of some fields; space or enter folds them, or shows them."""
+
+    takes_typing = True
+    DEFAULT_CSS = """
+    GroupHeading { height: 1; width: 1fr; color: $primary; text-wrap: nowrap; text-overflow: ellipsis; }
+    GroupHeading:focus { background: $table-cursor; text-style: bold; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "fold", show=False, priority=True),
+        Binding("right", "unfold(True)", show=False, priority=True),
+        Binding("left", "unfold(False)", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, is_open: bool, folded: Callable[[], None]) -> None:
+        """`folded` is called when its fields are to be shown, or not."""
+        super().__init__("", markup=False)
+        self._folded = folded
+        self.title = title
+        self.is_open = is_open
+        self._said = ""
+
+    def on_mount(self) -> None:
+        self.tell("")
+
+    def tell(self, said: str) -> None:
+        """What its fields say, for while they are folded."""
+        self._said = said
+        text = Text(f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis")
+        if said and not self.is_open:
+            text.append(f"   {visible(said)}", "not bold")
+        self.update(text)
+
+    def open(self, is_open: bool) -> None:
+        if is_open != self.is_open:
+            self.is_open = is_open
+            self.tell(self._said)
+            self._folded()
+
+    def enter(self) -> None:
+        self.action_fold()
+
+    def action_fold(self) -> None:
+        self.open(not self.is_open)
+
+    def action_unfold(self, is_open: bool) -> None:
+        self.open(is_open)
+
+    def on_click(self) -> None:
+        self.action_fold()
+
+
+class _Group(Vertical):
+    DEFAULT_CSS = """
+    _Group { height: auto; width: 1fr; }
+    """
+
+    def __init__(self, group: FormGroup, values: Values) -> None:
+        super().__init__()
+        self.group = group
+        self._way = Way.REQUEST
+        self.heading = GroupHeading(group.title, group.is_open, self._folded)
+        self.rows = [FieldRow(field, values) for field in group.fields]
+
+    def compose(self) -> ComposeResult:
+        yield self.heading
+        yield from self.rows
+
+    def _folded(self) -> None:
+        self.show_way(self._way)
+
+    def show_way(self, way: Way) -> None:
+        """Show what belongs to a way of submitting, and is not folded."""
+        self._way = way
+        rows = [row for row in self.rows if way in row.field.ways]
+        for row in self.rows:
+            row.display = row in rows and self.heading.is_open
+        self.display = bool(rows)
+        said = [f"{row.field.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()]
+        wrong = sum(bool(row.complaint) for row in rows)
+        words = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *said])
+        self.heading.tell(words[:_SAID_CELLS])
+
+
+class FormPage(VerticalScroll, can_focus=False):
+    """All fields; `Changed` is told after something was typed into one.
+
+    `values` complete a field; `ask` is called at enter in one, and says whether there was anything to choose from.
+    """
+
+    DEFAULT_CSS = """
+    FormPage { width: 1fr; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Before the fields' own: what is typed ahead goes where it would have gone one key at a time.
+        Binding("tab", "step(1)", show=False, priority=True),
+        Binding("shift+tab", "step(-1)", show=False, priority=True),
+        Binding("down", "line(1)", show=False, priority=True),
+        Binding("up", "line(-1)", show=False, priority=True),
+        Binding("enter", "enter", show=False, priority=True),
+    ]
+
+    class Changed(Message):
+        """Another text stands in the field of this name; '' for several."""
+
+        def __init__(self, name: str = "") -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(self, values: Values, ask: Callable[[str], bool], way: Way) -> None:
+        super().__init__()
+        self._ask = ask
+        self._last: Widget | None = None
+        self.way = way
+        self._groups = [_Group(group, values) for group in GROUPS]
+        self._rows = {row.field.name: row for group in self._groups for row in group.rows}
+
+    def compose(self) -> ComposeResult:
+        yield from self._groups
+
+    def on_mount(self) -> None:
+        self._arrange()
+
+    # -- what stands there
+
+    def texts(self) -> dict[str, str]:
+        """What is typed, by field; of empty ones nothing."""
+        return {name: row.text for name, row in self._rows.items() if row.text.strip()}
+
+    def fill(self, texts: Mapping[str, str], way: Way | None = None) -> None:
+        """Other texts in all fields; folded groups that say something stay folded."""
+        self.way = way or self.way
+        for name, row in self._rows.items():
+            if row.text != texts.get(name, ""):
+                row.set_text(texts.get(name, ""))
+        self._arrange()
+        self.post_message(self.Changed())
+
+    def start_over(self) -> None:
+        """As it was at first: empty, folded, from the top."""
+        for group in self._groups:
+            group.heading.open(group.group.is_open)
+        self._last = None
+        self.scroll_home(animate=False)
+        self.fill({}, Way.REQUEST)
+
+    def set_text(self, name: str, text: str) -> None:
+        self._rows[name].set_text(text)
+
+    def complain(self, problems: Mapping[str, str], warnings: Mapping[str, str]) -> None:
+        """What is wrong with each field, or odd."""
+        for name, row in self._rows.items():
+            words = problems.get(name, "")
+            row.complain(words or warnings.get(name, ""), is_error=bool(words))
+        self._arrange()
+
+    def note(self, name: str, words: str) -> None:
+        """What takes the place of a field that is empty, below it; '' for nothing."""
+        self._rows[name].note(words)
+
+    def complaint_of(self, name: str) -> str:
+        return self._rows[name].complaint
+
+    def _arrange(self) -> None:
+        for group in self._groups:
+            group.show_way(self.way)
+
+    # -- moving
+
+    @property
+    def field(self) -> str:
+        """The name of the field that the cursor is in, '' in none."""
+        focused = self.screen.focused if self.is_attached else None
+        row = next((row for row in self._rows.values() if row.editor is focused), None)
+        return row.field.name if row else ""
+
+    @property
+    def is_on_heading(self) -> bool:
+        """Whether the cursor is on the heading of some fields."""
+        return self.is_attached and isinstance(self.screen.focused, GroupHeading)
+
+    def stops(self) -> list[Widget]:
+        """Where the cursor can go, in order."""
+        stops: list[Widget] = []
+        for group in self._groups:
+            if group.display:
+                stops += [group.heading, *(row.editor for row in group.rows if row.display)]
+        return stops
+
+    class Entered(Message):
+        """The cursor is somewhere else in the form."""
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self._last = event.widget
+        self.post_message(self.Entered())
+
+    def resume(self) -> None:
+        """The cursor to where it was last, at first to the first field."""
+        stops = self.stops()
+        first = next(stop for stop in stops if not isinstance(stop, GroupHeading))
+        self.screen.set_focus(self._last if self._last in stops else first)
+
+    def enter(self, name: str) -> None:
+        """The cursor into a field, whose group is shown."""
+        for group in self._groups:
+            if any(row.field.name == name for row in group.rows):
+                group.heading.open(True)
+                group.show_way(self.way)
+        self.screen.set_focus(self._rows[name].editor)
+
+    def action_step(self, places: int) -> None:
+        stops = self.stops()
+        focused = self.screen.focused
+        at = stops.index(focused) if focused in stops else -1
+        self.screen.set_focus(stops[(at + places) % len(stops)])
+
+    def action_line(self, places: int) -> None:
+        """Up or down: in several lines from one to the other first."""
+        focused = self.screen.focused
+        if not (isinstance(focused, FieldLines) and focused.step(places)):
+            self.action_step(places)
+
+    def action_enter(self) -> None:
+        focused = self.screen.focused
+        if isinstance(focused, FieldInput):
+            if not self._ask(self.field):
+                self.action_step(1)
+        elif isinstance(focused, FieldToggle | GroupHeading):
+            focused.enter()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enter breaks the lines of a field that has several, after what was typed before it."""
+        if action == "enter" and isinstance(self.screen.focused, FieldLines):
+            return False
+        return super().check_action(action, parameters)
+
+    @on(FieldRow.Typed)
+    def _typed(self, event: FieldRow.Typed) -> None:
+        event.stop()
+        self.post_message(self.Changed(event.name))

@@ -1,0 +1,330 @@
+"""What the form shows of what stands there: the script or what changed, complaints, what the cluster says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from textual.widgets import Static
+
+from hpcdash.backends.submissions import StartEstimate
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.stakes import span_words
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets.script_page import ScriptPage
+
+if TYPE_CHECKING:
+    from hpcdash.ui.submit.form import FormPage
+    from hpcdash.ui.submit.preview import Look
+
+
+FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
+# It is asked no more often than that.
+_EVERY_SECONDS = 8.0
+_NOW_SECONDS = 30
+_MOST_ASIDES = 3
+
+
+class SubmitPage(View):
+    """The part of SubmitView that shows; `seen` is what was looked at last, `answer` what the cluster said of it."""
+
+    def __init__(self, session: ClusterSession) -> None:
+        super().__init__(session)
+        from hpcdash.ui.submit.preview import Look
+
+        self.seen: Look = Look()
+        self.answer = ClusterAnswer(session.store)
+        self.page_shown = FORM
+        self._coloured = ""
+        self._is_tried = False
+        self._is_made = False
+
+    def on_mount(self) -> None:
+        self._is_made = True
+
+    @property
+    def is_live(self) -> bool:
+        """Whether all of its parts are there, those within others as well."""
+        return self._is_made and super().is_live
+
+    @property
+    def form(self) -> FormPage:
+        from hpcdash.ui.submit.form import FormPage
+
+        return self.query_one(FormPage)
+
+    @property
+    def page(self) -> ScriptPage:
+        return self.query_one(ScriptPage)
+
+    @property
+    def _is_as_it_is(self) -> bool:
+        from hpcdash.services.submit.form_fields import Way
+
+        return self.form.way is Way.SCRIPT
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.has_class("-narrow")
+
+    # -- the pages
+
+    async def _show_script(self) -> None:
+        from hpcdash.ui.widgets.script_page import coloured_parts
+
+        looked = self.seen
+        if not self.is_live:
+            return
+        self._arrange()
+        if self.page_shown == DIFFERENCE:
+            self.page.show(looked.difference, stay=True)
+            return
+        self.page.show(looked.lines, stay=self._coloured != "")
+        self._coloured = looked.script
+        texts = [line.text for line in looked.lines]
+        parts = await asyncio.to_thread(coloured_parts, texts, "bash")
+        if looked is self.seen and self.page_shown != DIFFERENCE and self.is_live:
+            self.page.colour(parts)
+
+    # -- what is said of it
+
+    def _tell(self) -> None:
+        """Complaints beside the fields, and the verdict below."""
+        if not self.is_live:
+            return
+        from hpcdash.services.submit.form import MISSING
+
+        looked = self.seen
+        problems = {
+            name: words for name, words in looked.problems.items() if self._is_tried or not words.startswith(MISSING)
+        }
+        warnings = dict(looked.warnings)
+        asides = [problems[""]] if problems.get("") else []
+        for finding in self.answer.told_of(looked):
+            words = finding.words.rstrip(".")
+            if finding.field not in warnings and self._has_field(finding.field):
+                warnings[finding.field] = words
+            else:
+                asides.append(words)
+        asides += looked.asides
+        self.form.complain(problems, warnings)
+        self.form.note("command", looked.called)
+
+        shown = {self._label(name): words for name, words in problems.items()}
+        start = self.answer.start_words(looked, self.session.zone)
+        self.query_one("#verdict", Static).update(verdict(looked, shown, asides, start))
+
+    def _has_field(self, name: str) -> bool:
+        from hpcdash.services.submit.form_fields import FIELDS
+
+        return name in FIELDS
+
+    def _label(self, name: str) -> str:
+        from hpcdash.services.submit.form_fields import FIELDS
+
+        return FIELDS[name].label if name in FIELDS else name
+
+    def _arrange(self) -> None:
+        """Which page is shown, and what is said above it."""
+        if not self.is_live:
+            return
+        self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
+        looked = self.seen
+        if self.page_shown == DIFFERENCE:
+            words = "what changed since it was submitted last" if looked.difference else self._no_difference()
+        elif not looked.script:
+            words = "the script comes here"
+        else:
+            file = looked.as_it_is.file if looked.as_it_is is not None else "the script that is made"
+            is_of_before = looked.as_it_is is None and looked.request is None and set(looked.problems) != {"command"}
+            words = "as it was before something was wrong" if is_of_before else f"{file}, {len(looked.lines)} lines"
+            if looked.difference:
+                words += "; it differs from the last of its name"
+        self.query_one("#about", Static).update(visible(words))
+
+    def _no_difference(self) -> str:
+        if self.seen.before is not None:
+            return "the same as it was submitted last"
+        return "nothing of this name was submitted from here"
+
+    def told(self, looked: Look | None = None) -> tuple[str, ...]:
+        """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
+        looked = self.seen if looked is None else looked
+        start = self.answer.start_told(looked, self.session.zone)
+        refusal = self.answer.refusal_of(looked)
+        words = [
+            looked.called,
+            "; ".join(part for part in (looked.words, start) if part),
+            looked.saving,
+            f"the scheduler said it would refuse it: {refusal}" if refusal else "",
+            *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
+            *looked.asides,
+            *(". ".join(filter(None, (one.words, one.next_step))) for one in self.answer.told_of(looked)),
+        ]
+        return tuple(filter(None, words))
+
+    def say(self, words: str) -> None:
+        """Say how a submission goes, in place of the verdict; '' brings that back."""
+        if words and self.is_live:
+            self.query_one("#verdict", Static).update(Text(visible(words), "bold"))
+        else:
+            self._tell()
+
+
+class ClusterAnswer:
+    """The last answer, and what it is for: it says nothing of what was typed since."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._for = ""
+        # What the missing paths are of: at a submission they alone are asked for.
+        self._missing_of = ""
+        self._asked_at = float("-inf")
+        self.is_asking = False
+        self.failed = ""
+        self.estimate = StartEstimate(is_known=False)
+        self.missing: tuple[Finding, ...] = ()
+
+    def is_for(self, looked: Look) -> bool:
+        return self._for == _key(looked)
+
+    def wait_seconds(self, rest_seconds: float) -> float:
+        """How long to wait before it is asked: until typing rests, and not right after it was asked."""
+        return max(rest_seconds, self._asked_at + _EVERY_SECONDS - time.monotonic())
+
+    def forget(self) -> None:
+        """It may be asked at once, even the same."""
+        self._for = ""
+        self._asked_at = float("-inf")
+
+    async def ask(self, looked: Look) -> None:
+        """Ask when it would start, and which of its paths are missing."""
+        from hpcdash.services.submit.checks import estimate_start, missing_paths
+
+        over = looked.as_it_is
+        self.is_asking, self._asked_at = True, time.monotonic()
+        try:
+            await self._store.open()
+            script = looked.script.encode("utf-8", "surrogateescape")
+            self.estimate = await estimate_start(self._store, script, over.options if over is not None else ())
+            missing = () if looked.request is None else await missing_paths(self._store, looked.request)
+            self.failed, self.missing, self._missing_of = "", missing, _key(looked)
+        except HpcdashError as error:
+            # What was told of its paths before stays told.
+            self.estimate = StartEstimate(is_known=False)
+            self.failed = error.message
+        finally:
+            self.is_asking = False
+        self._for = _key(looked)
+
+    async def ask_for_paths(self, looked: Look) -> None:
+        """Ask for the paths alone of what is submitted now, in one command, unless all is known to be well with them.
+
+        A kill switch may be dropped at any time: where one is named nothing is known to be well.
+        """
+        from hpcdash.services.submit.checks import missing_paths
+
+        key, switch = _key(looked), _switch_of(looked)
+        if looked.request is None or (self._missing_of == key and not self.missing and not switch):
+            return
+        try:
+            missing = await missing_paths(self._store, looked.request)
+        except HpcdashError as error:
+            # It is asked whether to submit all the same.
+            if not switch:
+                return
+            words = f"whether the kill switch {switch} is dropped is not known: {error.message}"
+            missing = (*(one for one in self.told_of(looked) if one.field), Finding("warning", "", words))
+        self.missing, self._missing_of = missing, key
+
+    def may_have_changed(self, looked: Look) -> bool:
+        """Whether what was told of the paths may be another now, though nothing else was typed."""
+        return self._missing_of == _key(looked) and bool(_switch_of(looked))
+
+    def start_words(self, looked: Look, zone: tzinfo | None) -> Text:
+        """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
+        if self.is_asking:
+            return Text("start: asking …", "dim")
+        if not self.is_for(looked):
+            return Text("start: asked once typing rests", "dim")
+        if self.failed:
+            return Text(f"start: not known: {visible(self.failed)}", "dim")
+        estimate = self.estimate
+        if not estimate.is_known:
+            return Text(f"start: {visible(estimate.hint) or 'not told here'}", "dim")
+        if estimate.refusal:
+            words = f"✗ it would be refused: {visible(estimate.refusal)}"
+            return Text(f"{words}. {visible(estimate.hint)}" if estimate.hint else words, "bold")
+        return self._start(estimate, zone)
+
+    def _start(self, estimate: StartEstimate, zone: tzinfo | None) -> Text:
+        text = Text("start: ")
+        if estimate.starts_at_epoch is None:
+            text.append("not told")
+        else:
+            ahead = estimate.starts_at_epoch - self._store.clock.now()
+            at = datetime.fromtimestamp(estimate.starts_at_epoch, zone)
+            when = "now" if ahead < _NOW_SECONDS else f"in {span_words(max(60.0, ahead))} ({at:%a %H:%M})"
+            text.append(when, "bold")
+        if estimate.node_list:
+            text.append(f" on {visible(estimate.node_list)}")
+        text.append("; the scheduler's own estimate, which moves", "dim")
+        return text
+
+    def start_told(self, looked: Look, zone: tzinfo | None) -> str:
+        """`start: now on g1`; '' where nothing is known of what stands there now."""
+        is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
+        return self.start_words(looked, zone).plain.partition(";")[0] if is_told else ""
+
+    def told_of(self, looked: Look) -> tuple[Finding, ...]:
+        """What is missing there, of what stands there now."""
+        return self.missing if self._missing_of == _key(looked) else ()
+
+    def refusal_of(self, looked: Look) -> str:
+        """Why the scheduler would not take what stands there now, '' where it would or that is not known."""
+        return self.estimate.refusal if self.is_for(looked) else ""
+
+
+def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], start: Text) -> Text:
+    """A few lines: what it comes to or which fields are in the way, when it would start, what is odd.
+
+    `problems` are words by the names of fields as they are shown.
+    """
+    first = Text()
+    if problems:
+        fields = ", ".join(name for name in problems if name)
+        first.append(f"✗ not yet: {fields or 'see below'}", "bold")
+    else:
+        first.append(visible(looked.words) or "nothing to submit yet", "bold")
+        if looked.links > 1:
+            first.append(f"   × {looked.links} in a chain", "bold")
+    lines = [first]
+    if looked.saving:
+        lines.append(Text(visible(looked.saving)))
+    if looked.is_whole and looked.script:
+        lines.append(start)
+    lines += [Text(f"! {visible(words)}") for words in asides[:_MOST_ASIDES]]
+    if len(asides) > _MOST_ASIDES:
+        lines[-1].append(f"   and {len(asides) - _MOST_ASIDES} more", "dim")
+    text = Text("\n").join(lines)
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _switch_of(looked: Look) -> str:
+    """The kill switch that a request names, '' for none."""
+    from hpcdash.services.submit.checks import kill_switch_of
+
+    return "" if looked.request is None else kill_switch_of(looked.request)
+
+
+def _key(looked: Look) -> str:
+    return f"{looked.script}\0{looked.as_it_is}"

@@ -1,0 +1,355 @@
+"""What the form makes as it stands: the script, what is wrong or odd, what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hpcdash.backends.submissions import Submission
+from hpcdash.config.request import read_request
+from hpcdash.domain.checkpoints import CheckpointPlan
+from hpcdash.domain.demand import Finding
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.request import Request
+from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import DAY, HOUR, parse_duration
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.recents import Recent, Recents
+from hpcdash.services.submit.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
+from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
+from hpcdash.services.submit.launches import Launches
+
+if TYPE_CHECKING:
+    from hpcdash.config.watch_settings import SavesRule
+
+
+# Stands for what tells a launch from others, which it gets when it is submitted.
+_UID = "new"
+_NO_COMMAND_YET = "# what runs comes here"
+EVERY, TAKES = "saves_every", "save_takes"
+# What a number without a unit counts in, as for `hpcdash checkpoints`.
+_UNITS = {EVERY: HOUR, TAKES: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
+
+    `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that
+    come one after another, None where that is not known. `script` is what would be submitted, '' where nothing can be
+    told yet; `text` is what is kept of it: the request as TOML, or the script. `called` is which function is called,
+    with how many items, '' for none.
+    """
+
+    problems: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    asides: tuple[str, ...] = ()
+    words: str = ""
+    script: str = ""
+    lines: Sequence[ScriptLine] = ()
+    difference: Sequence[ScriptLine] = ()
+    before: Recent | None = None
+    text: str = ""
+    request: Request | None = None
+    as_it_is: ScriptReading | None = None
+    links: int = 1
+    # Where it goes: the one that is named, or the one that is taken where none is.
+    queue: str = ""
+    saving: str = ""
+    run_seconds: int | None = None
+    called: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it could be submitted."""
+        return not self.problems
+
+
+class BatchFile:
+    """The batch script that is to be submitted as it is. `content` is a complaint where it cannot be read, None: none.
+
+    One on the cluster is read once, until it is forgotten.
+    """
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._of = ("", "")
+        self.content: bytes | str | None = None
+
+    def forget(self) -> None:
+        self._of = ("", "")
+
+    def is_to_be_asked_for(self, texts: Mapping[str, str]) -> bool:
+        """Whether the cluster is to be asked for it."""
+        file, where = _named(texts)
+        return bool(file) and where != HERE and self._of != (file, where)
+
+    async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
+        """What the form names."""
+        from hpcdash.services.submit.plan import read_here, read_there
+
+        file, where = _named(texts)
+        if where != HERE and file and self._of == (file, where):
+            return self.content
+        try:
+            self.content = (
+                None if not file else await (read_here(file) if where == HERE else read_there(self._store, file))
+            )
+        except HpcdashError as error:
+            self.content = visible(error.message)
+        self._of = (file, where)
+        return self.content
+
+
+class LastSubmitted:
+    """The last submission of each name on one cluster; the files are read once for a name, until one more is made."""
+
+    def __init__(self, recents: Recents, cluster: str) -> None:
+        self._recents = recents
+        self._cluster = cluster
+        self._known: dict[str, Recent | None] = {}
+
+    def of(self, name: str) -> Recent | None:
+        if name not in self._known:
+            self._known[name] = self._recents.last_of(self._cluster, name)
+        return self._known[name]
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
+    """The request that a draft makes, and its script."""
+    from hpcdash.backends.script.call import call_words
+    from hpcdash.config.request_text import request_text
+    from hpcdash.services.submit.request_lint import lint_request, resource_words
+
+    site, packs_nodes = launches.settings.site, launches.packs_nodes
+    reading = read_form(draft, site)
+    problems = dict(reading.problems)
+    request = reading.request
+    if request is None and set(problems) == {"command"} and problems["command"].startswith(MISSING):
+        # What else is asked for is shown all the same.
+        request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
+    if request is None:
+        _complain_of_the_rest(draft, problems, launches, offers)
+        return Look(problems, text=reading.text, links=reading.links)
+    called = call_words(request.call, request.array) if request.call is not None else ""
+    try:
+        script = launches.render(request, uid=_UID, root=root)
+    except UsageError as error:
+        _complain(problems, error)
+        return Look(
+            problems,
+            words=resource_words(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
+            text=reading.text,
+            links=reading.links,
+            called=called,
+        )
+    asked = in_its_queue(request, launches)
+    findings = lint_request(asked, offers, script, packs_nodes=packs_nodes)
+    problems, warnings, asides = sorted_findings(findings, problems)
+    before = last.of(request.name)
+    difference: Sequence[ScriptLine] = ()
+    if before is not None and before.kind == "request":
+        try:
+            old = launches.render(read_request(before.text, site=site), uid=_UID, root=root).text
+            difference = difference_lines(unified(old, script.text, ("as it was submitted last", "as it is now")))
+        except UsageError:
+            before = None
+    text = request_text(request, site=site) or reading.text
+    lines = script_lines(script.text, launches.store.backend.explain_directive)
+    return Look(
+        problems,
+        warnings,
+        asides,
+        resource_words(asked, offers, packs_nodes=packs_nodes),
+        script.text,
+        lines,
+        difference,
+        before,
+        text,
+        request if reading.request is not None else None,
+        links=reading.links,
+        queue=asked.queue,
+        run_seconds=_run_seconds(asked, reading.links),
+        called=called,
+    )
+
+
+def _run_seconds(request: Request, links: int) -> int | None:
+    """A job's time, of a chain or of an array one at a time that of all together."""
+    array = request.array
+    tasks = array.count if array is not None and array.throttle == 1 else 1
+    return None if request.limit_seconds is None else request.limit_seconds * links * tasks
+
+
+def _named(texts: Mapping[str, str]) -> tuple[str, str]:
+    return texts.get("file", "").strip(), texts.get("file_where", "").strip() or HERE
+
+
+def in_its_queue(request: Request, launches: Launches) -> Request:
+    """The request as it will be submitted: in a queue, with what the site says of that."""
+    from hpcdash.config.queue_defaults import with_queue_defaults
+
+    return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
+
+
+def look_at_script(
+    draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
+) -> Look:
+    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
+    backend = launches.store.backend
+    reader = backend.script_reader
+    reading = read_script_form(draft, reader)
+    problems = dict(reading.problems)
+    if isinstance(content, str):
+        problems.setdefault("file", content)
+    if content is None or isinstance(content, str):
+        return Look(problems, as_it_is=reading, links=reading.links)
+    try:
+        handover = backend.submission(script_submission(reading, content))
+        said = handover.notes
+    except UsageError as error:
+        _complain(problems, error, "extra_args")
+        said = ()
+    findings = reader.lint_script(content, offers, reading.options)
+    queues = reader.script_demand(content, reading.options).queues
+    if reading.options:
+        # What is said over a line of the script may mend it: the scheduler tells.
+        findings = tuple(replace(one, severity="warning") if _may_be_mended(one) else one for one in findings)
+    problems, warnings, asides = sorted_findings(findings, problems, "file")
+    text = content.decode("utf-8", "surrogateescape")
+    lines = _with_notes(script_lines(text, backend.explain_directive), findings)
+    before = last.of(reading.file if reading.is_here else f"{THERE}:{reading.file}")
+    difference: Sequence[ScriptLine] = ()
+    if before is not None:
+        difference = difference_lines(unified(before.text, text, ("as it was submitted last", "as it is now")))
+    over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
+    words = f"the script as it is{', over it ' + over if over else ''}"
+    return Look(
+        problems,
+        warnings,
+        (*asides, *said),
+        words,
+        text,
+        lines,
+        difference,
+        before,
+        text,
+        None,
+        reading,
+        reading.links,
+        queues[0] if queues else "",
+    )
+
+
+def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None) -> Submission:
+    """What is handed in; `after` takes the place of the jobs it was to wait for."""
+    from hpcdash.services.submit.plan import path_there
+
+    return Submission(
+        script=content,
+        name=reading.file.rpartition("/")[2] or reading.file,
+        options=reading.options,
+        arguments=reading.arguments,
+        array=reading.array,
+        after=reading.after if after is None else after,
+        held=reading.held,
+        file="" if reading.is_here else path_there(reading.file),
+    )
+
+
+def sorted_findings(
+    findings: Sequence[Finding], problems: Mapping[str, str], home: str = ""
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest as sentences."""
+    wrong, odd = dict(problems), dict[str, str]()
+    asides: list[str] = []
+    for finding in findings:
+        words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+        name = finding.field if finding.field in FIELDS else ""
+        if not name and finding.field:
+            words = f"{finding.field}: {words}"
+        if finding.severity == "error":
+            wrong.setdefault(name or home, words)
+        elif name:
+            odd.setdefault(name, words)
+        else:
+            asides.append(words)
+    return wrong, odd, tuple(asides)
+
+
+def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> None:
+    name, words = field_of_complaint(error.message)
+    problems.setdefault(name or home, ". ".join(part.rstrip(".") for part in (words, error.next_step) if part))
+
+
+def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers) -> None:
+    """What the cluster has not got, of the fields that can be read while others cannot."""
+    from hpcdash.services.submit.request_lint import lint_request
+
+    tables = {name.partition(".")[0] for name in problems}
+    texts = {name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables}
+    if not texts.get("script", "").strip():
+        texts["command"] = _NO_COMMAND_YET
+    request = read_form(Draft(texts), launches.settings.site).request
+    if request is None:
+        return
+    for finding in lint_request(in_its_queue(request, launches), offers, packs_nodes=launches.packs_nodes):
+        if finding.severity == "error" and texts.get(finding.field, "").strip():
+            words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+            problems.setdefault(finding.field, words)
+
+
+def _may_be_mended(finding: Finding) -> bool:
+    return _is_of_a_line(finding) or finding.field == "extra_args"
+
+
+def _is_of_a_line(finding: Finding) -> bool:
+    return finding.field.startswith("line ")
+
+
+def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[Finding]) -> list[ScriptLine]:
+    """The lines, with what was found in one beside it."""
+    notes = {finding.field: finding.words for finding in findings if _is_of_a_line(finding)}
+    return [
+        replace(line, note=f"! {visible(notes[key])}") if (key := f"line {line.number}") in notes else line
+        for line in lines
+    ]
+
+
+def with_saving(looked: Look, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()) -> Look:
+    """The look with a sentence on what saving costs in the time that is asked for.
+
+    How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of its name. What
+    cannot be read is a warning beside its field: nothing of it is submitted.
+    """
+    warnings = dict(looked.warnings)
+    figures: dict[str, float] = {}
+    for name, unit in _UNITS.items():
+        if not (text := texts.get(name, "").strip()):
+            continue
+        try:
+            seconds = parse_duration(text, bare_unit_seconds=unit)
+        except ValueError as error:
+            warnings[name] = str(error)
+            continue
+        if seconds is None:
+            warnings[name] = f"{text} never ends"
+        else:
+            figures[name] = float(seconds)
+    title = texts.get("name", "").strip()
+    rule = next((rule for rule in rules if title and rule.meant.name in ("", title)), None)
+    if rule is not None and not any(texts.get(name, "").strip() for name in _UNITS):
+        figures = {EVERY: rule.watch.interval_seconds, TAKES: rule.watch.save_seconds}
+    words = ""
+    if looked.run_seconds and figures.keys() == _UNITS.keys():
+        try:
+            words = CheckpointPlan(looked.run_seconds / DAY, figures[EVERY], figures[TAKES]).words
+        except UsageError as error:
+            warnings[TAKES] = error.message
+    return replace(looked, warnings=warnings, saving=words)

@@ -1,0 +1,465 @@
+"""The form of a new submission, the script it makes beside it, and what the cluster says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import Capability
+from hpcdash.domain.units import format_age
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.drafts import Drafts, KeptDraft
+from hpcdash.services.submit.form import Draft, draft_of, read_form
+from hpcdash.services.submit.form_fields import HERE, THERE
+from hpcdash.ui.submit.choices import Choice
+from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT
+from hpcdash.ui.submit.updates import SubmitTiming
+from hpcdash.ui.view import ViewSpec
+from hpcdash.ui.widgets.script_page import ScriptPage
+
+if TYPE_CHECKING:
+    from hpcdash.services.state.templates import Templates
+    from hpcdash.ui.submit.form import FormPage
+    from hpcdash.ui.submit.preview import Look
+
+
+# Below this many columns the script takes the place of the form, and not a part of its room.
+_WIDE_COLUMNS = 110
+# Terminals take no more over OSC 52.
+_MOST_COPIED_LETTERS = 70_000
+_MOST_RECENT = 40
+# How the recent ones tell a script on the cluster from one of this machine.
+_THERE = f"{THERE}:"
+
+
+class SubmitView(SubmitTiming):
+    """One draft a cluster; it stays as it is while one is elsewhere."""
+
+    DEFAULT_CSS = """
+    SubmitView > #body { height: 1fr; }
+    SubmitView #beside { width: 1fr; height: 1fr; border-left: solid $panel; }
+    SubmitView #beside > Static { height: 1; width: 1fr; padding: 0 1; color: $table-dim; }
+    SubmitView > #verdict { height: auto; max-height: 6; width: 1fr; padding: 0 1; background: $boost; }
+    SubmitView.-narrow #beside { display: none; border-left: none; }
+    SubmitView.-narrow.-reading #beside { display: block; }
+    SubmitView.-narrow.-reading FormPage { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pagedown", "scroll_script(1)", show=False),
+        Binding("pageup", "scroll_script(-1)", show=False),
+        Binding("tab,shift+tab", "into_form", show=False),
+        # What people try first; where a terminal keeps it for itself there is the registry's key.
+        Binding("ctrl+s", "hand_in", show=False, priority=True),
+    ]
+
+    def __init__(self, session: ClusterSession) -> None:
+        super().__init__(session)
+        from hpcdash.services.state.templates import Templates
+
+        folder = self.launches.state_folder
+        self.templates: Templates | None = None if folder is None else Templates(folder / "templates")
+        self.is_being_submitted = False
+        self.not_known = NotKnown()
+        self.put_away: Draft | None = None
+        # The template that a person was told would be replaced.
+        self.replaces = ""
+        self._offered_after: tuple[str, str] | None = None
+
+    def compose(self) -> ComposeResult:
+        from hpcdash.services.submit.form_fields import Way
+        from hpcdash.ui.submit.form import FormPage
+
+        self.set_class(self.app.size.width < _WIDE_COLUMNS, "-narrow")
+        with Horizontal(id="body"):
+            yield FormPage(self._values, self._ask_for, Way.REQUEST)
+            with Vertical(id="beside"):
+                yield Static("", id="about", markup=False)
+                yield ScriptPage()
+        yield Static("", id="verdict", markup=False)
+
+    def on_mount(self) -> None:
+        self.run_worker(self._learn(), exclusive=True, group="learn")
+        self.look_soon()
+        self.call_after_refresh(self._take_kept)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
+        self._arrange()
+
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        return (
+            ("↑ ↓ tab", "move"),
+            ("pgup pgdn", "the script"),
+            ("enter", "lists what a field may hold, or moves on; in several lines a new one"),
+            ("→", "takes what is suggested"),
+            ("space", "folds or shows a heading's fields"),
+        )
+
+    def take_focus(self) -> None:
+        if self._is_narrow and self.page_shown != FORM:
+            self.screen.set_focus(self.page)
+        else:
+            self.form.resume()
+
+    def offer_after(self, job_id: str, words: str) -> None:
+        """A job that was pointed at ('': none): the first that is offered to be waited for."""
+        self._offered_after = (job_id, words) if job_id else None
+        self.post_message(self.CrumbsChanged())
+
+    def _choices(self, name: str) -> list[Choice]:
+        from hpcdash.ui.submit.choices import Choice, choices_of
+
+        choices = choices_of(name, self.form.texts(), self.offers, self.session.store, self.seen.queue)
+        if name == "after" and self._offered_after is not None:
+            job_id, words = self._offered_after
+            choices = [Choice(job_id, f"{words}: you pointed at it"), *(c for c in choices if c.value != job_id)]
+        if name == "file":
+            choices = [Choice(one) for one in self._scripts_here]
+        return choices
+
+    def _values(self, name: str) -> Sequence[str]:
+        return [choice.value for choice in self._choices(name)] if self.is_live else ()
+
+    # -- what stands there
+
+    def put(self, draft: Draft, *, as_it_is: bool = False) -> None:
+        """Another draft in its place; the one before can be had back."""
+        from hpcdash.services.submit.form_fields import Way
+
+        before = self.draft()
+        if before.texts and before != draft:
+            self.put_away = before
+        self._rest = dict(draft.rest)
+        self._is_tried = False
+        self.form.fill(draft.texts, Way.SCRIPT if as_it_is else Way.REQUEST)
+        self.form.enter("file" if as_it_is else "name")
+
+    def keep_typed(self) -> None:
+        """For the next program that opens this form; without a state folder, or room there, it is lost."""
+        draft, folder = self.draft() if self.is_live else None, self.launches.state_folder
+        if draft is not None and draft.texts and folder is not None:
+            with contextlib.suppress(OSError):
+                Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
+
+    def _take_kept(self) -> None:
+        """What stood here when the last program was ended, unless something stands here by now."""
+        from hpcdash.services.submit.form import Draft
+
+        folder = self.launches.state_folder
+        if (
+            folder is None
+            or not self.is_live
+            or self.draft().texts
+            or (kept := Drafts(folder).take(self.session.name)) is None
+        ):
+            return
+        self.put(Draft(kept.texts, kept.rest), as_it_is=kept.as_it_is)
+        self.notify("what you had typed when hpcdash was ended is here again; ctrl+l has an empty form", timeout=6)
+
+    def on_form_page_entered(self, event: FormPage.Entered) -> None:
+        event.stop()
+        self.post_message(self.CrumbsChanged())
+
+    # -- keys
+
+    def action_into_form(self) -> None:
+        self.page_shown = FORM if self._is_narrow else self.page_shown
+        self._arrange()
+        self.form.resume()
+
+    async def action_hand_in(self) -> None:
+        await self.run_action("screen.act('submit_form')")
+
+    def action_scroll_script(self, pages: int) -> None:
+        self.page.action_by_pages(pages)
+
+    async def do_preview(self) -> None:
+        """Form, script, difference; where there is room for the form beside them, the two."""
+        pages = (FORM, SCRIPT, DIFFERENCE) if self._is_narrow else (SCRIPT, DIFFERENCE)
+        at = pages.index(self.page_shown) if self.page_shown in pages else 0
+        self.page_shown = pages[(at + 1) % len(pages)]
+        await self._show_script()
+        self.take_focus()
+        self.post_message(self.CrumbsChanged())
+
+    def do_other_way(self) -> None:
+        """From a request to a batch script as it is, and back; what both have stays."""
+        from hpcdash.services.submit.form_fields import Way
+        from hpcdash.ui.submit.preview import Look
+
+        self.seen, self.page_shown, self._coloured = Look(), FORM, ""
+        self.page.show(())
+        self.form.fill(self.form.texts(), Way.REQUEST if self._is_as_it_is else Way.SCRIPT)
+        self._arrange()
+        self.form.enter("file" if self._is_as_it_is else "name")
+        self.post_message(self.CrumbsChanged())
+
+    def _ask_for(self, name: str) -> bool:
+        """What there is to choose from for a field, as a list; False where there is nothing."""
+        choices = self._choices(name)
+        if not choices:
+            return False
+        from hpcdash.ui.submit.choices import ChoiceDialog
+
+        def take(value: str) -> None:
+            text = value
+            if name == "after":
+                stand = self.form.texts().get(name, "").split()
+                text = " ".join([*stand, *([value] if value not in stand else [])])
+            self.form.set_text(name, text)
+
+        present = self.form.texts().get(name, "").strip()
+        self.app.push_screen(ChoiceDialog(self._label(name), choices, take, present))
+        return True
+
+    async def do_start_from(self) -> None:
+        """A list of what to start from: an empty form, templates, what was submitted lately."""
+        from hpcdash.ui.submit.choices import ChoiceDialog
+
+        # Hundreds of files, in a home that may be far away.
+        points = await asyncio.to_thread(starting_points, self)
+        self.app.push_screen(
+            ChoiceDialog("start from", [point.choice for point in points], lambda value: points[int(value)].take())
+        )
+
+    def do_keep(self) -> None:
+        """Ask for a name, and keep what stands there as a template."""
+        from hpcdash.ui.widgets.command_bar import CommandBar
+
+        if self.templates is None:
+            self.notify("templates are not kept here", severity="warning", timeout=3)
+            return
+        self.replaces = ""
+        name = self.draft().texts.get("name", "").strip()
+        self.screen.query_one(CommandBar).ask(
+            "template", name, sign="keep as a template called: ", take=partial(keep_as, self), proposed=True
+        )
+
+    def do_copy(self) -> None:
+        """The script."""
+        if len(self.seen.script) > _MOST_COPIED_LETTERS or not self.seen.script:
+            self.notify("there is no script that a clipboard takes", severity="warning", timeout=3)
+            return
+        self.app.copy_to_clipboard(self.seen.script)
+        self.notify(f"copied the script: {len(self.seen.lines)} lines", timeout=2)
+
+    def do_escape(self) -> bool:
+        """From the script back to the form; from the form back to where one was: the draft stays."""
+        if self._is_narrow and self.page_shown != FORM:
+            self.action_into_form()
+            self.post_message(self.CrumbsChanged())
+            return True
+        if self.draft().texts:
+            self.notify("what you typed is kept: n goes on with it", timeout=3)
+        return False
+
+    def tried(self) -> None:
+        """Someone wants to submit: what is missing is said too, and the first complaint gets the cursor."""
+        self._is_tried = True
+        self._tell()
+        self.page_shown = FORM if self._is_narrow else self.page_shown
+        self._arrange()
+        if wrong := [name for name in self.seen.problems if self._has_field(name)]:
+            self.form.enter(wrong[0])
+
+    def forget(self) -> None:
+        """It was submitted: the next one begins with an empty form."""
+        self._rest = {}
+        self._is_tried = False
+        self._offered_after = None
+        self.page_shown = FORM
+        self.form.start_over()
+
+    # -- what it tells the screen
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.MINE})
+
+    def store_changed(self, changed: Changed) -> None:
+        """Nothing here is of a table."""
+
+    def crumbs(self) -> Sequence[str]:
+        if not self.is_live:
+            return ("new submission",)
+        way = ("a batch script as it is",) if self._is_as_it_is else ()
+        page = (
+            (self.page_shown,) if self.page_shown == DIFFERENCE or (self._is_narrow and self.page_shown != FORM) else ()
+        )
+        return ("new submission", *way, *page)
+
+    def hint(self) -> str:
+        from hpcdash.ui.submit.choices import field_hint
+
+        if not self.is_live:
+            return ""
+        name = self.form.field
+        if not name:
+            if self.form.is_on_heading:
+                return "space folds or shows these fields"
+            return "ctrl+o: the next page" if self.page_shown != FORM else ""
+        if name == "after" and self._offered_after is not None and not self.form.texts().get("after"):
+            job_id, words = self._offered_after
+            return f"jobs whose end it waits for; enter offers {job_id} ({words})"
+        return field_hint(name, self.form.texts(), self.offers, self._choices(name), self.seen.queue)
+
+
+VIEW = ViewSpec("submit", "new submission", SubmitView, capability=Capability.SUBMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """One of them: how it is listed, and what taking it does."""
+
+    choice: Choice
+    take: Callable[[], None]
+
+
+def starting_points(view: SubmitView) -> list[StartingPoint]:
+    """All there are, the empty form first; their values are their places in the list."""
+    found: list[tuple[str, str, Callable[[], None]]] = [("an empty form", "", lambda: view.put(Draft()))]
+    if view.put_away is not None:
+        before = view.put_away
+        found.append(("what stood there before", _said(before), lambda: view.put(before)))
+    templates = view.templates
+    for name in templates.names() if templates is not None else ():
+        found.append((name, "a template", partial(_take_template, view, name)))
+    now = view.session.store.clock.now()
+    for recent in view.recents.recent(view.session.store.name)[:_MOST_RECENT]:
+        age = f"submitted {format_age(now - recent.at)} ago"
+        if recent.kind == "script":
+            is_there = recent.name.startswith(_THERE)
+            texts = {"file": recent.name.removeprefix(_THERE), "file_where": THERE if is_there else HERE}
+            words = f"{age}, a batch script as it is"
+            found.append((recent.name, words, partial(view.put, Draft(texts), as_it_is=True)))
+        else:
+            words = ": ".join(part for part in (age, _command_of(recent.text)) if part)
+            found.append((recent.name or "without a name", words, partial(_take, view, recent.text)))
+    return [StartingPoint(Choice(str(at), words, label), take) for at, (label, words, take) in enumerate(found)]
+
+
+def name_of(looked: Look) -> str:
+    """What a submission is called among the recent ones."""
+    over = looked.as_it_is
+    if over is not None:
+        return over.file if over.is_here else f"{_THERE}{over.file}"
+    return looked.request.name if looked.request is not None else ""
+
+
+async def remember(view: SubmitView, looked: Look) -> None:
+    """Keep what was submitted among the recent ones."""
+    store = view.session.store
+    kind: Literal["request", "script"] = "request" if looked.as_it_is is None else "script"
+    view.last.forget()
+    try:
+        await asyncio.to_thread(
+            view.recents.remember, store.name, name_of(looked), looked.text, kind, store.clock.now()
+        )
+    except OSError as error:
+        view.notify(f"it is not among the recent ones: {error.strerror}", severity="warning", markup=False)
+
+
+def keep_as(view: SubmitView, name: str) -> str:
+    """Keep what stands there as a template; a complaint, '' where that was done."""
+    if view.templates is None:
+        return "templates are not kept here"
+    content = view.batch_file.content
+    if view.seen.as_it_is is None:
+        text = read_form(view.draft()).text
+    elif isinstance(content, bytes):
+        text = content.decode("utf-8", "surrogateescape")
+    else:
+        return "there is no script yet to keep"
+    name = name.strip()
+    try:
+        if name != view.replaces and name in view.templates.names() and view.templates.read(name) != text:
+            view.replaces = name
+            return f"there is another template {name}: enter once more puts this in its place"
+        file = view.templates.save(name, text)
+    except HpcdashError as error:
+        return error.message
+    except OSError as error:
+        return f"it could not be written: {error.strerror}"
+    view.notify(f"kept as {file}", timeout=4, markup=False)
+    return ""
+
+
+def _take_template(view: SubmitView, name: str) -> None:
+    assert view.templates is not None
+    script = view.templates.folder / f"{name}.sh"
+    if script.exists():
+        view.put(Draft({"file": str(script), "file_where": HERE}), as_it_is=True)
+        return
+    try:
+        _take(view, view.templates.read(name))
+    except HpcdashError as error:
+        view.notify(error.message, severity="warning", markup=False)
+
+
+def _take(view: SubmitView, text: str) -> None:
+    try:
+        view.put(draft_of(text))
+    except HpcdashError as error:
+        view.notify(f"it cannot be read: {error.message}", severity="warning", markup=False)
+
+
+def _command_of(text: str) -> str:
+    """What a request runs, on one line; '' where it cannot be read."""
+    try:
+        draft = draft_of(text)
+    except HpcdashError:
+        return ""
+    call = draft.rest.get("call")
+    function = call.get("function") if isinstance(call, dict) else ""
+    return " ".join((draft.texts.get("command") or draft.texts.get("script") or str(function or "")).split())
+
+
+def _said(draft: Draft) -> str:
+    texts = draft.texts
+    return " ".join((texts.get("name") or texts.get("command") or texts.get("file") or "").split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    draft: Draft
+    name: str
+    at: datetime
+
+
+class NotKnown:
+    """Those of one form, until one like it was surely submitted."""
+
+    def __init__(self) -> None:
+        self._sent: list[_Sent] = []
+
+    def note(self, draft: Draft, name: str, outcomes: Sequence[Outcome], at: datetime) -> None:
+        """How a submission that was sent at `at` ended; `name` is the job's."""
+        if any(outcome.done is None for outcome in outcomes):
+            self._sent = [*self._without(draft, name), _Sent(draft, name, at)]
+        elif outcomes and all(outcome.done for outcome in outcomes):
+            self._sent = self._without(draft, name)
+
+    def question(self, draft: Draft, name: str) -> str:
+        """What is to be asked before the same, or one of the same name, is sent; '' where nothing is in doubt."""
+        sent = next((one for one in reversed(self._sent) if one.draft == draft or one.name == name), None)
+        if sent is None:
+            return ""
+        return f"whether job {sent.name} was submitted at {sent.at:%H:%M} is not known: submit once more?"
+
+    def _without(self, draft: Draft, name: str) -> list[_Sent]:
+        return [one for one in self._sent if one.draft != draft and one.name != name]

@@ -1,0 +1,1 @@
+"""The dialogs of kill and save switches."""

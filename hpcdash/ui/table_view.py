@@ -1,0 +1,446 @@
+"""Views that are one table: filter, sort, columns, marks; new snapshots never move what is pointed at."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from hpcdash.domain import query
+from hpcdash.domain.columns import STATE_ORDER, sort_rows
+from hpcdash.domain.query_keys import keys_of
+from hpcdash.domain.text import counted
+from hpcdash.domain.words import state_word
+from hpcdash.errors import HpcdashError, QueryError
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.table import RowsTable
+from hpcdash.ui.widgets.table_rows import Column, fitted
+
+# Up to here filtering and sorting take less than a frame and are done at once.
+_AT_ONCE_ROWS = 4000
+# A last word without an operator, after a blank or at the beginning.
+_HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
+
+
+class ViewRows(RowsTable, inherit_bindings=False):
+    """The table with its keys to move, in their turn with those of the registry; all that acts is there, remappable."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        replace(binding, priority=True)
+        for binding in RowsTable.BINDINGS
+        if isinstance(binding, Binding) and binding.action not in ("open_row", "toggle_mark")
+    ]
+
+
+class TableView(View):
+    """Shows one kind of table. Subclasses name the columns there are and those shown at first."""
+
+    NAME: ClassVar[str] = ""
+    IDENTITY: ClassVar[str] = "name"
+    DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    # The table's columns that not every scheduler fills: without any value they are shown only to those who chose them.
+    NOT_ALWAYS_TOLD: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        filter_text: str = "",
+        columns: Sequence[str] = (),
+        sort: str = "",
+    ) -> None:
+        super().__init__(session)
+        self.filter_text = ""
+        self._filter: query.Filter | None = None
+        self.column_names = self._known_names(columns) or self.DEFAULT_COLUMNS
+        self.sort_key: str | None = sort.lstrip("-") or None
+        self.sort_descending = sort.startswith("-")
+        self._counts = ("", "")
+        self._arranging: asyncio.Task[None] | None = None
+        self._again = False
+        self._is_typing = False
+        if filter_text:
+            self.set_filter(filter_text)
+
+    def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The catalogue's names for these, which may also be columns of the schema: 'elapsed_seconds' is 'elapsed'."""
+        by_key = {column.key: name for name, column in reversed(list(self.catalogue().items()))}
+        names = (name if name in self.catalogue() else by_key.get(name) for name in wanted)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    # -- what subclasses say
+
+    @abstractmethod
+    def catalogue(self) -> Mapping[str, Column]:
+        """Every column there is, by name, in the order of the chooser."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """The table of the store it shows."""
+
+    def placeholder(self) -> str:
+        return "nothing here"
+
+    def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        """What is shown of a filtered table, with its identity column, sorted by a column (True: largest first).
+
+        Runs in a thread for large tables.
+        """
+        return table if sort is None else sort_rows(table, *sort)
+
+    # -- the pieces of every table view
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return self.kind
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({self.kind})
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMAS[self.kind]
+
+    def compose(self) -> ComposeResult:
+        yield ViewRows()
+
+    @property
+    def rows(self) -> RowsTable:
+        return self.query_one(RowsTable)
+
+    def columns(self) -> list[Column]:
+        known = self.catalogue()
+        return [known[name] for name in self.column_names]
+
+    def on_mount(self) -> None:
+        self.reload()
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.rows)
+
+    def shown(self) -> None:
+        self.take_focus()
+        self.reload()
+
+    def store_changed(self, changed: Changed) -> None:
+        if changed.kind is None or changed.kind is self.kind:
+            self.reload()
+
+    def source(self) -> pa.Table | None:
+        """The store's table this view starts from."""
+        return self.session.store.table(self.kind)
+
+    def reload(self) -> None:
+        """Take in what the store has now; at once for small tables, beside the event loop for large ones."""
+        if not self.is_live:
+            return
+        table = self.source()
+        if table is None:
+            self.rows.placeholder = self._waiting_words()
+            self.rows.show(self.shaped(self.schema.empty_table()), self.columns(), self.IDENTITY)
+            self._counts = ("", "")
+            self.post_message(self.CrumbsChanged())
+        elif table.num_rows <= _AT_ONCE_ROWS:
+            self._show(*self._prepared(table))
+        elif self._arranging is not None and not self._arranging.done():
+            self._again = True
+        else:
+            self._arranging = asyncio.create_task(self._arrange_beside())
+
+    def _waiting_words(self) -> str:
+        if self.session.store.connection_error or self.kind in self.session.store.errors:
+            return "nothing known yet"
+        return "asking …"
+
+    async def _arrange_beside(self) -> None:
+        while True:
+            self._again = False
+            table = self.source()
+            if table is None:
+                return
+            prepared = await asyncio.to_thread(self._prepared, table)
+            if not self.is_live:
+                return
+            self._show(*prepared)
+            if not self._again:
+                break
+        if not self._is_typing:
+            self.rows.let_cursor_go()
+
+    def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
+        matched = self.matched(table)
+        counts = count_words(matched, table.num_rows)
+        is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
+        # Widths come from all rows, so that they stay while one types a filter.
+        columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
+        return self.shaped(matched, (str(self.sort_key), self.sort_descending) if is_sorted else None), columns, counts
+
+    def matched(self, table: pa.Table) -> pa.Table:
+        """The rows of a table that the filter leaves."""
+        return table if self._filter is None else query.apply(table, self._filter, self.session.store.clock.now())
+
+    def _says_nothing(self, column: Column, table: pa.Table) -> bool:
+        """Whether a column that nobody chose is of what this scheduler does not tell."""
+        if column.key not in self.NOT_ALWAYS_TOLD or self.column_names != self.DEFAULT_COLUMNS:
+            return False
+        return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
+
+    def fitted(self, column: Column, table: pa.Table) -> Column:
+        """The column as wide as the values of a table want it."""
+        return fitted(column, table)
+
+    def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
+        rows = self.rows
+        self._counts = counts
+        rows.placeholder = f"nothing matches {self.filter_text}" if self.filter_text else self.placeholder()
+        rows.set_sort(self.sort_key, self.sort_descending)
+        rows.show(table, columns, self.IDENTITY)
+        self.post_message(self.CrumbsChanged())
+
+    def counts(self) -> tuple[str, str]:
+        return self._counts
+
+    def marks(self) -> int:
+        return len(self.rows.marked) if self.is_live else 0
+
+    def crumbs(self) -> Sequence[str]:
+        return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return (self.NAME,)
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        return ""
+
+    def hint(self) -> str:
+        row = self.rows.cursor_row if self.is_live else None
+        return self.row_hint(row) if row is not None else ""
+
+    @on(RowsTable.RowHighlighted)
+    @on(RowsTable.MarksChanged)
+    def _pointed_elsewhere(self) -> None:
+        self.post_message(self.CrumbsChanged())
+
+    @on(RowsTable.RowOpened)
+    def _row_opened(self, event: RowsTable.RowOpened) -> None:
+        event.stop()
+        self.open_row(event.id, event.row)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """Enter on a row."""
+
+    @on(RowsTable.HeaderClicked)
+    def _header_clicked(self, event: RowsTable.HeaderClicked) -> None:
+        event.stop()
+        if event.key not in self.sort_keys():
+            return
+        self.sort_by(event.key, descending=not self.sort_descending if event.key == self.sort_key else False)
+
+    # -- actions
+
+    def set_filter(self, text: str) -> None:
+        """Filter from now on; raises QueryError and keeps the old one where it cannot be read."""
+        text = text.strip()
+        self._filter = query.parse(text, self.schema, self.zone) if text else None
+        self.filter_text = text
+        self.reload()
+
+    def try_filter(self, text: str) -> QueryError | None:
+        """As set_filter, giving the error back: one types, and half a filter is often none."""
+        try:
+            self.set_filter(text)
+        except QueryError as error:
+            return error
+        return None
+
+    def begin_typing(self) -> None:
+        """A filter is being typed: what one points at may match nothing on the way, and has the cursor again then."""
+        self._is_typing = True
+        self.rows.hold_cursor()
+
+    def end_typing(self) -> None:
+        """The filter was entered or left; the cursor stays where the rows it leaves put it."""
+        self._is_typing = False
+        if self._arranging is None or self._arranging.done():
+            self.rows.let_cursor_go()
+
+    def preview_filter(self, text: str) -> QueryError | None:
+        """The filter while it is typed: a last word that matches nothing may be a key, its operator still to come."""
+        if (half := _HALF_KEY.search(text)) is not None and self._matches_none(text):
+            return self.try_filter(text[: half.start()])
+        return self.try_filter(text)
+
+    def _matches_none(self, text: str) -> bool:
+        word = text.split()[-1].lower()
+        if not any(key.startswith(word) for key in keys_of(self.schema)):
+            return False
+        table = self.source()
+        try:
+            wanted = query.parse(text, self.schema, self.zone)
+        except QueryError:
+            return False
+        return table is not None and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0
+
+    @property
+    def zone(self) -> tzinfo:
+        """Where times are that one types: the zone that times are shown in."""
+        return self.session.zone or datetime.now().astimezone().tzinfo or UTC
+
+    def sort_by(self, key: str | None, descending: bool) -> None:
+        self.sort_key = key
+        self.sort_descending = descending
+        self.reload()
+
+    def sort_keys(self) -> list[str]:
+        """The shown columns that rows can be sorted by."""
+        return [column.key for column in self.columns()]
+
+    def do_sort(self) -> None:
+        keys: list[str | None] = [None, *self.sort_keys()]
+        position = keys.index(self.sort_key) if self.sort_key in keys else 0
+        self.sort_by(keys[(position + 1) % len(keys)], self.sort_descending)
+
+    def do_reverse(self) -> None:
+        self.sort_by(self.sort_key or self.columns()[0].key, not self.sort_descending)
+
+    def do_open(self) -> None:
+        self.rows.action_open_row()
+
+    def do_mark(self) -> None:
+        self.rows.action_toggle_mark()
+
+    def do_unmark(self) -> None:
+        self.rows.clear_marks()
+
+    def do_copy(self) -> None:
+        if (row_id := self.rows.cursor_id) is not None:
+            self.app.copy_to_clipboard(row_id)
+            self.notify(f"copied {row_id}", markup=False)
+
+    def choose_columns(self, names: Sequence[str]) -> None:
+        """Show these columns, in this order."""
+        self.column_names = tuple(names) or self.DEFAULT_COLUMNS
+        self.reload()
+
+    def do_escape(self) -> bool:
+        if self.filter_text:
+            self.set_filter("")
+            return True
+        return False
+
+
+def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
+    """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks counts each."""
+    rows = matched.num_rows
+    of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
+    if "state" not in matched.column_names:
+        return of_all if of_all[0] else (counted(rows, "row"), str(rows))
+    if "_tasks" in matched.column_names:
+        grouped = matched.select(["state", "_tasks"]).group_by("state").aggregate([("_tasks", "sum")])
+        counts = {row["state"]: row["_tasks_sum"] for row in grouped.to_pylist()}
+    else:
+        counts = {row["values"]: row["counts"] for row in pc.value_counts(matched["state"]).to_pylist()}
+    rank = {state: place for place, state in enumerate(STATE_ORDER)}
+    ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
+    marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
+    in_words = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
+    in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"
+    return ", ".join(part for part in (in_words, of_all[0]) if part), " ".join(
+        part for part in (in_signs, of_all[1]) if part
+    )
+
+
+class Reader(Protocol):
+    """Reads the thing as it is now; what it finds is its own to tell."""
+
+    async def read(self) -> object: ...
+
+
+class ReadTableView(TableView):
+    """Give `reader` and `states_in_lists`; `show_read` is called whenever there is more to show."""
+
+    reader: Reader
+    # Changes that are looked at; None is one of the whole store.
+    LISTS: ClassVar[frozenset[Kind | None]] = frozenset({Kind.MINE, Kind.EVERYONE, Kind.HISTORY})
+
+    def __init__(self, session: ClusterSession, **rest: Any) -> None:
+        self._error: HpcdashError | None = None
+        self._read_at: float | None = None
+        self._reading = False
+        self._again_wanted = False
+        self._states: object = None
+        super().__init__(session, **rest)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset({Kind.MINE})
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return None
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error
+
+    def taken_at(self) -> float | None:
+        return self._read_at
+
+    def states_in_lists(self) -> object:
+        """What the lists say of it, comparable with what they said before."""
+        raise NotImplementedError
+
+    def show_read(self) -> None:
+        """Put what the reader knows on the screen."""
+        self.reload()
+
+    def do_ask_now(self) -> None:
+        self.session.poller.ask_now()
+        self.read()
+
+    def store_changed(self, changed: Changed) -> None:
+        """Read again only where a list shows other states: each reading is several commands."""
+        if changed.kind in self.LISTS and (states := self.states_in_lists()) != self._states:
+            self._states = states
+            self.read()
+
+    def read(self) -> None:
+        """Read it now, or once more after what is being read."""
+        if self._reading:
+            self._again_wanted = True
+            return
+        self._reading = True
+        self.run_worker(self._read(), group="read")
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._again_wanted = False
+                try:
+                    await self.reader.read()
+                except HpcdashError as error:
+                    self._error = error.with_traceback(None)
+                else:
+                    self._error = None
+                    self._read_at = self.session.store.clock.now()
+                if not self._again_wanted:
+                    return
+        finally:
+            self._reading = False
+            self.show_read()

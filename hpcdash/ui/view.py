@@ -1,0 +1,180 @@
+"""What a view is: a page in the stack of one cluster, with crumbs, a hint, and handlers named do_ACTION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.text import Text
+from textual.await_remove import AwaitRemove
+from textual.message import Message
+from textual.widget import Widget
+
+from hpcdash.backends.base import Capability
+from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+
+# Beside the log's.
+CHART_RANK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and the rows they are.
+
+    `rows` are of domain.schema.JOBS. `missing` are marked ids that no list has any more.
+    """
+
+    job_ids: tuple[str, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class View(Widget):
+    """A page. It learns of the store's changes through `store_changed` while it is shown."""
+
+    DEFAULT_CSS = """
+    View { height: 1fr; width: 1fr; layout: vertical; }
+    """
+
+    class CrumbsChanged(Message):
+        """Crumbs, hint, marks or counts are others now."""
+
+    class Wanted(Message):
+        """Another view is wanted: `view` with some arguments, on top of this one."""
+
+        def __init__(self, view: str, **arguments: object) -> None:
+            super().__init__()
+            self.view = view
+            self.arguments = arguments
+
+    def __init__(self, session: ClusterSession) -> None:
+        super().__init__()
+        self.session = session
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its widgets are there; Textual calls a view mounted only after on_mount.
+
+        A view that is being taken away loses its widgets innermost first.
+        """
+        return self.is_attached and not (self._pruning or self._closing) and bool(self.children)
+
+    def remove(self) -> AwaitRemove:
+        """Take it away. Its workers end first: Textual would let them run until its widgets are gone."""
+        for node in self.walk_children(with_self=True):
+            self.workers.cancel_node(node)
+        return super().remove()
+
+    def now(self) -> datetime:
+        """The clock of what is shown: a recording's stands still."""
+        return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The tables this view needs kept fresh."""
+        return frozenset()
+
+    @property
+    def main_kind(self) -> Kind | None:
+        """The table whose age and error stand for this view."""
+        return None
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        """An error of the view itself, besides the store's."""
+        return None
+
+    def crumbs(self) -> Sequence[str]:
+        return ()
+
+    def way_crumb(self) -> str:
+        """Its one crumb while another view is on top of it."""
+        return " ".join(self.crumbs()[:1])
+
+    def hint(self) -> str:
+        return ""
+
+    def counts(self) -> tuple[str, str]:
+        """Counts by state of what is shown, of all: in words, and in signs."""
+        return "", ""
+
+    def pointed_job(self) -> str | None:
+        """The id of the job one points at or looks into (an array's number for a whole one), if any."""
+        return None
+
+    def targets(self) -> Targets:
+        """What an action is for: the marked, else what is pointed at."""
+        return Targets()
+
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        """The keys that move, and what they do here."""
+        return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))
+
+    def help_signs(self) -> Text:
+        """What the signs of this view say, a line each; empty where they say it themselves."""
+        return Text()
+
+    def switch_jobs(self) -> tuple[str, ...]:
+        """The jobs whose kill or save switch is meant."""
+        return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
+
+    def against_save(self) -> str:
+        """Why the job of switch_jobs had better not save now, in words; '' where nothing speaks against it."""
+        return ""
+
+    def key_ranks(self) -> Mapping[str, int | None]:
+        """Actions that belong in the key line as things stand, and their ranks there (see ui.actions); None: not."""
+        return {}
+
+    def marks(self) -> int:
+        return 0
+
+    def taken_at(self) -> float | None:
+        """When what is shown was true, in epoch seconds."""
+        kind = self.main_kind
+        snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
+        return snapshot.taken_at if snapshot else None
+
+    def store_changed(self, changed: Changed) -> None:
+        """The store has something new."""
+
+    def tick(self) -> None:
+        """A second went by."""
+
+    def shown(self) -> None:
+        """This view is on the screen again."""
+
+    def take_focus(self) -> None:
+        """Keys go to what one reads here."""
+
+    def keep_typed(self) -> None:
+        """The program is ended from outside: keep what a person typed here for the next time."""
+
+    def do_escape(self) -> bool:
+        """Clear what can be cleared; False where there is nothing and one goes back."""
+        return False
+
+
+def chart_rank(row: Mapping[str, Any] | None) -> Mapping[str, int]:
+    """The chart's place among the keys where a job has a log: it runs, or ended after it began."""
+    if row is None:
+        return {}
+    has_begun = row["state"] in ENDED and (row["started_at"] is not None or row["elapsed_seconds"])
+    return {"chart": CHART_RANK} if row["state"] in ACTIVE or has_begun else {}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """How a view is made: `make` takes a session and the arguments of View.Wanted."""
+
+    name: str
+    title: str
+    make: Callable[..., View]
+    capability: Capability | None = None
+    root: bool = True

@@ -1,1 +1,0 @@
-"""The views, one a file, each exporting VIEW."""

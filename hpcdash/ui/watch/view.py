@@ -1,0 +1,306 @@
+"""Alerts: what the watchdogs find wrong with a cluster now, how grave, since when, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from rich.text import Text
+from textual.worker import Worker
+
+from hpcdash.domain.schema import TEXT, TIME, WORD
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_age
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.watch.alerts import is_of_job, title_of
+from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.table_view import TableView
+from hpcdash.ui.view import CHART_RANK, ViewSpec
+from hpcdash.ui.watch.announcer import UNWATCHED
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table_rows import Column
+
+if TYPE_CHECKING:
+    from hpcdash.services.watch.alerts import AlertState
+    from hpcdash.services.watch.board import WatchBoard
+
+
+# Words without a key are looked for in `name`, `id` and `user`.
+ALERTS = pa.schema(
+    [
+        ("_key", TEXT),
+        ("severity", WORD),
+        ("since", TIME),
+        ("rule", WORD),
+        ("title", WORD),
+        ("id", TEXT),
+        ("words", TEXT),
+        ("next_step", TEXT),
+        ("snoozed_until", TIME),
+        ("name", TEXT),
+        ("user", WORD),
+    ]
+)
+# One look costs a login node a command or two.
+_LOOK_SECONDS = 60.0
+_SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
+
+
+def severity_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    """A sign, a word and a colour."""
+    word = value or "info"
+    style = {"critical": cells.BAD, "warning": cells.WARNING}.get(word, cells.MUTED)
+    return f"{_SIGNS.get(word, '?'):<2} {word}", style
+
+
+class AlertsView(TableView):
+    """The alerts of a cluster, the gravest first. While it is shown the watchdogs look at all they are to watch."""
+
+    NAME = "alerts"
+    IDENTITY = "_key"
+    DEFAULT_COLUMNS = ("severity", "since", "words", "snoozed")
+    NOT_ALWAYS_TOLD = frozenset({"snoozed_until"})
+
+    def __init__(self, *arguments: Any, **rest: Any) -> None:
+        self._has_looked = False
+        self._looking: Worker[None] | None = None
+        self._look_began = 0.0
+        super().__init__(*arguments, **rest)
+
+    @property
+    def board(self) -> WatchBoard | None:
+        return self.session.watching
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now, self.session.zone)
+        return {
+            "severity": Column("severity", "HOW GRAVE", 11, "left", 0, severity_cell),
+            "since": Column("since", "SINCE", 10, "right", 1, instant),
+            "rule": Column("rule", "RULE", 12, "left", 4, cells.text_cell, longest=20),
+            "subject": Column("id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40),
+            "words": Column("words", "WHAT IS WRONG", 30, "left", 0, cells.text_cell, flexible=True),
+            "next": Column("next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True),
+            "snoozed": Column("snoozed_until", "SILENT TO", 10, "right", 2, instant),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    @property
+    def schema(self) -> pa.Schema:
+        return ALERTS
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.MINE
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return self.board.kinds if self.board is not None else frozenset()
+
+    def store_changed(self, changed: Changed) -> None:
+        """The screen has what changed judged, and reloads then."""
+
+    def alerts_changed(self) -> None:
+        """They were judged anew, or others are to be."""
+        self.reload()
+        self._look_where_due()
+
+    def taken_at(self) -> float | None:
+        """None: of logs, saves and disks that is when they were looked at, which stands beside the counts."""
+        return None if self.board is not None and self.board.looked_at is not None else super().taken_at()
+
+    def counts(self) -> tuple[str, str]:
+        long, short = super().counts()
+        if self.board is None or self.board.looked_at is None:
+            return long, short
+        looked = f"looked {format_age(max(0.0, self.now().timestamp() - self.board.looked_at))} ago"
+        return ", ".join(filter(None, (long, looked))), " ".join(filter(None, (short, looked)))
+
+    def placeholder(self) -> str:
+        if not self._has_looked or (self.board is not None and self.board.wants_look):
+            return "looking …"
+        return "nothing is wrong" if self._is_configured else "nothing is watched but jobs of yours that never start"
+
+    @property
+    def _is_configured(self) -> bool:
+        return self.board is None or self.board.settings.is_configured
+
+    def _waiting_words(self) -> str:
+        return UNWATCHED
+
+    def source(self) -> pa.Table | None:
+        board = self.board
+        if board is None:
+            return None
+        return table_of(board, board.states)
+
+    def on_mount(self) -> None:
+        self.reload()
+        self.look()
+        self.set_interval(1.0, self._look_where_due)
+
+    def shown(self) -> None:
+        super().shown()
+        self._judge()
+
+    def do_ask_now(self) -> bool:
+        self.look()
+        return False
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is something that was never looked at, or the last look began long ago."""
+        if self.board is None:
+            return False
+        return self.board.wants_look or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
+
+    def _look_where_due(self) -> None:
+        """Look again, unless a look is under way; behind another view nothing is asked for it."""
+        is_looking = self._looking is not None and not self._looking.is_finished
+        if self.is_live and self._is_due and not is_looking and self.display and self.screen.is_current:
+            self.look()
+
+    def look(self) -> None:
+        """Look at all that is watched, beside the event loop."""
+        self._look_began = self.now().timestamp()
+        self._looking = self.run_worker(self._look(), exclusive=True, group="alerts")
+
+    async def _look(self) -> None:
+        if self.board is None:
+            return
+        await self.board.read_again()
+        events = await self.board.look()
+        self._has_looked = True
+        self._tell(events)
+
+    def _judge(self) -> None:
+        self.run_worker(self._judged(), exclusive=True, group="judged alerts")
+
+    async def _judged(self) -> None:
+        board = self.board
+        if board is not None:
+            await board.read_again()
+            if self._is_due:
+                self._look_where_due()
+            else:
+                self._tell(await board.judge())
+
+    def _tell(self, events: Sequence[Any]) -> None:
+        announce = getattr(self.screen, "announce_alerts", None)
+        if announce is not None:
+            announce(self.session, events)
+        self.reload()
+
+    def do_snooze(self) -> None:
+        """Silence what is pointed at, or let it speak again."""
+        row = self.rows.cursor_row
+        if row is None or self.board is None:
+            return
+        try:
+            until = self.board.toggle_snooze(str(row["_key"]))
+        except HpcdashError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        if until is None:
+            self.notify("it speaks again", timeout=3)
+        else:
+            at = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
+            self.notify(f"silent until {at:%a %H:%M}, for hpcdash watch too", timeout=3)
+        self.reload()
+
+    def hint(self) -> str:
+        board, pointed = self.board, super().hint()
+        if board is not None and board.unread:
+            return visible(board.unread)
+        if pointed or board is None:
+            return pointed
+        if board.problems:
+            return visible(board.problems[0])
+        if self._is_configured:
+            return ""
+        place = visible(board.config_file or "the configuration")
+        return f"write [watch] into {place}; hpcdash config example shows it"
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
+        return "  ·  ".join(part for part in (visible(row["next_step"] or ""), f"for {age}") if part)
+
+    # -- the job that an alert is about
+
+    def pointed_job(self) -> str | None:
+        row = self.rows.cursor_row if self.is_live else None
+        return str(row["id"]) if row is not None and is_of_job(str(row["rule"])) else None
+
+    def key_ranks(self) -> Mapping[str, int | None]:
+        """The chart of a job beside its log; of what is about no job nothing of a job."""
+        if self.pointed_job() is not None:
+            return {"chart": CHART_RANK}
+        return dict.fromkeys(("log", "detail", "script"))
+
+    def do_detail(self) -> None:
+        """The job."""
+        if (job_id := self.pointed_job()) is not None:
+            self.post_message(self.Wanted("job", job_id=job_id))
+        else:
+            self.notify("this alert is about no job", timeout=3)
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """The job it is about; else all there is to say of it."""
+        if self.pointed_job() is not None:
+            self.do_detail()
+        else:
+            self.do_whole_alert()
+
+    def do_whole_alert(self) -> None:
+        """All there is to say of what is pointed at."""
+        row = self.rows.cursor_row
+        if row is None:
+            return
+        words = Text()
+        since = row["since"].astimezone(self.session.zone)
+        for label, value in (
+            ("what", row["words"]),
+            ("to do", row["next_step"] or ""),
+            ("grave", row["severity"]),
+            ("since", f"{since:%Y-%m-%d %H:%M:%S %Z}"),
+            ("key", str(row["_key"])),
+        ):
+            words.append(f"{label:<8}", "dim")
+            words.append(f"{visible(value)}\n")
+        for problem in self.board.problems if self.board is not None else ():
+            words.append(f"\n{visible(problem)}", "dim")
+        words.rstrip()
+        self.app.push_screen(WordsDialog(visible(row["title"]), words))
+
+
+def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
+    """Alerts as a table of ALERTS, in their order."""
+    rows = []
+    for state in states:
+        finding, until = state.finding, board.snoozed_until(state)
+        rows.append(
+            {
+                "_key": finding.key,
+                "severity": finding.severity.word,
+                "since": datetime.fromtimestamp(int(state.since), UTC),
+                "rule": finding.rule,
+                "title": title_of(finding.rule, finding.aspect),
+                "id": finding.subject,
+                "words": finding.words,
+                "next_step": finding.next_step,
+                "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
+                "name": f"{finding.rule} {title_of(finding.rule, finding.aspect)} {finding.words}",
+                "user": None,
+            }
+        )
+    return pa.Table.from_pylist(rows, ALERTS)
+
+
+VIEW = ViewSpec("alerts", "alerts", AlertsView)

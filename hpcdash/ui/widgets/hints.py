@@ -1,0 +1,179 @@
+"""A tour of six hints in one line, and one thing worth knowing at the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual import events
+from textual.widgets import Static
+
+from hpcdash.domain.text import visible
+from hpcdash.ui.actions import JOB_TABLES, LOG, OF_A_JOB
+from hpcdash.ui.widgets.lines import Line
+
+_ACTION = re.compile(r"\{([a-z_]+)\}")
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class TourHint:
+    """What to try: phrases, each with its {action}, whose keys are put there; one without its action is left out.
+
+    Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None: wherever the keys
+    are.
+    """
+
+    phrases: tuple[str, ...]
+    done_by: frozenset[str]
+    views: frozenset[str] | None = None
+
+
+# With the usual keys each fits into a terminal of 80 columns, beside how to go on.
+HINTS = (
+    TourHint(
+        ("{open} opens the job", "{detail} tells all", "{escape} goes back"),
+        frozenset({"open", "detail"}),
+        JOB_TABLES,
+    ),
+    TourHint(
+        ("{log} shows its log as it grows", "{error_log} its stderr"), frozenset({"log", "error_log"}), OF_A_JOB - LOG
+    ),
+    TourHint(
+        ("{fold} unfolds arrays", "{triage} sorts an array's failures"), frozenset({"fold", "triage"}), JOB_TABLES
+    ),
+    TourHint(
+        ("{cancel} cancels", "{hold} holds", "{requeue} requeues, each shown first"),
+        frozenset({"cancel", "hold", "requeue"}),
+    ),
+    TourHint(
+        ("{filter} filters: state:failed", "{command} goes to any view"),
+        frozenset({"filter", "command"}),
+        JOB_TABLES,
+    ),
+    TourHint(("{help} lists the keys here", "{theme} other colours", "{back} leaves"), frozenset({"help"})),
+)
+
+
+class Tour(Line):
+    """Shows the hints one after the other; `ended` is called after the last, or when a person has enough.
+
+    `sign_of` gives an action's keys as they are written, '' for one that no view of the cluster has; `place` the view
+    one is in and the actions it has. Of the hints that are left the first that fits there is shown, or none.
+    """
+
+    DEFAULT_CSS = """
+    Tour { background: $accent 20%; color: $foreground; display: none; }
+    """
+
+    def __init__(
+        self,
+        sign_of: Callable[[str], str],
+        ended: Callable[[], None],
+        place: Callable[[], tuple[str, frozenset[str]]],
+    ) -> None:
+        super().__init__()
+        self._sign_of = sign_of
+        self._ended = ended
+        self._place = place
+        self._hints: tuple[TourHint, ...] = ()
+        self._left: list[TourHint] = []
+        self._shown_hint: TourHint | None = None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a hint is shown."""
+        return self._shown_hint is not None
+
+    def begin(self) -> None:
+        """The first hint; nothing where none can be followed here."""
+        self._hints = tuple(hint for hint in HINTS if any(map(self._sign_of, hint.done_by)))
+        self._left = list(self._hints)
+        self.look()
+
+    def go_on(self) -> None:
+        """The next hint; after the last one the tour ends."""
+        if self._shown_hint is not None:
+            self._left.remove(self._shown_hint)
+            if self._left:
+                self.look()
+            else:
+                self.end()
+
+    def end(self) -> None:
+        """No more hints."""
+        if self._hints:
+            self._hints = ()
+            self._left = []
+            self._shown_hint = None
+            self.display = False
+            self._ended()
+
+    def performed(self, action: str) -> None:
+        """A person did something: the hint that told of it is done with."""
+        if self._shown_hint is not None and action in self._shown_hint.done_by:
+            self.go_on()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Show what fits the view one is in; nothing where that is nothing."""
+        view, actions = self._place()
+        here = (hint for hint in self._left if (hint.views is None or view in hint.views) and hint.done_by & actions)
+        self._shown_hint = next(here, None)
+        self.display = self._shown_hint is not None
+        if self._shown_hint is not None:
+            self._show(self._shown_hint, actions)
+
+    def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
+        # Which of the hints fits here is no matter of their order: what counts is how many are done with.
+        number = len(self._hints) - len(self._left) + 1
+        text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
+        phrases = [phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None]
+        text.append_text(Text(", ").join(phrases))
+        how = Text.assemble(
+            ("  ", ""),
+            (self._sign_of("tour_next"), "bold"),
+            (" next · ", "dim"),
+            (self._sign_of("tour_end"), "bold"),
+            (" end", "dim"),
+        )
+        room = (self.size.width or self.app.size.width - 2) - how.cell_len
+        text.truncate(max(0, room), overflow="ellipsis", pad=True)
+        self.say(text.append_text(how))
+
+    def _phrase(self, phrase: str, actions: frozenset[str]) -> Text | None:
+        text, at = Text(), 0
+        for match in _ACTION.finditer(phrase):
+            sign = self._sign_of(match[1])
+            if not sign or match[1] not in actions:
+                return None
+            text.append(phrase[at : match.start()]).append(sign, "bold")
+            at = match.end()
+        return text.append(phrase[at:])
+
+
+class Notice(Static):
+    """Words in one line or two; gone after a while, or when a person puts them away."""
+
+    DEFAULT_CSS = """
+    Notice { height: auto; max-height: 3; width: 1fr; padding: 0 1; display: none; background: $panel; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+
+    def say(self, words: str) -> None:
+        """Show some words, until the time is up."""
+        self.update("\n".join(map(visible, words.splitlines())))
+        self.display = True
+        self.set_timer(_SECONDS, self.put_away)
+
+    def put_away(self) -> bool:
+        """Whether there was anything to put away."""
+        was_shown = self.display
+        self.display = False
+        return was_shown

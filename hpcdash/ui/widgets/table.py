@@ -1,0 +1,303 @@
+"""A table of any number of Arrow rows that holds what one points at by id: cursor, marks, scroll, keys and mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from hpcdash.ui.widgets.table_rows import GAP, Column, DrawnRows, IdentifiedRows, row_values
+
+HORIZONTAL_STEP = 8
+
+
+class RowsTable(DrawnRows, can_focus=True):
+    """Shows an Arrow table; cursor, marks and scroll belong to rows by id and survive every new table."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor_up", "Up", show=False),
+        Binding("down,j", "cursor_down", "Down", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown", "page_down", "Page down", show=False),
+        Binding("home", "scroll_home", "First", show=False),
+        Binding("end", "scroll_end", "Last", show=False),
+        Binding("left", "scroll_left", "Left", show=False),
+        Binding("right", "scroll_right", "Right", show=False),
+        Binding("enter", "open_row", "Open", show=False),
+        Binding("space", "toggle_mark", "Mark", show=False),
+    ]
+
+    class _OfRow(Message):
+        def __init__(self, table: RowsTable, row_id: str, row: pa.Table) -> None:
+            super().__init__()
+            self.table = table
+            self.id = row_id
+            self._row = row
+
+        @property
+        def row(self) -> dict[str, Any]:
+            """All columns of the row, as it was when the message was sent."""
+            return row_values(self._row)
+
+        @property
+        def control(self) -> RowsTable:
+            return self.table
+
+    class RowHighlighted(_OfRow):
+        """The cursor came to another row: its `id`, and `row`."""
+
+    class RowOpened(_OfRow):
+        """Enter or a double click: its `id`, and `row`."""
+
+    class HeaderClicked(Message):
+        """The title of the column `key` was clicked."""
+
+        def __init__(self, table: RowsTable, key: str) -> None:
+            super().__init__()
+            self.table = table
+            self.key = key
+
+        @property
+        def control(self) -> RowsTable:
+            return self.table
+
+    class MarksChanged(Message):
+        """The set of marked ids is another one; `count` of them."""
+
+        def __init__(self, table: RowsTable, count: int) -> None:
+            super().__init__()
+            self.table = table
+            self.count = count
+
+        @property
+        def control(self) -> RowsTable:
+            return self.table
+
+    def __init__(self, placeholder: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(placeholder, id=id, classes=classes)
+        self._cursor: int | None = None
+        self._cursor_in_view = True
+        # The row that the cursor returns to, and the line of the screen it was at.
+        self._held: tuple[str, int] | None = None
+        self._marks: set[str] = set()
+
+    def show(self, table: pa.Table, columns: Sequence[Column], identity: str = "_row_id") -> None:
+        """Takes a new table of any size. `identity` names a column of strings, one id a row.
+
+        The cursor stays with its row, at the same line where that is possible. Where the row is gone it goes to the one
+        now at its place. A view scrolled away from the cursor keeps its top row instead. A row that `hold_cursor` was
+        called at has the cursor again as soon as it is there.
+        """
+        height = self._view_rows
+        top = self.scroll_offset.y
+        old_index, old_id = self._cursor, self.cursor_id
+        line = (old_index or 0) - top
+        away = not self._cursor_in_view and old_index is not None and height > 0
+        top_ids = self.visible_ids() if away else []
+
+        geometry = (self.virtual_size, self._placed, top)
+        self._take(IdentifiedRows(table, identity), columns)
+        held = None if self._held is None else self._rows.find(self._held[0], old_index)
+        if self._held is not None and held is not None and self._held[0] != old_id:
+            self._cursor, line, away = held, self._held[1], False
+        else:
+            self._cursor = self._rows.place_of(old_id, old_index)
+        self._fit_columns()
+
+        if away:
+            self._scroll_rows(self._rows.top_that_keeps(top_ids, top))
+        elif self._cursor is not None:
+            self._scroll_rows(self._cursor - line)
+            self._scroll_to_cursor()
+        if geometry == (self.virtual_size, self._placed, self.scroll_offset.y):
+            self.call_next(self._refresh_changed_lines)
+        else:
+            self.refresh()
+        if self.cursor_id != old_id:
+            self._post_highlighted()
+
+    # --- cursor ---
+
+    @property
+    def cursor_index(self) -> int | None:
+        """The row under the cursor, from 0; None in an empty table."""
+        return self._cursor
+
+    @property
+    def cursor_id(self) -> str | None:
+        """The id of the row under the cursor; None in an empty table."""
+        return None if self._cursor is None else self._rows.id_at(self._cursor)
+
+    @property
+    def cursor_row(self) -> dict[str, Any] | None:
+        """All columns of the row under the cursor; None in an empty table."""
+        return None if self._cursor is None else row_values(self._rows.row_table(self._cursor))
+
+    def hold_cursor(self) -> None:
+        """From now on the cursor returns to the row it is at whenever that is shown, until it is moved or let go."""
+        self._held = (
+            None if self._cursor is None else (self._rows.id_at(self._cursor), self._cursor - self.scroll_offset.y)
+        )
+
+    def let_cursor_go(self) -> None:
+        """Leave the cursor where it is."""
+        self._held = None
+
+    def move_to(self, row_id: str) -> bool:
+        """Puts the cursor on a row and scrolls to it; False where no row has this id."""
+        index = self._rows.find(row_id)
+        if index is None:
+            return False
+        if not 0 <= index - self.scroll_offset.y < self._view_rows:
+            self._scroll_rows(index - self._view_rows // 2)
+        self._move_cursor(index)
+        return True
+
+    # --- marks ---
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """The marked ids, those no longer in the table too."""
+        return frozenset(self._marks)
+
+    @property
+    def marked_missing(self) -> frozenset[str]:
+        """The marked ids that no row of the table has."""
+        return self._rows.missing(self._marks)
+
+    def mark_all(self, ids: Iterable[str]) -> None:
+        """Marks these rows as well."""
+        self._set_marks(self._marks | set(ids))
+
+    def clear_marks(self) -> None:
+        self._set_marks(set())
+
+    def toggle_mark(self, row_id: str) -> None:
+        self._set_marks(self._marks ^ {row_id})
+
+    def _set_marks(self, marks: set[str]) -> None:
+        if marks != self._marks:
+            self._marks = marks
+            self._refresh_changed_lines()
+            self.post_message(self.MarksChanged(self, len(marks)))
+
+    # --- keys and mouse ---
+
+    def action_cursor_up(self) -> None:
+        self._move_by(-1)
+
+    def action_cursor_down(self) -> None:
+        self._move_by(1)
+
+    def action_page_up(self) -> None:
+        self._move_by(-max(1, self._view_rows - 1))
+
+    def action_page_down(self) -> None:
+        self._move_by(max(1, self._view_rows - 1))
+
+    def action_scroll_home(self) -> None:
+        self._move_by(-self.row_count)
+
+    def action_scroll_end(self) -> None:
+        self._move_by(self.row_count)
+
+    def action_scroll_left(self) -> None:
+        self.scroll_to(x=self.scroll_offset.x - HORIZONTAL_STEP, animate=False, immediate=True)
+
+    def action_scroll_right(self) -> None:
+        self.scroll_to(x=self.scroll_offset.x + HORIZONTAL_STEP, animate=False, immediate=True)
+
+    def action_open_row(self) -> None:
+        if self._cursor is not None:
+            row_id, row = self._rows.id_at(self._cursor), self._rows.row_table(self._cursor)
+            self.post_message(self.RowOpened(self, row_id, row))
+
+    def action_toggle_mark(self) -> None:
+        if (row_id := self.cursor_id) is not None:
+            self.toggle_mark(row_id)
+            self._move_by(1)
+
+    def on_click(self, event: events.Click) -> None:
+        """The title line names a column, any other line a row; a double click opens it."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        if offset.y == 0:
+            x = offset.x + self.scroll_offset.x
+            for placed in self._placed:
+                if placed.x <= x < placed.x + placed.width + GAP:
+                    self.post_message(self.HeaderClicked(self, placed.column.key))
+            return
+        index = self.scroll_offset.y + offset.y - 1
+        if index < self.row_count:
+            self._move_cursor(index)
+            if event.chain == 2:
+                self.action_open_row()
+
+    def on_resize(self) -> None:
+        in_view = self._cursor_in_view
+        self._fit_to_size()
+        if in_view:
+            self._scroll_to_cursor()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._note_cursor_in_view()
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._refresh_changed_lines()
+
+    def watch_show_horizontal_scrollbar(self) -> None:
+        if self._cursor_in_view:
+            self._scroll_to_cursor()
+
+    # --- where things are ---
+
+    def _move_by(self, rows: int) -> None:
+        if self._cursor is not None:
+            self._move_cursor(min(max(self._cursor + rows, 0), self.row_count - 1))
+
+    def _move_cursor(self, index: int) -> None:
+        old, self._cursor = self._cursor, index
+        self._held = None
+        self._scroll_to_cursor()
+        if old != index:
+            for row in (old, index):
+                if row is not None and 0 <= row - self.scroll_offset.y < self._view_rows:
+                    self.refresh_line(row + 1)
+            self._post_highlighted()
+
+    def _post_highlighted(self) -> None:
+        if self._cursor is not None:
+            row_id, row = self._rows.id_at(self._cursor), self._rows.row_table(self._cursor)
+            self.post_message(self.RowHighlighted(self, row_id, row))
+
+    def _scroll_to_cursor(self) -> None:
+        height, top = self._view_rows, self.scroll_offset.y
+        if self._cursor is not None and height > 0:
+            self._scroll_rows(min(max(top, self._cursor - height + 1), self._cursor))
+        self._note_cursor_in_view()
+
+    def _scroll_rows(self, top: int) -> None:
+        if self._view_rows > 0 and top != self.scroll_offset.y:
+            self.scroll_to(y=top, animate=False, force=True)
+
+    def _note_cursor_in_view(self) -> None:
+        if self._view_rows > 0:
+            line = 0 if self._cursor is None else self._cursor - self.scroll_offset.y
+            self._cursor_in_view = 0 <= line < self._view_rows
+
+    def _line_styles(self, row: int) -> tuple[str, ...]:
+        names = []
+        if "_dim" in self._rows.column_names and row != self._cursor and self._rows.row(row)["_dim"]:
+            names.append("dim")
+        if self._marks and self._rows.row(row)[self._rows.identity] in self._marks:
+            names.append("marked")
+        if row == self._cursor:
+            names.append("cursor" if self.has_focus else "cursor-blurred")
+        return tuple(names)
