@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcdash.local.wake import supervisor_pid
+from hpcdash.embedded.start import supervisor_pid
 from tests.local.queue_lab import QueueLab, is_alive, until
 
 DEFAULT_TASKS = 2000

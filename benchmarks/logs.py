@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.parse import best_seconds
-from hpcdash.cli.log_tail import LogTail
+from hpcdash.cli.log import LogTail
 from hpcdash.services.logs.file import LogFile, Page
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces

@@ -9,17 +9,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
 # The embedded queue has a grammar of its own, which takes both; a training reads the variables of any scheduler.
-ELSEWHERE = ("backends", "local", "job")
+ELSEWHERE = ("backends", "embedded", "job")
 WORDS = re.compile(
     r"slurm|\bs(?:batch|queue|control|acct|info|cancel|run)\b|SBATCH|\bpbs|PBS|\bq(?:sub|stat|del|alter)\b|torque", re.I
 )
 # What still names one outside, and why.
 NAMED = {
-    "cli/act_commands.py": "help",
-    "cli/cron.py": "SLURM_CONF of the person who installs it",
+    "cli/commands.py": "help",
+    "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/options.py": "--backend",
-    "cli/setup_commands.py": "help",
-    "cli/submit_commands.py": "--for, and help",
     "cli/sudoers.py": "--for",
     "config/check.py": "backend =",
     "config/example.py": "the example's remarks",
@@ -28,7 +26,7 @@ NAMED = {
     "domain/request.py": "launcher = srun",
     "domain/root_cause.py": "lines in logs of trainings",
     "domain/switches.py": "directive lines are no commands",
-    "domain/trains.py": "PBS's words for a job that its dependency holds",
+    "domain/chains.py": "PBS's words for a job that its dependency holds",
     "services/submit/form_fields.py": "labels of fields",
     "config/request_fields.py": "errors of values, and fields that are PBS's",
     "services/submit/sudoers.py": "remarks in the rules",
@@ -80,7 +78,7 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
     importing = set()
     for path in ROOT.rglob("*.py"):
         place = path.relative_to(ROOT)
-        if place.parts[0] in ("backends", "local"):
+        if place.parts[0] in ("backends", "embedded"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
 import platformdirs
 
-from hpcdash.backends.base import Backend
+from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.registry import BACKENDS
-from hpcdash.cli.found import found_here, why_none_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import (
     ClusterSettings,
@@ -23,15 +25,16 @@ from hpcdash.config import (
     PollSettings,
     Settings,
     did_you_mean,
+    load_settings,
     parse_ssh_destination,
 )
 from hpcdash.config.read import path_variable
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Site
+from hpcdash.embedded import FOLDER_VARIABLE
+from hpcdash.embedded.machine import node_name
+from hpcdash.embedded.start import wake
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.local import FOLDER_VARIABLE
-from hpcdash.local.machine import node_name
-from hpcdash.local.wake import wake
 from hpcdash.private_files import close_to_others, make_private, require_own, write_private
 from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
 from hpcdash.services.cluster.poller import Pace, Poller
@@ -46,11 +49,81 @@ from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 
+# No configuration that names a server is longer than this.
+_READ_CHARACTERS = 4_000_000
+# In place of what this user may not read.
+_UNREAD = "?"
 # The embedded queue is of this machine alone.
 EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
+_NEXT_STEP = (
+    f"Write {' or '.join(f'--for {name}' for name in BACKENDS)}, or set backend = "
+    f"{' or '.join(json.dumps(name) for name in BACKENDS)} in its table."
+)
+
+
+def found_here() -> dict[str, str]:
+    """This machine's schedulers, the first to be tried first, and the server that the configuration of each names.
+
+    Commands without a configuration are packages that were installed, and no cluster; a configuration that names no
+    server is of none either. Whether the commands are there is not looked at.
+    """
+    servers = {name: next(_servers(one), "") for name, one in _configurations()}
+    return {name: server for name, server in servers.items() if server}
+
+
+def why_none_here() -> str:
+    """Why `found_here` finds none, and how to ask all the same."""
+    there = (one.unconfigured for _, one in _configurations() if shutil.which(one.command))
+    titles = " nor ".join(backend.title for backend in BACKENDS.values())
+    return next(there, f"neither {titles} is here")
+
+
+def _configurations() -> Iterator[tuple[str, LocalConfiguration]]:
+    for name, backend in BACKENDS.items():
+        if (configuration := backend.local_configuration) is not None:
+            yield name, configuration
+
+
+def _servers(configuration: LocalConfiguration) -> Iterator[str]:
+    yield from filter(None, map(os.environ.get, configuration.server_variables))
+    files = configuration.files
+    if named := os.environ.get(configuration.file_variable, ""):
+        if not os.path.exists(named):
+            # One that is not there was meant, and its absence is the scheduler's to tell.
+            yield named
+        files = (replace(files[0], files=(named,)), *(() if configuration.is_file_alone else files[1:]))
+    for group in files:
+        for file in group.files:
+            if (text := _text(file)) is not None and (server := _server(text, file, group)):
+                yield server
+
+
+def _text(file: str) -> str | None:
+    """None where there is no such file."""
+    try:
+        with Path(file).open(encoding="utf-8", errors="replace") as source:
+            return source.read(_READ_CHARACTERS)
+    except OSError as error:
+        return _UNREAD if isinstance(error, PermissionError) and os.path.exists(file) else None
+
+
+def _server(text: str, file: str, group: ServerFiles) -> str:
+    """The first server that a file names, or one that it includes."""
+    if text == _UNREAD:
+        return _UNREAD
+    if server := _found(group.pattern, text):
+        return server
+    names = group.included.findall(text) if group.included else ()
+    parts = (_text(os.path.join(os.path.dirname(file), name)) for name in names)
+    return next(filter(None, (_found(group.pattern, part or "") for part in parts)), "")
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
 
 
 def cache_root() -> Path:
@@ -100,7 +173,7 @@ def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
 def queue_program(folder: Path) -> tuple[str, ...]:
     """The argv before a command of the embedded queue in a folder."""
     # -P: a folder that one happens to be in must not stand for the package.
-    return (sys.executable, "-P", "-m", "hpcdash.local", str(folder))
+    return (sys.executable, "-P", "-m", "hpcdash.embedded", str(folder))
 
 
 def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSettings]:
@@ -295,3 +368,31 @@ def build_replay(case_directory: Path) -> ClusterSession:
     )
     poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
     return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store))
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSite:
+    """The cluster, its [launch], and whether nothing is to be changed on it."""
+
+    cluster: ClusterSettings
+    launch: LaunchSettings
+    is_read_only: bool
+
+
+def chosen_site(common: CommonOptions) -> ChosenSite:
+    """The cluster that is named, else the configuration's first, else this machine; nothing is asked of it."""
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+    return ChosenSite(cluster, cluster.launch, common.read_only or settings.read_only)
+
+
+def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
+    """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
+    # A class attribute: the queue itself need not be there.
+    name = said or (EmbeddedBackend.scripts_of if cluster.backend == EMBEDDED else cluster.backend)
+    if name:
+        return BACKENDS[name]
+    raise UsageError(
+        f"which scheduler is it for? The configuration does not say what {cluster.name} has",
+        _NEXT_STEP,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hpcdash.cli.stdout import print_json
+from hpcdash.cli.terminal import print_json
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError

@@ -8,12 +8,10 @@ import sys
 from typing import Any
 
 from hpcdash.backends.registry import BACKENDS
-from hpcdash.cli.build import EMBEDDED, build_session, connection_pool
+from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_here
 from hpcdash.cli.ending import run_async
-from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.prompter import TerminalPrompter
-from hpcdash.cli.stdout import print_json, print_text
+from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text
 from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError

@@ -18,16 +18,15 @@ from hpcdash.backends.base import Capability
 from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_clusters, connection_pool, queue_folder
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.prompter import TerminalPrompter
-from hpcdash.cli.stdout import print_json
+from hpcdash.cli.terminal import TerminalPrompter, print_json
 from hpcdash.config import Settings, load_settings
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import counted, visible
+from hpcdash.embedded import FOLDER_VARIABLE
+from hpcdash.embedded.machine import this_machine
+from hpcdash.embedded.start import supervisor_pid
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
-from hpcdash.local import FOLDER_VARIABLE
-from hpcdash.local.machine import this_machine
-from hpcdash.local.wake import supervisor_pid
 from hpcdash.private_files import make_private
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcdash.backends.script.containers import login_file
-from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.build import chosen_site
+from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.prompter import TerminalPrompter
-from hpcdash.cli.site import chosen_site
+from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt

@@ -3,33 +3,325 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import shutil
+import sys
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import BinaryIO, Protocol
+
+from rich.color import ColorSystem
+from rich.style import Style
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import JobScope
 from hpcdash.cli.ending import ends_silently
-from hpcdash.cli.log_output import log_output
-from hpcdash.cli.log_tail import SMALL_BYTES, LogTail, say
-from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.stdout import print_text
-from hpcdash.domain.exits import exit_words
+from hpcdash.cli.terminal import print_text
+from hpcdash.domain.job_words import exit_words
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.domain.text import visible
-from hpcdash.errors import HpcdashError, NoSuchJob
+from hpcdash.domain.text import clip, visible
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    HostKeyChanged,
+    HostKeyRefused,
+    HpcdashError,
+    NoSuchJob,
+    UnreachableError,
+)
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.lookup import telling_task
-from hpcdash.services.logs.file import LogFile, Look, next_look_seconds
+from hpcdash.services.logs.file import (
+    LONGEST_PAUSE_SECONDS,
+    Chunk,
+    FileChange,
+    LogFile,
+    Look,
+    change,
+    next_look_seconds,
+)
+from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.locate import LogPlace, locate_logs
+from hpcdash.services.logs.pieces import LONGEST_PIECE, pieces
 from hpcdash.services.session import ClusterSession
 
+# Back to the line's start, and what stood there erased (ECMA-48: CR, EL).
+_REWRITE = "\r\x1b[K"
+# The first read of a file and each that may find little; one that finds as much is followed by large ones at once.
+SMALL_BYTES = 64 * 1024
+LARGE_BYTES = 4 << 20
+# Lines may be as long as the file: so far back at least their beginnings are looked for.
+_LOOK_BACK_BYTES = 64 << 20
+_QUIET_SECONDS = 2.0
+_NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 # A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the last time.
 _FIRST_STATE_SECONDS = 3.0
 _LONGEST_STATE_SECONDS = 30.0
 # A file that was copied from its node may be seen here so much later.
 _ARRIVES_SECONDS = 15.0
+
+
+class LogOutput(Protocol):
+    """Where a log's bytes go; raises BrokenPipeError once nobody reads."""
+
+    def write(self, content: bytes, offset: int) -> None:
+        """Write what comes next; `offset` is its place in the file, which goes on where it ended or is a new start."""
+        ...
+
+    def pause(self) -> None:
+        """Nothing more comes for now: show what has no newline yet."""
+        ...
+
+    def end_line(self) -> None:
+        """End a line that is open, so that something else can be said."""
+        ...
+
+
+def log_output() -> LogOutput:
+    """The way to write to this stdout."""
+    stdout = sys.stdout
+    if not stdout.isatty():
+        return RawOutput(stdout.buffer)
+    return TerminalOutput(stdout.buffer, colours_of(os.environ), stdout.encoding or "utf-8")
+
+
+def colours_of(variables: Mapping[str, str]) -> ColorSystem | None:
+    """How many colours to write; None where NO_COLOR or the terminal wants none."""
+    terminal = variables.get("TERM", "")
+    if variables.get("NO_COLOR") or terminal in ("", "dumb", "unknown"):
+        return None
+    if variables.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return ColorSystem.TRUECOLOR
+    return ColorSystem.EIGHT_BIT if terminal.endswith("256color") else ColorSystem.STANDARD
+
+
+class RawOutput:
+    """The file's bytes, unchanged."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, content: bytes, offset: int) -> None:
+        self._stream.write(content)
+        self._stream.flush()
+
+    def pause(self) -> None:
+        """Find out whether anybody still reads: a log that does not grow would never tell."""
+        poll = select.poll()
+        poll.register(self._stream.fileno(), 0)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise BrokenPipeError
+
+    def end_line(self) -> None:
+        """Bytes of the file are never added to."""
+
+
+class TerminalOutput:
+    """Lines made safe, with their colours; a line without newline yet is rewritten in place as it grows."""
+
+    def __init__(self, stream: BinaryIO, colours: ColorSystem | None, encoding: str) -> None:
+        self._stream = stream
+        self._colours = colours
+        self._encoding = encoding
+        self._rest = b""
+        self._end = 0
+        # What is shown of the line without newline; None: no line is open.
+        self._open: str | None = None
+
+    def write(self, content: bytes, offset: int) -> None:
+        if offset != self._end:
+            self.end_line()
+            self._rest = b""
+        begin = offset - len(self._rest)
+        content = self._rest + content
+        self._end = begin + len(content)
+        cut = pieces(content, begin, at_start=True)
+        lines = [self._coloured(shown_line(content[first - begin : last - begin])) for first, last in cut.rows()]
+        self._rest = content[cut.end - begin :]
+        if lines:
+            self._put("".join(f"{line}\n" for line in lines))
+            self._open = None
+
+    def pause(self) -> None:
+        if self._rest:
+            text = clip(shown_line(self._rest).text, shutil.get_terminal_size().columns - 1)
+            if text != self._open:
+                self._put(text)
+                self._open = text
+
+    def end_line(self) -> None:
+        if self._rest:
+            self._put(self._coloured(shown_line(self._rest)) + "\n")
+        self._rest, self._open = b"", None
+
+    def _coloured(self, line: ShownLine) -> str:
+        if self._colours is None or not line.spans:
+            return line.text
+        parts: list[str] = []
+        here = 0
+        for start, end, style in line.spans:
+            parts.append(line.text[here:start])
+            parts.append(Style.parse(style).render(line.text[start:end], color_system=self._colours))
+            here = end
+        return "".join(parts) + line.text[here:]
+
+    def _put(self, text: str) -> None:
+        text = text if self._open is None else _REWRITE + text
+        self._stream.write(text.encode(self._encoding, "replace"))
+        self._stream.flush()
+
+
+def say(words: str) -> None:
+    """Tell the person something, on stderr."""
+    print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
+
+
+class LogTail:
+    """One file on its way to stdout; `known` is what it was last."""
+
+    def __init__(self, file: LogFile, output: LogOutput) -> None:
+        self.file = file
+        self.output = output
+        self.known = Look()
+        # The file that was read last, though it may be gone.
+        self.identity = ""
+        # Whether `file` is another now, of which nothing was seen yet; and whether it begins with what was read.
+        self.has_moved = False
+        self._goes_on = False
+
+    def aside(self, words: str) -> None:
+        """Tell the person something between two lines of the log."""
+        self.output.end_line()
+        say(words)
+
+    def move_to(self, file: LogFile, *, goes_on: bool) -> None:
+        """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its start."""
+        self.file, self.known, self.has_moved, self._goes_on = file, Look(), True, goes_on
+
+    # -- the last lines
+
+    async def show_last(self, end: Chunk, lines: int) -> int:
+        """Write the last lines of a file that ends with this chunk; the offset where they end."""
+        self.begin(end.look)
+        if lines > 0 and end.content:
+            start = await self._start_of_lines(end.content, end.offset, lines)
+            if start >= end.offset:
+                await self._write(end.content[start - end.offset :], start)
+            else:
+                await self._copy(start, end.end)
+        return end.end
+
+    def begin(self, look: Look) -> None:
+        """Take a file that has just appeared, of which nothing was written yet."""
+        self.known, self.identity, self.has_moved = look, look.identity, False
+
+    async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
+        """Where the last `lines` lines begin, of a file that ends with `content` at `offset`; looked for backwards."""
+        reach = max(0, offset + len(content) - _LOOK_BACK_BYTES - lines * LONGEST_PIECE)
+        # A newline at the very end ends the last line, and begins none.
+        left = lines
+        position = len(content) - 1 if content.endswith(b"\n") else len(content)
+        size = SMALL_BYTES
+        while True:
+            while left and (position := content.rfind(b"\n", 0, position)) >= 0:
+                left -= 1
+            if not left:
+                return offset + position + 1
+            if offset == 0:
+                return 0
+            if offset <= reach:
+                say(f"{lines} lines are more than {_LOOK_BACK_BYTES >> 20} MiB here: the beginning is left out")
+                return offset
+            size = min(2 * size, LARGE_BYTES)
+            begin = max(0, offset - size)
+            chunk = await self.file.read(begin, offset - begin)
+            content, offset, position = chunk.content, begin, len(chunk.content)
+
+    async def _copy(self, start: int, end: int) -> None:
+        while start < end:
+            chunk = await self.file.read(start, min(LARGE_BYTES, end - start))
+            if not chunk.content:
+                return
+            await self._write(chunk.content, start)
+            start = chunk.end
+
+    async def _write(self, content: bytes, offset: int) -> None:
+        # Whoever reads stdout may be slow, and the connection has to be kept meanwhile.
+        await asyncio.to_thread(self.output.write, content, offset)
+
+    # -- what comes after them
+
+    async def follow(self, end: int, is_over: Callable[[], Awaitable[bool]]) -> None:
+        """Write what is added from `end` on, until a quiet file is said to be over; what becomes of it is said."""
+        size = SMALL_BYTES
+        changed_at = time.monotonic()
+        is_lost = False
+        while True:
+            try:
+                chunk = await self.file.read(end, size)
+            except _NEEDS_A_PERSON:
+                raise
+            except (UnreachableError, CommandTimedOut) as error:
+                if not is_lost:
+                    self.aside(f"{error.message} Trying again.")
+                is_lost = True
+                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+                continue
+            if is_lost:
+                self.aside("the cluster answers again")
+                is_lost = False
+            new_end = self._after(chunk.look, end)
+            if new_end is not None:
+                end, changed_at = new_end, time.monotonic()
+                continue
+            if chunk.content:
+                await self._write(chunk.content, end)
+                end, changed_at = chunk.end, time.monotonic()
+                if len(chunk.content) == size:
+                    size = LARGE_BYTES
+                    continue
+            size = SMALL_BYTES
+            self.output.pause()
+            quiet_seconds = time.monotonic() - changed_at
+            if quiet_seconds >= _QUIET_SECONDS and await is_over():
+                return
+            await asyncio.sleep(max(self.file.pause_seconds, next_look_seconds(quiet_seconds)))
+
+    def _after(self, look: Look, end: int) -> int | None:
+        """Say what became of the file; where to read on from where it is no longer what was read, else None."""
+        before, self.known = self.known, look
+        happened = change(before, look)
+        # A node lets go of its file when the job ends, and the last place may show it a little later.
+        is_on_its_way = look.is_missing and (bool(self.file.host) or self.has_moved)
+        if happened is FileChange.GONE and not is_on_its_way:
+            self.aside(f"{self.file.place} is gone: {look.problem}")
+        elif look.problem and look.problem != before.problem and not is_on_its_way:
+            self.aside(f"{self.file.place}: {look.problem}")
+        if not look.is_there:
+            return None
+        if self.has_moved:
+            self.begin(look)
+            if end == 0 or (self._goes_on and look.size >= end):
+                return None
+            self.aside(f"{self.file.place}, from its start:")
+            return 0
+        was_deleted = happened is FileChange.APPEARED and before.is_missing
+        is_other = was_deleted or look.identity != self.identity
+        self.identity = look.identity
+        if is_other:
+            self.aside(f"{self.file.place} is another file now; from its start:")
+            return 0
+        if look.size < end:
+            self.aside(f"{self.file.place} was cut from {end} to {look.size} bytes; from its start:")
+            return 0
+        if happened is FileChange.APPEARED:
+            self.aside(f"{self.file.place} is there again")
+        return None
 
 
 def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: bool, path_only: bool) -> None:

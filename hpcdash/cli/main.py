@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from hpcdash import __version__
-from hpcdash.cli import act_commands, look_commands, setup_commands, submit_commands, watch_commands
-from hpcdash.cli.debug_log import log_traceback
-from hpcdash.cli.image_commands import images
+from hpcdash.cli.commands import COMMANDS
+from hpcdash.cli.ending import log_traceback
 from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_words
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
@@ -78,19 +77,12 @@ def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
 @common_options
 def demo(common: CommonOptions) -> None:
     """The dashboard on a throw-away queue of this machine, where sample trainings run for real."""
-    from hpcdash.cli.demo import run_demo
+    from hpcdash.cli.dashboard import run_demo
 
     run_demo(common)
 
 
-for command in (
-    *look_commands.COMMANDS,
-    *act_commands.COMMANDS,
-    *submit_commands.COMMANDS,
-    *watch_commands.COMMANDS,
-    *setup_commands.COMMANDS,
-    images,
-):
+for command in COMMANDS:
     cli.add_command(command)
 refuse_empty_words(cli)
 

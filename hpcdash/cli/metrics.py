@@ -17,12 +17,11 @@ import click
 
 from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.ending import ends_silently
-from hpcdash.cli.log_output import colours_of
-from hpcdash.cli.log_tail import say
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.log import colours_of, say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
-from hpcdash.cli.oneshot import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.stdout import ByteStream, stdout
+from hpcdash.cli.terminal import ByteStream, stdout
 from hpcdash.config import did_you_mean, load_settings
 from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
@@ -33,7 +32,7 @@ from hpcdash.services.metrics.series import EXACT_POINTS
 from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
-    from hpcdash.cli.metric_rows import ComingRows
+    from hpcdash.cli.metric_output import ComingRows
     from hpcdash.services.metrics.throughput import Growth
 
 # So many points are written as they stand in the log; of more the oldest are folded.
@@ -73,7 +72,7 @@ def run_metrics(
         run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
         output = _Output(session, run, form, wanted, out, log)
         if follow and form == "csv" and out is None:
-            from hpcdash.cli.metric_rows import ComingRows
+            from hpcdash.cli.metric_output import ComingRows
 
             output.rows = ComingRows()
         await run.open()
@@ -185,7 +184,7 @@ class _Output:
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
         # What draws is of no use to the other forms.
-        from hpcdash.cli.metric_chart import Paper, chart_text, facts_of, meaning
+        from hpcdash.cli.metric_output import Paper, chart_text, facts_of, meaning
         from hpcdash.services.metrics.throughput import Growth
 
         run = self._run
@@ -210,7 +209,7 @@ class _Output:
         if not self._wanted:
             if self._form != "chart":
                 return list(run.names)
-            from hpcdash.cli.metric_chart import shown_by_default
+            from hpcdash.cli.metric_output import shown_by_default
 
             return shown_by_default(run)
         return [_named(word, run.names) for word in dict.fromkeys(self._wanted)]

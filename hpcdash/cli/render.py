@@ -14,10 +14,10 @@ from hpcdash.backends.script.body import (
     staged_name,
 )
 from hpcdash.backends.script.call import call_names
+from hpcdash.cli.build import chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.request_source import read_source
-from hpcdash.cli.site import chosen_site, scheduler_for
-from hpcdash.cli.stdout import print_text
+from hpcdash.cli.submit import read_source
+from hpcdash.cli.terminal import print_text
 from hpcdash.config.queue_defaults import with_queue_defaults
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible

@@ -1,8 +1,10 @@
-"""`hpcdash submit`: hands a batch script or a request in, shows the commands first, prints the new job's number."""
+"""`hpcdash submit`: submits a batch script or a request, shows the commands first, prints the new job's number."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import shlex
 import sys
 import time
@@ -12,24 +14,199 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.body import Place, command_of
 from hpcdash.backends.submissions import Submission
-from hpcdash.cli.oneshot import with_session
+from hpcdash.cli.build import chosen_site
+from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.stdout import print_json, print_text
+from hpcdash.cli.terminal import print_json, print_text
 from hpcdash.config import load_settings
+from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.problems import ConfigProblems, Problem
+from hpcdash.config.read import decode, shown_path
+from hpcdash.config.request import RequestProblems, read_request
+from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.request import Launcher, Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError, program_words
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, program_words
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array, settle
 
+# A command may be a whole script, and sbatch takes one of 4 MiB.
+MAX_REQUEST_BYTES = 4 << 20
+_STDIN = "-"
+# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is not for extra_args`.
+_KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
+_ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
+# They run Python's files themselves.
+_READING = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSource:
+    """A request, its text as it was written, and its script on this machine where it names one by a relative path."""
+
+    request: Request
+    text: str
+    script: Path | None = None
+    file: str = ""
+
+    def placed(self, error: UsageError) -> HpcdashError:
+        """The same error at the file's line of the key that it names; as it is where the file does not have that."""
+        word = _KEY_IN_WORDS.match(error.message) or _ARGUMENTS_IN_WORDS.search(error.message)
+        key = word[1] if word else ""
+        line = key_lines(self.text).get((key,))
+        if line is None:
+            return error
+        return ConfigError(error.message.removeprefix(f"{key}: "), error.next_step, file=self.file, line=line, key=key)
+
+
+def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
+    """The request in a file, '-' for stdin; raises ConfigError with file, line and key of what is wrong.
+
+    A relative `script` is looked for beside the file (with stdin: in the current folder) and has to be there; one from
+    the root is the cluster's own.
+    """
+    named = "stdin" if path == _STDIN else shown_path(Path(path))
+    try:
+        text = decode(_bytes(path, named), named)
+    except ConfigProblems as error:
+        raise RequestProblems(named, error.problems) from None
+    request = read_request(text, named, site=site, user=user)
+    if not request.script or request.script.startswith("/"):
+        return RequestSource(request, text, file=named)
+    folder = Path.cwd() if path == _STDIN else Path(path).parent
+    script = Path(os.path.abspath(folder / request.script))
+    if not script.is_file():
+        what = "is a folder" if script.is_dir() else "is not there"
+        words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
+        raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
+    return RequestSource(request, text, script, named)
+
+
+def _bytes(path: str, named: str) -> bytes:
+    try:
+        if path == _STDIN:
+            content = sys.stdin.buffer.read(MAX_REQUEST_BYTES + 1)
+        else:
+            with Path(path).open("rb") as stream:
+                content = stream.read(MAX_REQUEST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", "Is the path right?", file=named) from error
+    if len(content) > MAX_REQUEST_BYTES:
+        raise ConfigError(f"more than {MAX_REQUEST_BYTES >> 20} MiB: is it a request?", file=named)
+    return content
+
+
+@dataclass(slots=True)
+class RequestSubmitting:
+    """Implements hpcdash.cli.submit.Submitting; `asides` are sentences for the person."""
+
+    wanted: WantedLaunch
+    asides: tuple[str, ...] = ()
+    # None where the command line says some of it.
+    source: RequestSource | None = None
+    planned: PlannedLaunch | None = None
+
+    @classmethod
+    def read(
+        cls,
+        common: CommonOptions,
+        path: str,
+        *,
+        options: Sequence[str],
+        array: str,
+        after: tuple[str, ...],
+        held: bool,
+    ) -> RequestSubmitting:
+        """From a file *.toml; raises ConfigError and UsageError for what is wrong with it."""
+        site = chosen_site(common)
+        try:
+            source = read_source(path, site=site.launch.site, user=site.cluster.user)
+        except RequestProblems as error:
+            error.next_step += " Nothing was submitted."
+            raise
+        request, files = source.request, {}
+        asides: tuple[str, ...] = ()
+        script = source.script or (Path(request.script) if request.script else None)
+        if script is not None and script.is_file():
+            files[script.name] = read_script(str(script), is_program=not _has_interpreter(request))
+        elif script is not None:
+            asides = (f"{script} is not on this machine: it is taken for a file of the cluster's",)
+        changes: dict[str, Any] = {}
+        if array:
+            changes["array"] = parse_tasks(array)
+        if after:
+            changes["after"] = after
+        if held:
+            changes["hold"] = True
+        if options:
+            changes["extra_args"] = (*request.extra_args, *_one_each(options))
+        text = source.text
+        if changes:
+            request = replace(request, **changes, said=request.said | changes.keys())
+            text = request_text(request, site=site.launch.site)
+        return cls(WantedLaunch(request, text, files), asides, None if options else source)
+
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+        # What is not planned after all is not to be taken for the one before it.
+        before, self.planned = self.planned, None
+        wanted = self.wanted
+        if after:
+            # The links of a chain have one name, by which a train is found whole.
+            name = wanted.request.name or (before.script.job_name if before is not None else "")
+            request = replace(wanted.request, after=after, name=name)
+            wanted = replace(wanted, request=request, text=request_text(request, site=_launches(session).settings.site))
+        try:
+            self.planned = await _launches(session).plan(wanted)
+        except UsageError as error:
+            raise error if self.source is None else self.source.placed(error) from None
+        found = await _launches(session).findings(self.planned)
+        asides = (*self.asides, *map(finding_words, found), *self.planned.again.asides)
+        return replace(self.planned.again, asides=asides)
+
+    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
+        return "" if self.planned is None else await _launches(session).conclude(self.planned, outcome)
+
+    def shown(self) -> dict[str, Any]:
+        if self.planned is None:
+            return {}
+        return {"script": self.planned.script.text, "folder": self.planned.place.folder}
+
+    def kept(self) -> Kept | None:
+        return Kept(self.wanted.request.name, self.wanted.text, "request")
+
+
+def _has_interpreter(request: Request) -> bool:
+    """Whether its script is not run as a program of its own."""
+    path = f"/{request.script.rpartition('/')[2]}"
+    return request.launcher in _READING or command_of(replace(request, script=path), Place("")) != shlex.quote(path)
+
+
+def _launches(session: ClusterSession) -> Launches:
+    if session.launches is None:
+        raise UsageError("requests are not launched here", "Name a cluster: --cluster NAME or --ssh HOST")
+    return session.launches
+
+
+def _one_each(words: Sequence[str]) -> list[str]:
+    """Options with the values that follow them: `--nice 3` is one."""
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") or not options:
+            options.append([word])
+        else:
+            options[-1].append(word)
+    return [shlex.join(option) for option in options]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +260,6 @@ def run_submit(
     submitting: Submitting
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
-        from hpcdash.cli.submit_request import RequestSubmitting
-
         if own:
             raise UsageError("a request's script has no arguments of its own", "Write them into its command.")
         submitting = RequestSubmitting.read(common, script, options=options, **asked)

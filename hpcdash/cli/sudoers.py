@@ -12,10 +12,9 @@ import stat
 import sys
 from pathlib import Path
 
-from hpcdash.cli.build import EMBEDDED
+from hpcdash.cli.build import EMBEDDED, ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.site import ChosenSite, chosen_site, scheduler_for
-from hpcdash.cli.stdout import print_text
+from hpcdash.cli.terminal import print_text
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import program_text, sudoers_text
 

@@ -1,8 +1,10 @@
-"""Job arrays as rows of a table: those of one array folded into one."""
+"""Job arrays as rows of a table: those of one array folded into one, and its tasks by state."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow.compute as pc
 from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
 from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
 from hpcdash.domain.array_tasks import parse_tasks as parse_tasks
-from hpcdash.domain.columns import STATE_ORDER, as_array, row_numbers, sort_order, state_ranks
+from hpcdash.domain.columns import STATE_ORDER, as_array, digits, row_numbers, sort_order, state_ranks
 from hpcdash.domain.schema import TEXT
 from hpcdash.domain.states import ACTIVE, WAITING
 
@@ -28,6 +30,8 @@ _LARGEST = frozenset({"priority", "elapsed_seconds", "limit_seconds", "ends_at"}
 _RESOURCES = frozenset({"nodes", "cpus", "gpus", "memory_bytes"})
 _NULL = frozenset({"array_task", "node_list", "stdout_path", "stderr_path"})
 _ZERO = pa.scalar(0, pa.int64())
+Piece = tuple[str, str]
+_ROOM_FOR_LIST = 60
 
 
 def fold(
@@ -275,3 +279,76 @@ def _state_words(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -> 
     lists = listed.aggregate([("phrase", "list")]).combine_chunks()
     joined = pc.binary_join(as_array(lists["phrase_list"]), " · ")
     return joined.take(pc.index_in(summary_groups, value_set=as_array(lists["group"])))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStates:
+    """Which task is in which state, in task order, and how many may run at once (None: no limit, or not known)."""
+
+    by_task: Mapping[int, str]
+    throttle: int | None = None
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks a state has, the most alive first."""
+        counts: dict[str, int] = {}
+        for state in self.by_task.values():
+            counts[state] = counts.get(state, 0) + 1
+        return dict(sorted(counts.items(), key=lambda pair: _rank(pair[0])))
+
+    def as_signs(self, signs: Mapping[str, str]) -> list[Piece]:
+        """`✓✓✓✗▸▸◦◦` in task order, a piece for each run of one state: (signs, state)."""
+        runs = groupby(self.by_task.values())
+        return [(signs.get(state, "?") * sum(1 for _ in run), state) for state, run in runs]
+
+    def as_runs(self, most: int) -> list[Piece] | None:
+        """`1-40`, `41-44`, … with their states, in task order; None where there are more than `most` runs."""
+        runs: list[Piece] = []
+        for state, run in groupby(self.by_task.items(), key=lambda pair: pair[1]):
+            if len(runs) == most:
+                return None
+            tasks = [task for task, _ in run]
+            runs.append((str(tasks[0]) if len(tasks) == 1 else f"{tasks[0]}-{tasks[-1]}", state))
+        return runs
+
+    def of_state(self, state: str, room: int = _ROOM_FOR_LIST) -> str:
+        """`1-6,8-12,…`: the tasks of one state, cut at `room` letters."""
+        items: list[str] = []
+        start = last = -2
+        numbered = [task for task, theirs in self.by_task.items() if theirs == state]
+        for task in [*numbered, -1]:
+            if task == last + 1 and task >= 0:
+                last = task
+                continue
+            if last >= 0:
+                items.append(str(start) if start == last else f"{start}-{last}")
+            if sum(len(item) + 1 for item in items) > room:
+                items[-1] = "…"
+                break
+            start = last = task
+        return ",".join(items)
+
+
+def task_states(tables: Iterable[pa.Table]) -> TaskStates:
+    """Of rows of domain.schema.JOBS of one array; where several tell of a task the first does."""
+    by_task: dict[int, str] = {}
+    throttle = None
+    for table in tables:
+        for text, state in zip(table["array_task"].to_pylist(), table["state"].to_pylist(), strict=True):
+            if (number := digits(text)) is not None:
+                by_task.setdefault(number, state)
+            elif (held := _tasks(text)) is not None:
+                throttle = throttle or held.throttle
+                for task in held:
+                    by_task.setdefault(task, state)
+    return TaskStates(dict(sorted(by_task.items())), throttle)
+
+
+def _tasks(text: str | None) -> ArrayTasks | None:
+    try:
+        return parse_tasks(text or "")
+    except ValueError:
+        return None
+
+
+def _rank(state: str) -> int:
+    return STATE_ORDER.index(state) if state in STATE_ORDER else len(STATE_ORDER)

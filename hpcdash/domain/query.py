@@ -1,33 +1,342 @@
-"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a table.
-
-Words are looked for in the columns a person reads first; `key:value` is equality, `key!:value` its opposite (which a
-null satisfies), `key:none` is null, and `> >= < <=` compare, with null never on either side. See `parse`.
-"""
+"""The filter language: from `state:running limit>2h (train or eval) !debug` to a mask over a table."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from hpcdash.domain.conditions import All, Condition, Either, Everything, HasWord, Not, Pattern
-from hpcdash.domain.query_comparisons import Comparisons
-from hpcdash.domain.query_text import QueryText
+from hpcdash.domain.query_conditions import (
+    All,
+    Condition,
+    Either,
+    Everything,
+    HasWord,
+    InstantCompares,
+    InstantIs,
+    Kind,
+    NodesHold,
+    Not,
+    NumberCompares,
+    NumberIs,
+    Pattern,
+    TextIs,
+    TextMatches,
+    kind_of,
+    read_number,
+    read_switch,
+)
+from hpcdash.domain.schema import public_names
+from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.units import parse_instant
 from hpcdash.errors import QueryError
 
+_SPACE = re.compile(r"\s*")
+_REST_OF_INSTANT = re.compile(r"(?:\s+[a-zA-Z]{1,7})?\s+ago(?=[\s)]|$)", re.IGNORECASE)
+_REST_OF_DATE = re.compile(r"\s+[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?=[\s)]|$)")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
+_ID_WITHOUT_SERVER = re.compile(r"[0-9]+(\[[0-9,:-]*\])?")
+_STATES = frozenset(state.value for state in (*JobState, *NodeState))
 MAX_DEPTH = 40
 MAX_LENGTH = 4000
-
 _JOB_WORD_COLUMNS = ("name", "id", "user", "queue")
 _NODE_WORD_COLUMNS = ("name", "state", "queues", "reason", "features")
-
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")
 _DETACHED_OPERATOR = re.compile(r"\s+(" + _OPERATOR.pattern + ")")
 _WORD = re.compile(r"[^\s()]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
+_LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a column is compared with; `position` is where it stands in the filter."""
+
+    text: str
+    is_quoted: bool
+    position: int
+
+    @property
+    def is_none(self) -> bool:
+        return not self.is_quoted and self.text.lower() == "none"
+
+    @property
+    def pattern(self) -> Pattern:
+        return Pattern(None) if self.is_none else Pattern(self.text, not self.is_quoted and "*" in self.text)
+
+
+class QueryText:
+    """One expression; `at` is the offset of the next character. What is malformed raises QueryError."""
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        self.at = 0
+
+    def ended(self) -> bool:
+        """Whether nothing is left."""
+        return self.at >= len(self.expression)
+
+    def next(self) -> str:
+        """The next character; there has to be one."""
+        return self.expression[self.at]
+
+    def bad(self, message: str, position: int) -> QueryError:
+        """An error to raise, with what was written and where it is wrong."""
+        return QueryError(message, self.expression, position)
+
+    def skip_space(self) -> None:
+        space = _SPACE.match(self.expression, self.at)
+        self.at = space.end() if space else self.at
+
+    def take_not(self) -> bool:
+        """Go beyond `!` or `not`; false where neither is next."""
+        if not self.ended() and self.next() == "!":
+            self.at += 1
+            self.skip_space()
+            return True
+        return self.take_keyword("not")
+
+    def take_keyword(self, keyword: str) -> bool:
+        """Go beyond a keyword and the space after it; false where it is not the next word."""
+        if not self.sees_keyword(keyword):
+            return False
+        self.at += len(keyword)
+        self.skip_space()
+        return True
+
+    def sees_keyword(self, keyword: str) -> bool:
+        end = self.at + len(keyword)
+        return self.expression[self.at : end].lower() == keyword and (
+            end == len(self.expression) or self.expression[end].isspace() or self.expression[end] in '()!"'
+        )
+
+    def quoted_text(self) -> str:
+        """Up to the quote that closes the one that is next."""
+        start = self.at
+        text: list[str] = []
+        self.at += 1
+        while not self.ended() and self.next() != '"':
+            if self.expression[self.at : self.at + 2] in {'\\"', "\\\\"}:
+                self.at += 1
+            text.append(self.next())
+            self.at += 1
+        if self.ended():
+            raise self.bad("this quote is never closed", start)
+        self.at += 1
+        return "".join(text)
+
+    def raw_text(self, commas: bool) -> str:
+        """Up to a space or a parenthesis that closes nothing in it; a comma outside brackets ends it when `commas`."""
+        start = self.at
+        parentheses = brackets = 0
+        while not self.ended() and not self.next().isspace():
+            character = self.next()
+            if character == "\\" and not commas:
+                self.at += 1
+            elif brackets and character != "]":
+                pass
+            elif character in "[]":
+                brackets = 1 if character == "[" else 0
+            elif character == "(":
+                parentheses += 1
+            elif character == ")":
+                if parentheses == 0:
+                    break
+                parentheses -= 1
+            elif character == "," and commas:
+                break
+            self.at += 1
+        self.at = min(self.at, len(self.expression))
+        return self.expression[start : self.at]
+
+    def values(self, kind: Kind) -> Iterator[Value]:
+        """The values of a comma list, at least one."""
+        while True:
+            start = self.at
+            if not self.ended() and self.next() == '"':
+                yield Value(self.quoted_text(), True, start)
+            else:
+                text = self.raw_text(commas=True)
+                if kind is Kind.INSTANT:
+                    text += self._rest_of_instant(text)
+                if not text:
+                    raise self.bad("a value is missing here", start)
+                yield Value(text, False, start)
+            if self.ended() or self.next() != ",":
+                return
+            self.at += 1
+
+    def _rest_of_instant(self, text: str) -> str:
+        rest = _REST_OF_INSTANT.match(self.expression, self.at)
+        if rest is None and _DATE.fullmatch(text):
+            rest = _REST_OF_DATE.match(self.expression, self.at)
+        if rest is None:
+            return ""
+        self.at = rest.end()
+        return rest[0]
+
+
+# What people call a column; the first that the table has is meant.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "limit": ("limit_seconds",),
+    "elapsed": ("elapsed_seconds",),
+    "time": ("elapsed_seconds",),
+    "memory": ("memory_bytes",),
+    "mem": ("memory_bytes",),
+    "memory_used": ("memory_used_bytes",),
+    "partition": ("queue", "queues"),
+    "queue": ("queues", "name"),
+    "status": ("state",),
+    "native": ("native_state",),
+    "submitted": ("submitted_at",),
+    "eligible": ("eligible_at",),
+    "started": ("started_at",),
+    "ends": ("ends_at",),
+    "since": ("reason_since",),
+    "node": ("node_list", "name"),
+    "nodelist": ("node_list",),
+    "job": ("id",),
+    "jobid": ("id",),
+    "array": ("array_id",),
+    "task": ("array_task",),
+    "cpu": ("cpus",),
+    "gpu": ("gpus",),
+    "exit": ("exit_code",),
+    "signal": ("exit_signal",),
+    "flag": ("flags",),
+    "feature": ("features",),
+    "dir": ("work_dir",),
+    "stdout": ("stdout_path",),
+    "stderr": ("stderr_path",),
+}
+
+
+def keys_of(schema: pa.Schema) -> dict[str, str]:
+    """Every key that a filter on this schema may use, and the column it means."""
+    columns = public_names(schema)
+    keys = {name: name for name in columns}
+    for alias, targets in ALIASES.items():
+        target = next((name for name in targets if name in columns), None)
+        if target is not None:
+            keys.setdefault(alias, target)
+    return keys
+
+
+class Comparisons:
+    """Reads the values of one comparison after the other from a filter's text; `schema` is the table's."""
+
+    def __init__(self, text: QueryText, schema: pa.Schema, zone: tzinfo) -> None:
+        self.text = text
+        self.schema = schema
+        self.zone = zone
+        self.keys = keys_of(schema)
+
+    def read(self, key: str, operator: str, start: int, value_at: int) -> Condition:
+        """What follows a key and its operator; `start` is where the key is, `value_at` where the operator ended."""
+        name = self.keys.get(key.lower())
+        if name is None:
+            near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
+            hint = f"did you mean {near[0]}?" if near else 'quote it to look for the words: "…"'
+            raise self.text.bad(f"there is no column {key}; {hint}", start)
+        self.text.at = value_at
+        self.text.skip_space()
+        if self.text.ended() or self.text.next() == ")":
+            raise self.text.bad(f"a value is missing after {key}{operator}", self.text.at)
+        kind = kind_of(name, self.schema.field(name).type)
+        if operator in {"~", "!~"}:
+            condition = self._regex(key, name, kind)
+            return Not(condition) if operator == "!~" else condition
+        if operator in {">", ">=", "<", "<="}:
+            return self._ordered(key, name, kind, operator)
+        condition = self._equal(name, kind, list(self.text.values(kind)))
+        return Not(condition) if operator[0] == "!" else condition
+
+    def _equal(self, name: str, kind: Kind, values: list[Value]) -> Condition:
+        if kind is Kind.TEXT and name in {"id", "array_id"}:
+            return TextIs(name, tuple(pattern for value in values for pattern in _id_patterns(value)))
+        if kind is Kind.TEXT:
+            patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
+            return TextIs(name, tuple(patterns))
+        if kind is Kind.NODES:
+            return NodesHold(name, tuple(value.pattern for value in values))
+        for value in values:
+            self._check(kind, value)
+        if kind is Kind.INSTANT:
+            return InstantIs(name, tuple(None if value.is_none else value.text for value in values), self.zone)
+        if kind is Kind.SWITCH:
+            return NumberIs(name, tuple(None if value.is_none else read_switch(value.text) for value in values))
+        return NumberIs(name, tuple(None if value.is_none else read_number(kind, value.text) for value in values))
+
+    def _ordered(self, key: str, name: str, kind: Kind, operator: str) -> Condition:
+        values = list(self.text.values(kind))
+        value = values[0]
+        if len(values) > 1:
+            raise self.text.bad(f"{key}{operator} takes one value", values[1].position)
+        if name == "id" and "_number" in self.schema.names:
+            name, kind = "_number", Kind.COUNT
+        if kind in {Kind.TEXT, Kind.NODES, Kind.SWITCH}:
+            raise self.text.bad(
+                f"{key} holds {kind.value}, which has no order; write {key}:{value.text}", value.position
+            )
+        if value.is_none:
+            raise self.text.bad(f"none is neither more nor less; write {key}:none", value.position)
+        self._check(kind, value)
+        if kind is Kind.INSTANT:
+            return InstantCompares(name, operator, value.text, self.zone)
+        number = read_number(kind, value.text)
+        if number is None:
+            raise self.text.bad(f"nothing is compared with {value.text}; write {key}:none", value.position)
+        return NumberCompares(name, operator, number)
+
+    def _regex(self, key: str, name: str, kind: Kind) -> Condition:
+        start = self.text.at
+        if kind not in {Kind.TEXT, Kind.NODES}:
+            raise self.text.bad(f"{key} holds {kind.value}; a regular expression is for text", start)
+        condition = TextMatches(
+            name, self.text.quoted_text() if self.text.next() == '"' else self.text.raw_text(commas=False)
+        )
+        try:
+            condition.check()
+        except pa.ArrowInvalid as error:
+            reason = str(error).removeprefix("Invalid regular expression: ")
+            raise self.text.bad(f"bad regular expression: {reason}", start) from None
+        return condition
+
+    def _check(self, kind: Kind, value: Value) -> None:
+        if value.is_none:
+            return
+        try:
+            if kind is Kind.INSTANT:
+                # Whether a text is an instant depends on now only at the ends of the calendar.
+                parse_instant(value.text, 1_000_000_000, self.zone)
+            elif kind is Kind.SWITCH:
+                read_switch(value.text)
+            else:
+                read_number(kind, value.text)
+        except ValueError as error:
+            raise self.text.bad(str(error), value.position) from None
+
+
+def _id_patterns(value: Value) -> tuple[Pattern, ...]:
+    """An id, at any server of PBS's where it names none; a number is its array's tasks and its components too."""
+    if value.is_none or value.is_quoted or not _ID_WITHOUT_SERVER.fullmatch(value.text):
+        return (value.pattern,)
+    parts = () if "[" in value.text else (Pattern(f"{value.text}{sign}*", True) for sign in "_[+")
+    return (value.pattern, Pattern(f"{value.text}.*", True), *parts)
+
+
+def _state_pattern(value: Value) -> Pattern:
+    """A state, or the beginning of some: `run` is running, `comp` is completing and completed."""
+    if value.is_none or value.is_quoted or value.text.lower() in _STATES:
+        return value.pattern
+    return Pattern(value.text.rstrip("*") + "*", True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +445,44 @@ class _Reader:
             raise self.text.bad("something is missing here", start)
         self.text.at = word.end()
         return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
+
+
+def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
+    """Whole filters that `prefix` may become: its last word completed to a key, or its last value to one there is.
+
+    Values are the states, yes and no, and, with a `table`, the distinct words of its columns.
+    """
+    keys = keys_of(schema)
+    if value := _LAST_VALUE.search(prefix):
+        name = keys.get(value[1].lower())
+        fragment = value[2].lower()
+        known = _known_values(name, schema, table) if name else []
+        return [
+            prefix[: value.start(2)] + word for word in known if word.lower().startswith(fragment) and word != value[2]
+        ]
+    if key := _LAST_KEY.search(prefix):
+        fragment = (key[1] or "").lower()
+        # An alias is offered where the column's own name does not begin the same way.
+        names = [
+            name
+            for name in keys
+            if name.startswith(fragment) and (keys[name] == name or not keys[name].startswith(fragment))
+        ]
+        return [prefix[: len(prefix) - len(fragment)] + name + ":" for name in names]
+    return []
+
+
+def _known_values(name: str, schema: pa.Schema, table: pa.Table | None) -> list[str]:
+    column_type = schema.field(name).type
+    if table is not None and name in table.column_names and pa.types.is_dictionary(column_type):
+        words = pc.unique(table[name]).to_pylist()
+        return sorted(_quoted(word) for word in words if word is not None)
+    if name == "state":
+        return [state.value for state in (JobState if "id" in schema.names else NodeState)]
+    return ["yes", "no"] if pa.types.is_boolean(column_type) else []
+
+
+def _quoted(word: str) -> str:
+    if re.fullmatch(r"[^\s()\",*\\]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -9,6 +9,10 @@ from typing import Any
 
 from hpcdash.domain.array_tasks import ArrayTasks
 
+SITE_SAID = "site."
+# Kinds that a person sits before: one node, whatever is asked for.
+INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
+
 
 class SlotType(StrEnum):
     """What a slot is."""
@@ -34,11 +38,6 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
     ACCELERATE = "accelerate"
     SRUN = "srun"
-
-
-SITE_SAID = "site."
-# Kinds that a person sits before: one node, whatever is asked for.
-INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 
 
 @dataclass(frozen=True, slots=True)

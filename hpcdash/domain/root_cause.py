@@ -29,6 +29,29 @@ _IN_TRACEBACK = re.compile(r"[\s|+╭│╰└─]|$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LONGEST_JUDGED = 1000
 _ORDINARY_LINES_AFTER = 20
+# Said of every job that ends badly, after its own last words.
+_REMARK = re.compile(
+    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
+    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited)"
+    r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
+    r"|a command on a host ended with \d+: all are ended|hpcdash: the container is up on "
+    # torchrun's, C++ frames, Open MPI's.
+    r"|Sending process \d+ closing signal|.{0,80}failed \(exitcode: |frame #\d+: |#\d+ +0x|Exception raised from "
+    r"|\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )|(?:\S+ )?FAILED$"
+    r"|During handling of the above|The above exception was the direct"
+)
+_CONSEQUENCE = re.compile(
+    r"(?:DistBackend|DistNetwork|DistStore|ChildFailed|Rendezvous\w*|BrokenPipe|ConnectionReset|CalledProcess|EOF)Error"
+    r"|SignalException|Process(?:Exited|Raised)Exception|BrokenProcessPool|\bKeyboardInterrupt\b|\bSystemExit\b"
+    r"|NCCL (?:error|timeout|communicator|operation|WARN)|nccl(?:Remote|System|Internal|Unhandled\w*)Error"
+    r"|Some NCCL operations have failed|[Ww]atchdog caught collective|Heartbeat monitor timed out"
+    r"|Connection (?:reset|closed) by (?:remote )?peer|Broken pipe|Socket Timeout|connectFullMesh failed"
+    r"|DataLoader worker .{0,80}exited unexpectedly|remote (?:process|peer|rank) .{0,80}exit"
+)
+_CRASHED_TASK = re.compile(
+    r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating point)"
+)
+_FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)")
 
 
 class Strength(IntEnum):
@@ -73,25 +96,6 @@ class _Line:
         return found[1] if found else ""
 
 
-# Said of every job that ends badly, after its own last words.
-_REMARK = re.compile(
-    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
-    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited)"
-    r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
-    r"|a command on a host ended with \d+: all are ended|hpcdash: the container is up on "
-    # torchrun's, C++ frames, Open MPI's.
-    r"|Sending process \d+ closing signal|.{0,80}failed \(exitcode: |frame #\d+: |#\d+ +0x|Exception raised from "
-    r"|\[\S{1,80}:\d+\] (?:\[ ?\d+\]|\*\*\* )|(?:\S+ )?FAILED$"
-    r"|During handling of the above|The above exception was the direct"
-)
-_CONSEQUENCE = re.compile(
-    r"(?:DistBackend|DistNetwork|DistStore|ChildFailed|Rendezvous\w*|BrokenPipe|ConnectionReset|CalledProcess|EOF)Error"
-    r"|SignalException|Process(?:Exited|Raised)Exception|BrokenProcessPool|\bKeyboardInterrupt\b|\bSystemExit\b"
-    r"|NCCL (?:error|timeout|communicator|operation|WARN)|nccl(?:Remote|System|Internal|Unhandled\w*)Error"
-    r"|Some NCCL operations have failed|[Ww]atchdog caught collective|Heartbeat monitor timed out"
-    r"|Connection (?:reset|closed) by (?:remote )?peer|Broken pipe|Socket Timeout|connectFullMesh failed"
-    r"|DataLoader worker .{0,80}exited unexpectedly|remote (?:process|peer|rank) .{0,80}exit"
-)
 _BY_STRENGTH = (
     (
         Strength.SCHEDULER,
@@ -134,9 +138,6 @@ _BY_STRENGTH = (
     ),
 )
 _PATTERNS = tuple((strength, re.compile(pattern)) for strength, pattern in _BY_STRENGTH)
-_CRASHED_TASK = re.compile(
-    r"srun: error: \S+ tasks? \S+ (?:Segmentation fault|Bus error|Illegal instruction|Floating point)"
-)
 
 
 def root_cause(lines: Sequence[str]) -> RootCause | None:
@@ -268,9 +269,6 @@ def _near_the_end(written: Sequence[_Line], hits: Sequence[RootCause], is_bridge
             if ordinary >= _ORDINARY_LINES_AFTER:
                 break
     return near[::-1]
-
-
-_FIELD = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback) *: (.*)")
 
 
 def _first_failure(written: Sequence[_Line]) -> tuple[str, RootCause | None]:

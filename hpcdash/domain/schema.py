@@ -1,22 +1,46 @@
-"""The Arrow columns of jobs, nodes and queues: a contract of parsers, stores, views and JSON.
-
-Columns whose name starts with an underscore serve the screen, sorting and folding, and never leave the program.
-"""
+"""The Arrow columns of jobs, nodes and queues: a contract of parsers, services, views and JSON."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import NoReturn
+
 import pyarrow as pa
-
-from hpcdash.domain.arrow import without_pandas
-
-# Every table is made with a schema from here.
-without_pandas()
 
 TEXT = pa.string()
 # Few distinct values over many rows: states, users, queues.
 WORD = pa.dictionary(pa.int32(), pa.string())
 COUNT = pa.int64()
 TIME = pa.timestamp("s", tz="UTC")
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if name == "pandas":
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ImportError("pandas is for analysis, not for tables")
+
+
+def without_pandas() -> None:
+    """Let pyarrow try, and fail; whoever needs pandas imports it afterwards."""
+    if "pandas" in sys.modules:
+        return
+    refusing = _NoPandas()
+    sys.meta_path.insert(0, refusing)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(refusing)
+
+
+# Every table is made with a schema from here.
+without_pandas()
+
 
 JOBS = pa.schema(
     [

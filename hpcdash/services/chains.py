@@ -23,10 +23,10 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.script.stub import stub_target
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.chains import Train, find_train, given_dependency
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import array_of, number_of
-from hpcdash.domain.trains import Train, find_train, given_dependency
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandMissing,

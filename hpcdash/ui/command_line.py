@@ -7,7 +7,7 @@ from typing import Protocol
 
 from textual.app import App
 
-from hpcdash.domain.query_completions import completions
+from hpcdash.domain.query import completions
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import Action, OfferedActions
 from hpcdash.ui.table_view import TableView

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from rich.cells import cell_len
 from rich.text import Text
 
-from hpcdash.domain.query_keys import keys_of
+from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import visible
 from hpcdash.ui.actions import Action, help_groups, is_of_a_form, key_sign, obeyed_while_typing
 from hpcdash.ui.dialogs import ColumnsDialog, WordsDialog

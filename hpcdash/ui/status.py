@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
-from hpcdash.domain.words import state_word
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.jobs.tracker import JobEvent

@@ -18,9 +18,9 @@ from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
-from hpcdash.domain.query_keys import keys_of
+from hpcdash.domain.job_words import state_word
+from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import counted
-from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError, QueryError
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 from hpcdash.services.cluster.store import Changed

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
-from hpcdash.domain.exits import exit_words
+from hpcdash.domain.job_words import exit_words
 from hpcdash.domain.states import JobState
 
 _SCENES = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.stub import stub_script
 from hpcdash.backends.submissions import Submission
-from hpcdash.domain.stakes import choose
-from hpcdash.domain.train_words import class_counts, wait_words
-from hpcdash.domain.trains import Train, living_targets
+from hpcdash.domain.chains import Train, class_counts, living_targets, wait_words
+from hpcdash.domain.impact import choose
 from hpcdash.services.chains import TrainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
 from hpcdash.services.submit.plan import Again, plan_submission
 from tests.behaviour.clusters import Cluster, bash

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.cli.acting import jobs_words
-from hpcdash.cli.journal import ended_words
+from hpcdash.cli.actions import ended_words, jobs_words
 from hpcdash.services.state.journal import JournalEntry
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hpcdash.local.demo.jobs import READY, samples
+from hpcdash.embedded.demo.jobs import READY, samples
 
 SECONDS = 20.0
 
@@ -29,7 +29,7 @@ class Demo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hpcdash.local.demo", str(folder)],
+            [sys.executable, "-P", "-m", "hpcdash.embedded.demo", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -46,7 +46,7 @@ class Demo:
 
     def jobs(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of the queue by the jobs' names, ended ones as well."""
-        argv = [sys.executable, "-P", "-m", "hpcdash.local", str(self.folder / "queue"), "jobs", "--ended=3600"]
+        argv = [sys.executable, "-P", "-m", "hpcdash.embedded", str(self.folder / "queue"), "jobs", "--ended=3600"]
         columns = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)["columns"]
         found: dict[str, list[dict[str, Any]]] = {}
         for values in zip(*columns.values(), strict=True):
@@ -164,7 +164,9 @@ def test_it_outlives_the_signals_of_a_terminal_and_still_tidies_up(tmp_path: Pat
     until(lambda: not processes_of(one.folder), "its processes to be gone")
 
 
-@pytest.mark.parametrize("ended", ["hpcdash.local.demo ", "hpcdash.local", ""], ids=["its queue", "jobs", "files"])
+@pytest.mark.parametrize(
+    "ended", ["hpcdash.embedded.demo ", "hpcdash.embedded", ""], ids=["its queue", "jobs", "files"]
+)
 def test_what_is_left_of_one_that_was_killed_goes_at_the_next(tmp_path: Path, ended: str) -> None:
     killed = Demo(own_folder(tmp_path / "hpcdash-demo-killed"))
     until(lambda: "iteration" in killed.output("train-7b"), "the training")

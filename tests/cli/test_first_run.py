@@ -10,7 +10,7 @@ import pytest
 from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config import ClusterSettings, Settings
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.cli.formats import Kind, contract_columns, default_columns, write_csv, write_json, write_table
+from hpcdash.cli.tables import Kind, contract_columns, default_columns, write_csv, write_json, write_table
 from hpcdash.domain import schema
 from hpcdash.domain.text import width_of
 from hpcdash.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.cli import log as log_command
-from hpcdash.cli.log_output import LogOutput, RawOutput
+from hpcdash.cli.log import LogOutput, RawOutput
 from hpcdash.cli.options import CommonOptions
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
@@ -77,10 +77,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 @pytest.fixture
 async def command(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
-    for module in ("hpcdash.cli.log", "hpcdash.cli.log_tail"):
+    for module in ("hpcdash.cli.log", "hpcdash.cli.log"):
         monkeypatch.setattr(f"{module}.next_look_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr("hpcdash.services.logs.file.UNREACHED_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("hpcdash.cli.log_tail._QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("hpcdash.cli.log._QUIET_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_FIRST_STATE_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_LONGEST_STATE_SECONDS", 0.05)
     transport = LogTransport(node.last, node.last)

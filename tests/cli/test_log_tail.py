@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from rich.color import ColorSystem
 
-from hpcdash.cli import log_tail
-from hpcdash.cli.log_output import RawOutput, TerminalOutput, colours_of
-from hpcdash.cli.log_tail import LogTail
+from hpcdash.cli import log as log_tail
+from hpcdash.cli.log import LogTail, RawOutput, TerminalOutput, colours_of
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Completed

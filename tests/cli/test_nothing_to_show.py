@@ -1,6 +1,6 @@
 """What is said beside an empty table."""
 
-from hpcdash.cli.oneshot import _nothing_words
+from hpcdash.cli.jobs import _nothing_words
 
 
 def test_an_empty_table_says_why_it_is_empty() -> None:

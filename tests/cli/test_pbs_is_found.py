@@ -14,9 +14,8 @@ import pytest
 
 from hpcdash.backends.pbs import probe as pbs_probe
 from hpcdash.backends.slurm import probe as slurm_probe
-from hpcdash.cli.build import backends_of, why_this
+from hpcdash.cli.build import backends_of, found_here, why_this
 from hpcdash.cli.clusters import cluster_rows
-from hpcdash.cli.found import found_here
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config import ClusterSettings, Settings, parse_ssh_destination
 from hpcdash.errors import UsageError

@@ -13,7 +13,7 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.body import LIBRARY_NAME
-from hpcdash.cli.submit_request import RequestSubmitting
+from hpcdash.cli.submit import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory

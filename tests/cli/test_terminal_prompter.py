@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.cli.prompter import TerminalPrompter, read_line
+from hpcdash.cli.terminal import TerminalPrompter, read_line
 from hpcdash.errors import EXIT_UNREACHABLE
 from tests.support.pam_sshd import PamSshd, why_no_pam_sshd
 from tests.support.sshd import login_user

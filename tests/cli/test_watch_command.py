@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.cli.build import build_session, connection_pool
-from hpcdash.cli.prompter import TerminalPrompter
+from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.cli.watch import _Watch
 from hpcdash.config import load_settings
 from hpcdash.services.cluster.snapshots import Kind, Snapshot

@@ -123,7 +123,7 @@ def recorded_cluster(case: str) -> Iterator[RecordedCluster | None]:
         return ConnectionPool({"local": lambda _destination, _path: cluster})
 
     with (
-        mock.patch("hpcdash.cli.oneshot.connection_pool", pool),
+        mock.patch("hpcdash.cli.jobs.connection_pool", pool),
         mock.patch.object(build, "ClusterClock", return_value=RecordedClock(cluster.clock)),
         mock.patch("time.time", return_value=cluster.clock),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.domain.exits import exit_words
+from hpcdash.domain.job_words import exit_words
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.query import MAX_LENGTH, apply, parse
-from hpcdash.domain.query_completions import completions
+from hpcdash.domain.query import MAX_LENGTH, apply, completions, parse
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import QueryError
 

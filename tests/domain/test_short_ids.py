@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.domain.job_ids import server_of
-from hpcdash.domain.short_ids import shared_ending, shortened
+from hpcdash.domain.job_ids import server_of, shared_ending, shortened
 
 
 @pytest.mark.parametrize(

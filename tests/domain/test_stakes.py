@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.domain.stakes import choose, count_jobs, left_behind, owners, span_words, spent_words, stakes, state_counts
+from hpcdash.domain.impact import choose, count_jobs, left_behind, owners, span_words, spent_words, stakes, state_counts
 
 
 def row(job_id: str, state: str, **others: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.domain.switch_looks import (
+from hpcdash.domain.switch_words import (
     Entry,
+    Progress,
     SwitchLook,
     Thing,
     clear_doubt,
@@ -19,10 +20,11 @@ from hpcdash.domain.switch_looks import (
     group_words,
     in_time,
     log_words,
+    progress_words,
     refusal,
+    unseen_words,
     warnings,
 )
-from hpcdash.domain.switch_progress import Progress, progress_words, unseen_words
 from hpcdash.domain.switches import SwitchKind
 
 FOLDER = Entry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hpcdash.domain.task_states import TaskStates, task_states
+from hpcdash.domain.arrays import TaskStates, task_states
 
 SIGNS = {"completed": "+", "failed": "x", "running": ">", "pending": "."}
 

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
+from hpcdash.domain.chains import (
+    AppendWish,
+    find_train,
+    hold_words,
+    latest_end,
+    picture,
+    read_append,
+    train_notes,
+    wait_words,
+)
 from hpcdash.domain.states import JobState
-from hpcdash.domain.train_words import AppendWish, hold_words, latest_end, picture, read_append, train_notes, wait_words
-from hpcdash.domain.trains import find_train
 from tests.support.train_rows import at, row, task
 
 CHAIN = [

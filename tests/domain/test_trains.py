@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.domain.trains import Train, find_train, given_dependency, living_targets, one_at_a_time
+from hpcdash.domain.chains import Train, find_train, given_dependency, living_targets, one_at_a_time
 from tests.support.train_rows import row, task
 
 

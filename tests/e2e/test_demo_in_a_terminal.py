@@ -119,7 +119,7 @@ async def test_what_a_killed_one_leaves_is_gone_with_the_next(tmp_path: Path) ->
     async with dashboard(demonstration(tmp_path), "demo") as screen:
         await screen.until(is_full)
         (undertaker,) = (
-            one for one in psutil.Process(screen.process.pid).children() if "hpcdash.local.demo" in one.cmdline()
+            one for one in psutil.Process(screen.process.pid).children() if "hpcdash.embedded.demo" in one.cmdline()
         )
         undertaker.kill()
         screen.process.kill()

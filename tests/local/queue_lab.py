@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hpcdash.local.job import Job
-from hpcdash.local.store import QueueStore
-from hpcdash.local.wake import supervisor_pid
+from hpcdash.embedded.job import Job
+from hpcdash.embedded.start import supervisor_pid
+from hpcdash.embedded.store import QueueStore
 
 _ROOT = Path(__file__).parent.parent.parent
 LIMIT_SECONDS = 20.0
@@ -55,7 +55,7 @@ class QueueLab:
 
     @property
     def program(self) -> tuple[str, ...]:
-        return (sys.executable, "-P", "-m", "hpcdash.local", str(self.folder))
+        return (sys.executable, "-P", "-m", "hpcdash.embedded", str(self.folder))
 
     def run(
         self,

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from hpcdash.local.wake import supervisor_pid
+from hpcdash.embedded.start import supervisor_pid
 from tests.local.queue_lab import QueueLab, is_alive, until
 
 
@@ -78,10 +78,10 @@ def test_a_command_starts_at_once_without_the_table_library(queue: QueueLab) -> 
         check=True,
     ).stderr.decode()
     names = {line.rpartition("|")[2].strip() for line in loaded.splitlines()}
-    assert "hpcdash.local.store" in names
+    assert "hpcdash.embedded.store" in names
     slow = {"pyarrow", "textual", "rich", "msgspec", "asyncio", "asyncssh", "subprocess", "ctypes", "click", "socket"}
     assert not names & slow
-    assert "hpcdash.local.supervisor" not in names
+    assert "hpcdash.embedded.supervisor" not in names
 
 
 def test_gpus_are_asked_for_once(queue: QueueLab, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_nodes_and_queues_count_what_runs(queue: QueueLab) -> None:
 
 def test_a_supervisor_ends_when_it_is_idle_and_comes_back_when_needed(queue: QueueLab) -> None:
     short = (
-        "import sys; from pathlib import Path; from hpcdash.local import supervisor;"
+        "import sys; from pathlib import Path; from hpcdash.embedded import supervisor;"
         " supervisor._IDLE_SECONDS = 0.2; supervisor.supervise(Path(sys.argv[1]), [])"
     )
     process = subprocess.Popen([sys.executable, "-c", short, str(queue.folder)], env=queue.environment)

@@ -154,7 +154,7 @@ def test_a_queue_s_folder_may_have_any_name_and_be_relative(tmp_path: Path) -> N
             sys.executable,
             "-P",
             "-m",
-            "hpcdash.local",
+            "hpcdash.embedded",
             os.path.relpath(queue.folder, queue.work),
             "submit",
             "--wrap=true",

@@ -8,9 +8,9 @@ from datetime import datetime
 import pytest
 
 from hpcdash.backends.slurm import options as sbatch
+from hpcdash.embedded.job import Dependency, EarlySignal, Request
+from hpcdash.embedded.script import Reading, read_dependencies, read_submission
 from hpcdash.errors import UsageError
-from hpcdash.local.reading import Reading, read_dependencies, read_submission
-from hpcdash.local.request import Dependency, EarlySignal, Request
 
 _NOW = 1_790_000_000.0
 

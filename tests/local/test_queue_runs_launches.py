@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, Place
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
-from hpcdash.local.scancel import Asked, read
+from hpcdash.embedded.scancel import Asked, read
 from tests.local.queue_lab import QueueLab, until
 from tests.support.scripts import Scheduler, batch_script
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.local import database
-from hpcdash.local.record import Record
-from hpcdash.local.wake import supervisor_pid
+from hpcdash.embedded import database
+from hpcdash.embedded.record import Record
+from hpcdash.embedded.start import supervisor_pid
 from tests.local.queue_lab import QueueLab, is_alive, until
 
 _RUN = "echo $SLURM_ARRAY_TASK_ID run >> log"
@@ -32,7 +32,7 @@ def supervise(queue: QueueLab, patch: str) -> subprocess.Popen[bytes]:
     program = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
-        "from hpcdash.local import attempt, database, ends, keeper, record, supervisor\n"
+        "from hpcdash.embedded import attempt, database, ends, keeper, record, supervisor\n"
         "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"{patch}\n"
         "supervisor.supervise(Path(sys.argv[1]), [])\n"
@@ -266,7 +266,7 @@ def test_without_proc_plain_jobs_run_and_their_group_is_ended(queue: QueueLab) -
     without_supervisor(queue)
     number = submit_quietly(queue, "sleep 1000 & echo $! > child; wait")
     patch = (
-        "from hpcdash.local import processes\n"
+        "from hpcdash.embedded import processes\n"
         "processes._PROC = Path('/no/such/folder')\n"
         "keeper.adopt_orphans = lambda: False\n"
     )

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hpcdash.local.demo
+import hpcdash.embedded.demo
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.joined import joined
 from hpcdash.services.metrics.reader import MetricReader
@@ -70,7 +70,7 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
 
 
 def test_the_spike_of_the_demos_training_is_found_while_its_loss_falls_steeply(tmp_path: Path) -> None:
-    program = Path(hpcdash.local.demo.__file__).with_name("train.py")
+    program = Path(hpcdash.embedded.demo.__file__).with_name("train.py")
     environment = {**os.environ, "STEPS": "3000", "HEAD_START": "3000", "SLURM_ARRAY_TASK_ID": "7"}
     run = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, check=True)
     log = MetricLog()

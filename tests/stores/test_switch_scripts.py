@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.domain.switch_looks import SwitchLook, Thing, clear_doubt, clear_refusal, group_words, refusal, warnings
+from hpcdash.domain.switch_words import SwitchLook, Thing, clear_doubt, clear_refusal, group_words, refusal, warnings
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.switches.scripts import (

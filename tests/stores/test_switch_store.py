@@ -19,8 +19,7 @@ import pytest_asyncio
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.domain.switch_looks import in_time
-from hpcdash.domain.switch_progress import Progress
+from hpcdash.domain.switch_words import Progress, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.clock import SystemClock

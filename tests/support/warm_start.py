@@ -26,11 +26,11 @@ from pathlib import Path
 
 _IMPORTED = (
     "asyncssh",
-    "hpcdash.cli.acting",
+    "hpcdash.cli.actions",
     "hpcdash.cli.build",
     "hpcdash.cli.main",
-    "hpcdash.cli.oneshot",
-    "hpcdash.cli.submit_request",
+    "hpcdash.cli.jobs",
+    "hpcdash.cli.submit",
     "hpcdash.transport.ssh",
     "pyarrow.compute",
 )

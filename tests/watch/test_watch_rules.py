@@ -20,8 +20,8 @@ from hpcdash.config.watch_settings import (
     TrainWatch,
 )
 from hpcdash.domain.alerts import Finding, Severity, finding_key
+from hpcdash.domain.chains import find_train
 from hpcdash.domain.schema import JOBS, NODES
-from hpcdash.domain.trains import find_train
 from hpcdash.services.watch.alerts import title_of
 from hpcdash.services.watch.judge import ALL_RULES, pulse_line, pulse_words
 from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save

@@ -10,8 +10,8 @@ from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.job_ids import array_of, is_task
+from hpcdash.embedded.script import read_change_of_time, read_throttle, signal_number
 from hpcdash.errors import UsageError, excerpt
-from hpcdash.local.reading import read_change_of_time, read_throttle, signal_number
 
 _PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUSPEND, Verb.RESUME})
 _HAS = ("time", "throttle")

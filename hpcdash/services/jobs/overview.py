@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.job_detail import JobDetail, Usage
 from hpcdash.backends.queries import JobScope
-from hpcdash.domain.arrays import fold
+from hpcdash.domain.arrays import TaskStates, fold, task_states
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import array_of, in_full, number_of, task_of
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
-from hpcdash.domain.task_states import TaskStates, task_states
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
+from hpcdash.domain.arrays import TaskStates
 from hpcdash.domain.dependencies import Branch, never_words, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
 from hpcdash.domain.job_ids import holds_many, task_of
+from hpcdash.domain.job_words import grouped, state_word
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.domain.task_states import TaskStates
 from hpcdash.domain.text import clip
 from hpcdash.domain.units import format_duration
-from hpcdash.domain.words import grouped, state_word
 from hpcdash.errors import NotRecorded
 from hpcdash.services.jobs.launch_status import is_pulling, status_words
 from hpcdash.services.jobs.overview import JobPicture, Part

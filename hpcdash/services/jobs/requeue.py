@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import number_of, task_of
-from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.switches import SwitchKind, absolute_path, path_problem
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore

@@ -19,9 +19,8 @@ from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import schema
 from hpcdash.domain.arrays import ArrayTasks, parse_tasks
-from hpcdash.domain.diff import OLD_STATE, diff_jobs
+from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
 from hpcdash.domain.job_ids import array_of, holds_many
-from hpcdash.domain.reason_changes import reason_changes
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, RateLimited
 from hpcdash.services.cluster.clock import Clock

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.config.queue_defaults import Pool
+from hpcdash.domain.job_words import queue_note
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import NodeState, QueueStanding
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
-from hpcdash.domain.words import queue_note
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

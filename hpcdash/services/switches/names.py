@@ -21,9 +21,10 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_progress import Progress
+from hpcdash.domain.switch_words import Progress
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -35,7 +36,6 @@ from hpcdash.domain.switches import (
     variable_names,
     variables_in_list,
 )
-from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

@@ -14,12 +14,18 @@ import pyarrow.compute as pc
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
+from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import array_of, number_of
-from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ACTIVE, ENDED, JobState
-from hpcdash.domain.switch_looks import SwitchLook, clear_refusal, dropped_at, log_words, refusal
-from hpcdash.domain.switch_progress import Progress
-from hpcdash.domain.switch_story import telling_line
+from hpcdash.domain.switch_words import (
+    Progress,
+    SwitchLook,
+    clear_refusal,
+    dropped_at,
+    log_words,
+    refusal,
+    telling_line,
+)
 from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore

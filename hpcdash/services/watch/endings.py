@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import RunningWatch
 from hpcdash.domain.alerts import Finding, job_words, shown
+from hpcdash.domain.chains import find_train
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.domain.trains import find_train
-from hpcdash.domain.words import state_word
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.watch.alerts import Ending
 from hpcdash.services.watch.judge import UNREACHABLE, Judge

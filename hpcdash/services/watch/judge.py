@@ -22,11 +22,11 @@ from hpcdash.config.watch_settings import (
     WatchSettings,
 )
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, finding_key
+from hpcdash.domain.chains import find_train
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.states import ACTIVE, JobState
 from hpcdash.domain.text import visible
-from hpcdash.domain.trains import find_train
 from hpcdash.domain.units import MINUTE
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore

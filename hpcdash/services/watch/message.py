@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.domain.alerts import Severity
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.stakes import span_words
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, title_of
 

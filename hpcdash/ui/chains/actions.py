@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from hpcdash.backends.job_detail import Script
+from hpcdash.domain.chains import AppendWish, Unit, read_append
 from hpcdash.domain.text import visible
-from hpcdash.domain.train_words import AppendWish, read_append
-from hpcdash.domain.trains import Unit
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_append, same_again, submit_chain
 from hpcdash.services.session import ClusterSession

@@ -14,16 +14,15 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain import train_words
+from hpcdash.domain import chains as train_words
+from hpcdash.domain.chains import Train, Unit, living_targets
 from hpcdash.domain.columns import STATE_ORDER
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.impact import count_jobs
+from hpcdash.domain.job_ids import number_of, shared_ending
+from hpcdash.domain.job_words import ended_words
 from hpcdash.domain.schema import JOBS, TEXT
-from hpcdash.domain.short_ids import shared_ending
-from hpcdash.domain.stakes import count_jobs
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.trains import Train, Unit, living_targets
-from hpcdash.domain.words import ended_words
 from hpcdash.services.chains import TrainReader
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.job_words import queue_note
 from hpcdash.domain.states import REFUSING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
-from hpcdash.domain.words import queue_note
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import ViewSpec

@@ -15,9 +15,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.domain import stakes
+from hpcdash.domain import impact as stakes
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.text import clip, visible, width_of
-from hpcdash.domain.words import state_word
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.ui.jobs import action_words
 from hpcdash.ui.widgets.cells import signs

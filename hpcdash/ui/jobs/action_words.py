@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.domain import stakes
+from hpcdash.domain import impact as stakes
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_clock

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from textual.screen import ModalScreen
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.domain.impact import Choice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.schema import JOBS
-from hpcdash.domain.stakes import Choice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.columns import as_array
+from hpcdash.domain.job_words import ended_words
 from hpcdash.domain.states import JobState
-from hpcdash.domain.words import ended_words
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.jobs.table import JobsView

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
-from hpcdash.domain.short_ids import shared_ending
+from hpcdash.domain.job_ids import shared_ending
+from hpcdash.domain.job_words import ended_words, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
-from hpcdash.domain.words import ended_words, state_word
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.metrics.charts.state import is_loss, main_metric

@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.exits import exit_words, signal_name
+from hpcdash.domain.impact import count_jobs, state_counts
 from hpcdash.domain.job_ids import array_of, with_tasks
+from hpcdash.domain.job_words import exit_words, signal_name, state_word
 from hpcdash.domain.schema import COUNT, TEXT, WORD
-from hpcdash.domain.stakes import count_jobs, state_counts
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.triage import EndedTask, TaskGroup
-from hpcdash.domain.words import state_word
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.triage import Row, Triage, TriageReader
 from hpcdash.services.session import ClusterSession

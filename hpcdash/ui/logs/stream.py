@@ -17,10 +17,10 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 
+from hpcdash.domain.job_words import clock_words, ended_words, state_word
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
-from hpcdash.domain.words import clock_words, ended_words, state_word
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.logs.lines import shown_line

@@ -16,9 +16,9 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, counted, visible
-from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed

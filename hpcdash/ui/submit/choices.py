@@ -16,12 +16,12 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from hpcdash.domain.impact import span_words
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
-from hpcdash.domain.stakes import span_words
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import format_memory
-from hpcdash.domain.words import state_word
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.form_fields import FIELDS, FieldKind

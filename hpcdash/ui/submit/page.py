@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.demand import Finding
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore

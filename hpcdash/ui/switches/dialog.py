@@ -18,9 +18,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.domain.stakes import count_jobs, owners, state_counts
+from hpcdash.domain.impact import count_jobs, owners, state_counts
+from hpcdash.domain.job_words import state_word
 from hpcdash.domain.states import ACTIVE, ENDED
-from hpcdash.domain.switch_looks import (
+from hpcdash.domain.switch_words import (
+    Deeds,
+    Progress,
     SwitchLook,
     Thing,
     clear_doubt,
@@ -28,14 +31,14 @@ from hpcdash.domain.switch_looks import (
     folder_words,
     group_words,
     refusal,
+    shared_words,
+    story_lines,
     thing_words,
+    unseen_words,
     warnings,
 )
-from hpcdash.domain.switch_progress import Progress, shared_words, unseen_words
-from hpcdash.domain.switch_story import Deeds, story_lines
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
-from hpcdash.domain.words import state_word
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.switches.switches import Switch

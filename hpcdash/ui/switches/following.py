@@ -12,11 +12,9 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from hpcdash.domain.stakes import count_jobs
+from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_looks import SwitchLook, Thing, dropped_at, in_time
-from hpcdash.domain.switch_progress import Progress
-from hpcdash.domain.switch_story import Deeds
+from hpcdash.domain.switch_words import Deeds, Progress, SwitchLook, Thing, dropped_at, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind

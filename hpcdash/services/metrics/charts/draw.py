@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
+from hpcdash.domain.job_words import clock_words
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.words import clock_words
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.charts.curves import (

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import CheckpointWatch
 from hpcdash.domain.alerts import Finding, Severity, job_words, shown
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.states import JobState
 from hpcdash.domain.units import MINUTE
 from hpcdash.services.watch.rules.rows import Row, rows_where

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import HangingWatch
 from hpcdash.domain.alerts import Finding, Severity, job_words, shown
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.states import JobState
 from hpcdash.domain.units import HOUR
 from hpcdash.services.watch.rules.rows import rows_where

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.config.watch_settings import LossWatch
 from hpcdash.domain.alerts import Finding, Severity, finding_key, job_words, shown
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.services.watch.training import Course, Noticed
 
 RULE = "loss"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
-from hpcdash.domain.stakes import span_words
+from hpcdash.domain.impact import span_words
 from hpcdash.domain.units import DAY, HOUR, format_count, format_memory
 from hpcdash.services.watch.disks import Usage
 

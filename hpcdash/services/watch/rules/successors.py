@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hpcdash.config.watch_settings import TrainWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
+from hpcdash.domain.chains import Train
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.domain.trains import Train
 from hpcdash.services.watch.rules.waiting import Reasons
 
 RULE = "no-successor"

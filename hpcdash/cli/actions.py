@@ -1,0 +1,297 @@
+"""cancel, hold and the other commands that act on jobs: say what they will do, ask where it destroys; the journal."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.cli.build import journal
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions, named_jobs
+from hpcdash.cli.terminal import print_json, read_line
+from hpcdash.config import load_settings
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_words import state_word
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
+from hpcdash.services.jobs.actions import Plan, Report, Row
+from hpcdash.services.jobs.rows import ids_in_full
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.journal import JournalEntry
+from hpcdash.ui.jobs.action_words import pause_words
+
+_ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
+_PAST = {
+    Verb.CANCEL: "cancelled",
+    Verb.HOLD: "held",
+    Verb.RELEASE: "released",
+    Verb.REQUEUE: "requeued",
+    Verb.SUSPEND: "suspended",
+    Verb.RESUME: "resumed",
+    Verb.SIGNAL: "signalled",
+    Verb.ALTER: "altered",
+}
+_MOST_COMMANDS_SHOWN = 10
+_COMMAND_LETTERS = 1000
+_HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
+# The last column is as wide as it is.
+_WIDEST = (19, 20, 17, 40)
+
+
+class _Declined(Exception):
+    """The person said no."""
+
+
+def run_action(
+    common: CommonOptions,
+    verb: str,
+    jobs: Sequence[str],
+    *,
+    signal: str = "",
+    recipient: str = "",
+    changes: Mapping[str, str] | None = None,
+    train: bool = False,
+    force: bool = False,
+    form: str,
+) -> None:
+    """Act on jobs, with `train` on all of the trains they belong to; `force` is as ActionRequest has it.
+
+    Ends the process with 1 where one was refused, with 3 where an outcome is not known.
+    """
+    settings = load_settings(common.config)
+    if common.read_only or settings.read_only:
+        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(f"{verb}: nothing is changed here ({whence})")
+    job_ids = named_jobs(jobs)
+    request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
+    must_ask = request.verb in _ASKED_FOR and not common.yes
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+
+    async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
+        session.actions.plan(request)
+        if must_ask and not can_ask:
+            raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
+        await session.store.open(force=True)
+        wanted = job_ids
+        if train:
+            from hpcdash.cli.chains import train_ids
+
+            wanted = await train_ids(session, verb, job_ids)
+        rows = await session.actions.rows_of(wanted)
+        plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
+        _announce(plan, session)
+        if request.verb is Verb.REQUEUE:
+            await _warn_of_requeue(plan, session)
+        if must_ask and not await is_agreed():
+            raise _Declined
+        return await session.actions.run(plan), session
+
+    try:
+        report, session = with_session(common, work)
+    except _Declined:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    if report.journal_problem:
+        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    if form == "json":
+        _write_json(report, session)
+    else:
+        _write_table(report)
+    sys.stdout.flush()
+    status = _exit_status(report.outcomes)
+    if status:
+        sys.exit(status)
+
+
+def _exit_status(outcomes: Sequence[Outcome]) -> int:
+    ways = {outcome.done for outcome in outcomes}
+    return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
+
+
+def _announce(plan: Plan, session: ClusterSession) -> None:
+    """What will be done, to whose jobs in which states, and the commands, on stderr."""
+    verb = plan.request.verb
+    rows = plan.rows
+    # What has ended can be run once more; nothing else happens to it.
+    if verb is not Verb.REQUEUE:
+        rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
+    print(f"{verb} on {visible(session.name)}: {jobs_words(rows)}", file=sys.stderr)
+    if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
+        print(f"  {ended} of the same ended already", file=sys.stderr)
+    known = {row["_number"] for row in plan.rows}
+    unknown = [job_id for job_id in plan.request.job_ids if int(number_of(job_id) or -1) not in known]
+    if unknown:
+        print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
+    if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):
+        print("  what runs goes on; held, it does not start again after a requeue", file=sys.stderr)
+    if plan.request.force:
+        print("  by force: what still runs on a node that does not answer is not ended", file=sys.stderr)
+    for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
+        print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
+    if len(plan.commands) > _MOST_COMMANDS_SHOWN:
+        print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
+    if plan.pause_seconds:
+        print(f"  {pause_words(plan)}", file=sys.stderr)
+
+
+async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
+    """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
+    from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
+
+    facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
+    for words in (await refusal_words(session.store, plan.rows), *await dropped_words(session.store, facts)):
+        if words:
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+
+
+def jobs_words(rows: Sequence[Row]) -> str:
+    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs."""
+    users: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    for row in rows:
+        count = row["_tasks"] or 1
+        users[str(row["user"] or "?")] += count
+        states[str(row["state"])] += count
+    if not users:
+        return "no job in the queue"
+    whose = [f"{count} of {visible(user)}" for user, count in users.most_common()]
+    noun = "job" if users.most_common(1)[0][1] == 1 else "jobs"
+    whose[0] = whose[0].replace(" of ", f" {noun} of ", 1)
+    how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
+    return f"{', '.join(whose)} ({how})"
+
+
+async def is_agreed() -> bool:
+    """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
+    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")
+
+
+def _write_table(report: Report) -> None:
+    past = _PAST[report.plan.request.verb]
+    width = max((len(outcome.job_id) for outcome in report.outcomes), default=0)
+    for outcome in report.outcomes:
+        words = visible(outcome.words)
+        if outcome.done:
+            said = f"{past}: {words}" if words else past
+        else:
+            said = f"{'unknown' if outcome.done is None else 'refused'}: {words}"
+        print(f"{visible(outcome.job_id):<{width}}  {said}")
+
+
+def _write_json(report: Report, session: ClusterSession) -> None:
+    store = session.store
+    results: list[dict[str, Any]] = [
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words} for outcome in report.outcomes
+    ]
+    answer = {
+        "schema": 1,
+        "cluster": session.name,
+        "backend": store.backend.name,
+        "taken_at": format_utc(store.clock.now()),
+        "verb": str(report.plan.request.verb),
+        "results": results,
+    }
+    print_json(answer)
+
+
+def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
+    """The newest actions, newest first, on whichever cluster.
+
+    `settles`: what became of the chosen cluster's submissions is looked for first, where their outcome is unknown.
+    """
+    if settles:
+        _settle(common, newest)
+    entries, unreadable = journal().read(newest)
+    if unreadable:
+        lines = "1 line" if unreadable == 1 else f"{unreadable} lines"
+        print(f"hpcdash: {lines} of the journal could not be read", file=sys.stderr)
+    if form == "json":
+        answer = {"schema": 1, "actions": list(map(_json_action, entries))}
+        print_json(answer)
+        return
+    _journal_write_table([_HEADINGS, *map(_cells, entries)])
+    if not entries and sys.stderr.isatty():
+        print("nothing was done from here yet", file=sys.stderr)
+
+
+def _settle(common: CommonOptions, newest: int) -> None:
+    from hpcdash.cli.jobs import with_session
+    from hpcdash.services.submit.recovery import settle_noted, unsettled
+
+    async def work(session: ClusterSession) -> None:
+        noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]
+        here = unsettled(journal(), session.name, newest=newest)
+        for entry in here:
+            for outcome in await settle_noted(session.store, journal(), entry):
+                print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
+        if not here:
+            print(f"hpcdash: nothing is to be looked for on {visible(session.name)}", file=sys.stderr)
+        if left := len([one for one in noted if one.cluster == session.name]) - len(here):
+            print(f"hpcdash: {left} cannot be looked for: they have no mark and no name", file=sys.stderr)
+
+    with_session(common, work)
+
+
+def ended_words(entry: JournalEntry) -> str:
+    """How an action ended, in one line; the scheduler's words where it refused."""
+    refused = [outcome for outcome in entry.outcomes if outcome.done is False]
+    unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
+    total = len(entry.outcomes)
+    match entry.state:
+        case "done" if entry.verb == Verb.SUBMIT:
+            return f"done: {', '.join(outcome.words for outcome in entry.outcomes)}"
+        case "done" | "running":
+            return entry.state
+        case "refused":
+            return f"refused: {_first_words(refused)}"
+        case "partly":
+            return f"{total - len(refused)} of {total} done; {refused[0].job_id}: {_first_words(refused)}"
+        case _ if unknown:
+            return f"outcome unknown: {_first_words(unknown)}"
+        case _:
+            return "outcome unknown"
+
+
+def _first_words(outcomes: Sequence[Outcome]) -> str:
+    return next((outcome.words for outcome in outcomes if outcome.words), "no reason given")
+
+
+def _cells(entry: JournalEntry) -> tuple[str, ...]:
+    when = datetime.fromtimestamp(entry.at).astimezone()
+    return (f"{when:%Y-%m-%d %H:%M:%S}", entry.cluster, entry.verb, " ".join(entry.job_ids), ended_words(entry))
+
+
+def _journal_write_table(rows: Sequence[tuple[str, ...]]) -> None:
+    shown = [
+        [*(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)), visible(row[-1])]
+        for row in rows
+    ]
+    widths = [max(width_of(row[column]) for row in shown) for column in range(len(_WIDEST))]
+    for row in shown:
+        cells = [cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row[-1]]))
+
+
+def _json_action(entry: JournalEntry) -> dict[str, object]:
+    return {
+        "id": entry.action_id,
+        "at": format_utc(entry.at),
+        "ended_at": None if entry.ended_at is None else format_utc(entry.ended_at),
+        "cluster": entry.cluster,
+        "user": entry.user,
+        "verb": entry.verb,
+        "job_ids": entry.job_ids,
+        "commands": entry.commands,
+        "state": entry.state,
+        "outcomes": [
+            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words} for outcome in entry.outcomes
+        ],
+    }

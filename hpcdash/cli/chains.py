@@ -1,0 +1,125 @@
+"""`hpcdash train`: the train a job belongs to, in signs and as a table; `hpcdash stub`: a script that reads another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from hpcdash.backends.script.stub import stub_script
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.submit import read_script
+from hpcdash.cli.tables import write_table
+from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.domain.chains import (
+    TOLD_STATE,
+    Train,
+    class_counts,
+    latest_end,
+    living_targets,
+    picture,
+    train_notes,
+    wait_words,
+)
+from hpcdash.domain.impact import choose
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
+from hpcdash.services.chains import TrainReader
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.widgets.cells import short_instant, signs
+
+_COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dependency")
+
+
+def run_train(common: CommonOptions, *, job: str, form: str) -> None:
+    """Print the train of a job."""
+
+    async def work(session: ClusterSession) -> tuple[Train, tuple[str, ...], float, ClusterSession]:
+        reader, train = await _read(session, job)
+        return train, reader.notes, session.store.clock.now(), session
+
+    train, past_notes, taken_at, session = with_session(common, work)
+    notes = (*train_notes(train), *past_notes)
+    end = latest_end(train, datetime.fromtimestamp(taken_at, UTC))
+    if form == "json":
+        answer = {
+            "schema": 1,
+            "cluster": session.name,
+            "backend": session.store.backend.name,
+            "taken_at": format_utc(taken_at),
+            "rejected_rows": 0,
+            "counts": class_counts(train.rows),
+            "ends_by": None if end is None else format_utc(end),
+            "order": [
+                {"job_id": unit.job_id, "after": list(train.before[unit.number]), "by_name": unit.by_name}
+                for unit in train.units
+            ],
+            "notes": list(notes),
+            "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, train.rows)), JOBS), public_names(JOBS)),
+        }
+        print_json(answer)
+        return
+    width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
+    print(picture(train.rows, signs().states, (width or 80) - 1))
+    if end is not None:
+        now = datetime.fromtimestamp(taken_at, UTC)
+        held = " and is released now" if any(row["state"] == JobState.HELD for row in train.living) else ""
+        print(f"if each takes its limit{held}, it ends by {short_instant(end, now, session.zone)}")
+    sys.stdout.flush()
+    rows = [{**row, "dependency": wait_words(unit, train)} for unit in train.units for row in unit.rows]
+    table = pa.Table.from_pylist(rows, JOBS)
+    out, encoding = sys.stdout.buffer, sys.stdout.encoding
+    write_table("history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding)
+    for note in notes:
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+
+
+async def _read(session: ClusterSession, job: str) -> tuple[TrainReader, Train]:
+    """The train of a job; a task of an array may be named by the number that it has beside its array's."""
+    reader = TrainReader(session.store, job)
+    try:
+        return reader, await reader.read()
+    except NoSuchJob as unknown:
+        try:
+            in_full = (await session.store.fetch_detail(job)).job["id"][0].as_py()
+        except HpcdashError as error:
+            # The history's own words do not say which job.
+            raise (unknown if error.exit_status == 1 else error) from None
+        if in_full == job:
+            raise
+    reader = TrainReader(session.store, in_full)
+    return reader, await reader.read()
+
+
+async def train_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
+    """The ids of all that a verb makes sense for in the trains of some jobs; raises UsageError for nothing at all."""
+    ids: dict[str, None] = {}
+    for job in jobs:
+        _, train = await _read(session, job)
+        living, rows = living_targets(train)
+        if verb == "release":
+            rows = tuple({**row, "state": row.get(TOLD_STATE, row["state"])} for row in rows)
+        choice = choose(verb, living, rows)
+        if choice.verb == verb:
+            ids.update(dict.fromkeys(choice.job_ids))
+    if not ids:
+        raise UsageError(f"nothing to {verb} in the train of {', '.join(jobs)}", "hpcdash train JOB shows it.")
+    return tuple(ids)
+
+
+def run_stub(script: str, at: str | None) -> None:
+    """Print a stub of a script that reads `at`, by default the script's own file."""
+    if at is None and script == "-":
+        raise UsageError("a script from stdin has no file to be read later", "--at PATH names it.")
+    text = read_script(script).decode("utf-8", "surrogateescape")
+    stub = stub_script(text, at or str(Path(script).resolve()))
+    print_text(stub)

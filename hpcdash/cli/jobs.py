@@ -1,0 +1,286 @@
+"""Tables, one job, its script and its stacks to stdout, through the same services as the app."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+
+from hpcdash.backends.actions import Verb
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.stacks import Stacks
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
+from hpcdash.cli.ending import run_async
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.tables import Kind as OutputKind
+from hpcdash.cli.tables import write_csv, write_json, write_table
+from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
+from hpcdash.config import load_settings
+from hpcdash.domain import query
+from hpcdash.domain.job_ids import holds_many
+from hpcdash.domain.job_words import Pair
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.scripts import script_lines, unified
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import counted, visible
+from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.page import job_groups
+from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
+from hpcdash.services.session import ClusterSession
+
+T = TypeVar("T")
+# A script may ask in a loop.
+_TIDY_EVERY_SECONDS = 60.0
+
+
+def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
+    """Run some work on the chosen cluster, and close its connection."""
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+
+    async def run() -> T:
+        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        try:
+            await session.store.settle()
+            done = await work(session)
+            if not (common.read_only or settings.read_only):
+                await _tidy(session)
+            return done
+        except asyncio.CancelledError:
+            _tell_cut_off(session)
+            raise
+        finally:
+            await session.store.close()
+
+    return run_async(run())
+
+
+def _tell_cut_off(session: ClusterSession) -> None:
+    for verb, job_id in session.actions.cut_off:
+        step = "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
+        print(f"hpcdash: {verb} {visible(job_id)}: whether it was done is not known. {step} tells.", file=sys.stderr)
+
+
+async def _tidy(session: ClusterSession) -> None:
+    """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
+    store = session.store
+    was_asked = store.probe is not None or any(not snapshot.cached for snapshot in store.snapshots.values())
+    if session.launches is not None and was_asked:
+        for words in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+
+
+def _kind(name: str, mine: bool) -> Kind:
+    kinds = {
+        "jobs": Kind.MINE if mine else Kind.EVERYONE,
+        "history": Kind.HISTORY if mine else Kind.HISTORY_EVERYONE,
+        "nodes": Kind.NODES,
+        "queues": Kind.QUEUES,
+    }
+    return kinds[name]
+
+
+async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
+    """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
+    if kind not in (Kind.NODES, Kind.QUEUES):
+        return await store.fetch(kind)
+    counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
+    try:
+        await store.fetch(kind)
+    except HpcdashError:
+        # Nobody waits for the jobs of what is not to be had.
+        counting.cancel()
+        raise
+    try:
+        await counting
+    except HpcdashError as error:
+        print(f"hpcdash: jobs are not counted: {visible(error.message)}", file=sys.stderr)
+    return store.snapshots[kind]
+
+
+def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
+    """jobs, nodes, queues or history as a table, JSON or CSV on stdout."""
+    kind = _kind(name, mine)
+    # Times that one types are this machine's, as in the dashboard.
+    wanted = query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
+
+    async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
+        snapshot = await _fetch(session.store, kind)
+        return snapshot, session.name, session.store.backend.name
+
+    snapshot, cluster, backend = with_session(common, work)
+    table = query.apply(snapshot.table, wanted, snapshot.taken_at)
+    for row in snapshot.rejected:
+        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    if form == "json":
+        write_json(
+            name,
+            table,
+            stdout(is_json=True),
+            cluster=cluster,
+            backend=backend,
+            taken_at=snapshot.taken_at,
+            rejected_rows=len(snapshot.rejected),
+        )
+    elif form == "csv":
+        write_csv(name, table, stdout())
+    else:
+        width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
+        out = sys.stdout.buffer
+        write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
+        if not table.num_rows and sys.stderr.isatty():
+            print(_nothing_words(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+
+
+def _nothing_words(name: OutputKind, *, mine: bool, all_rows: int) -> str:
+    """What a person who sees a title line and no rows may want to know."""
+    if all_rows:
+        return f"none of {counted(all_rows, 'row')} matches the filter"
+    if name in ("jobs", "history") and mine:
+        where = "in the queue" if name == "jobs" else "ended in the last 7 days"
+        return f"no job of yours {where}; --all shows everyone's"
+    return "nothing"
+
+
+def run_show(common: CommonOptions, job: str, form: str) -> None:
+    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON."""
+
+    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
+        store = session.store
+        picture = JobPicture(store, job, state_folder=session.actions.journal.path.parent, debug=common.debug)
+        await picture.fetch()
+        if picture.detail is None:
+            raise picture.errors[Part.DETAIL]
+        return picture, picture.detail, store.backend.name, store.clock.now()
+
+    picture, detail, backend, taken_at = with_session(common, work)
+    if form == "json":
+        # Of an array as a whole what its tasks have in common; the details are one task's.
+        whole = pa.Table.from_pylist([dict(picture.row or {})], JOBS) if picture.is_whole_array else detail.job
+        shown = table_to_json_rows(whole, public_names(JOBS))[0]
+        shown["native"] = dict(detail.native)
+        shown["usage"] = picture.usage
+        answer = {
+            "schema": 1,
+            "cluster": picture.store.name,
+            "backend": backend,
+            "taken_at": format_utc(taken_at),
+            "rejected_rows": 0,
+            "job": shown,
+            "failure": _failure(picture),
+            "launch": None if picture.launched is None else picture.launched.for_json(),
+        }
+        print_json(answer)
+        return
+    for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
+        _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])
+    if (failure := picture.failure) is not None and failure.excerpt is not None:
+        above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
+        lines = [("", line) for line in failure.excerpt.lines]
+        _print_pairs(f"the end of its {failure.stream}", [*above, *lines])
+    _print_pairs("in the scheduler's words", list(detail.native.items()))
+
+
+def _failure(picture: JobPicture) -> dict[str, object] | None:
+    """Why a job failed as its log tells, for JSON; None of any other job."""
+    failure, error = picture.failure, picture.errors.get(Part.LOG)
+    if failure is None:
+        return (
+            None
+            if error is None
+            else {"line": None, "rank": None, "stream": None, "lines": [], "problem": error.message}
+        )
+    excerpt = failure.excerpt
+    cause = None if excerpt is None else excerpt.cause
+    return {
+        "line": None if cause is None else cause.line,
+        "rank": int(cause.rank) if cause is not None and cause.rank else None,
+        "stream": None if excerpt is None else failure.stream,
+        "lines": [] if excerpt is None else list(excerpt.lines),
+        "problem": failure.problem or None,
+    }
+
+
+def _print_pairs(title: str, pairs: list[Pair]) -> None:
+    """Remarks, which have no label, stand at the indent."""
+    print(visible(title))
+    width = max(12, *(len(label) for label, _ in pairs)) + 2
+    for label, value in pairs:
+        print(f"  {visible(label):<{width}}{visible(value)}" if label else f"  {visible(value)}")
+
+
+def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bool) -> None:
+    """Print the script, or a unified difference from the script of `diff` to that of `job`.
+
+    A pipe gets the bytes as they were submitted, a terminal what cannot harm it; `explain` adds a comment line below
+    each directive.
+    """
+
+    async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
+        wanted = [job] if diff is None else [diff, job]
+        return list(await asyncio.gather(*(fetch_script(session.store, one) for one in wanted))), session
+
+    scripts, session = with_session(common, work)
+    for one, script in zip([job] if diff is None else [diff, job], scripts, strict=True):
+        if script.source.startswith(READ_FROM):
+            print(f"hpcdash: {visible(one)}: {visible(script.source)}", file=sys.stderr)
+    if diff is not None:
+        names = (f"job {visible(diff)}", f"job {visible(job)}")
+        text = "".join(f"{line}\n" for line in unified(scripts[0].text, scripts[1].text, names))
+    elif explain:
+        text = _explained(scripts[0], session)
+    else:
+        text = scripts[0].text
+    print_text(text)
+
+
+def _explained(script: Script, session: ClusterSession) -> str:
+    """The script, and below each directive a comment that says what it asks for."""
+    explained = script_lines(script.text, session.store.backend.explain_directive)
+    lines = script.text.split("\n")
+    shown = []
+    for at, line in enumerate(lines):
+        shown.append(line)
+        if at < len(explained) and explained[at].note:
+            shown.append(f"#   ^ {explained[at].note}")
+    return "\n".join(shown)
+
+
+def run_stacks(common: CommonOptions, job: str) -> None:
+    """Print what each node tells. Raises UsageError for a whole array, and where the scheduler has no way there."""
+
+    async def work(session: ClusterSession) -> Stacks:
+        store = session.store
+        if holds_many(job):
+            raise UsageError(f"{visible(job)} is many jobs", "Name one task: hpcdash stacks 88_3")
+        row = (await store.fetch_detail(job)).job.to_pylist()[0]
+        if (row["_tasks"] or 1) > 1:
+            raise UsageError(f"{visible(job)} is an array", f"Name one of its tasks: hpcdash stacks {visible(job)}_1")
+        if row["state"] not in ACTIVE:
+            raise UsageError(f"{visible(job)} does not run: it is {row['state']}", "`hpcdash log` shows its log.")
+        query = store.backend.stacks_query(row)
+        if query is None:
+            where = f" ({visible(row['node_list'])})" if row["node_list"] else ""
+            raise UsageError(
+                f"{store.backend.title} starts nothing beside a running job",
+                f"Where the site lets you onto the job's nodes{where}: ssh NODE py-spy dump --pid PID",
+            )
+        return await store.ask(query)
+
+    found = with_session(common, work)
+    for node in found.nodes:
+        for line in node.lines:
+            print(f"{visible(node.node)}: {visible(line)}".rstrip())
+    if found.problem:
+        sys.stdout.flush()
+        raise SchedulerRefused("not all of the job's nodes may have told", "Ask again.", words=found.problem)

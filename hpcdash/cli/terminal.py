@@ -1,0 +1,202 @@
+"""What one-shot commands write to a terminal or a pipe, and what they ask there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from hpcdash.domain.text import visible, visible_text
+from hpcdash.transport.base import HostKeyQuestion, Prompt
+
+_NOT_PLAIN = re.compile(r"[^\n -~]")
+# What a terminal hands over at once, of a line or before its end.
+_LINE_BYTES = 1 << 16
+
+
+class ByteStream(Protocol):
+    """What tables are written to."""
+
+    def write(self, content: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+def stdout(*, is_json: bool = False) -> ByteStream:
+    """This stdout, for UTF-8 that ends with whole letters at each write.
+
+    On a terminal text is written as `domain.text.visible_text` makes it, and JSON with the same letters as `\\uXXXX`.
+    """
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer
+    return _Terminal(_escape_json if is_json else visible_text)
+
+
+def print_text(text: str) -> None:
+    """A script or another file's text; lone surrogates are the bytes that were not UTF-8."""
+    _print(text.encode("utf-8", "surrogateescape"), stdout())
+
+
+def print_json(answer: object) -> None:
+    """One JSON value and a newline."""
+    _print(msgspec.json.encode(answer) + b"\n", stdout(is_json=True))
+
+
+def _print(content: bytes, out: ByteStream) -> None:
+    # What was printed before comes before.
+    sys.stdout.flush()
+    out.write(content)
+    out.flush()
+
+
+class _Terminal:
+    def __init__(self, make_safe: Callable[[str], str]) -> None:
+        self._make_safe = make_safe
+
+    def write(self, content: bytes) -> None:
+        shown = self._make_safe(content.decode("utf-8", "replace"))
+        sys.stdout.buffer.write(shown.encode(sys.stdout.encoding or "utf-8", "replace"))
+
+    def flush(self) -> None:
+        sys.stdout.buffer.flush()
+
+
+def _escape_json(text: str) -> str:
+    return _NOT_PLAIN.sub(lambda found: _json_letter(found[0]), text)
+
+
+@lru_cache(maxsize=8192)
+def _json_letter(letter: str) -> str:
+    if visible(letter) == letter:
+        return letter
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+class TerminalPrompter:
+    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a time.
+
+    Cancelled, the terminal is as it was.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    def can_ask(self) -> bool:
+        with _terminal() as terminal:
+            return terminal is not None
+
+    def show(self, hop: str, words: str) -> None:
+        for line in filter(str.strip, words.splitlines()):
+            print(f"{visible(hop)}: {visible(line)}", file=sys.stderr, flush=True)
+
+    def waiting(self, hop: str) -> None:
+        self.show(hop, "no answer yet; it may wait for you to approve the login on your phone or another device")
+
+    async def answer(self, prompt: Prompt) -> list[str] | None:
+        if not prompt.fields:
+            return []
+        async with self._turn:
+            return await self._answer(prompt)
+
+    async def accept_host_key(self, question: HostKeyQuestion) -> bool:
+        async with self._turn:
+            return await self._accept(question)
+
+    async def _answer(self, prompt: Prompt) -> list[str] | None:
+        with _terminal() as terminal:
+            if terminal is None:
+                return None
+            lines = f"{prompt.title}\n{prompt.instructions}".splitlines()
+            _say(terminal, f"{visible(prompt.hop)} asks\n", *(f"{visible(line)}\n" for line in lines if line.strip()))
+            answers = []
+            for field in prompt.fields:
+                label = f"{visible(field.label.strip())} "
+                answer = await read_line(terminal, label, is_hidden=field.secret)
+                if answer is None:
+                    return None
+                answers.append(answer)
+            return answers
+
+    async def _accept(self, question: HostKeyQuestion) -> bool:
+        with _terminal() as terminal:
+            if terminal is None:
+                return False
+            _say(
+                terminal,
+                f"{visible(question.hop)} is not known yet.\n",
+                f"Its {visible(question.algorithm)} key has the fingerprint {visible(question.fingerprint)}\n",
+                f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] ",
+            )
+            return (await read_line(terminal) or "").strip().lower() in ("yes", "y")
+
+
+async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
+    """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the start of the line.
+
+    The event loop goes on meanwhile, and with it the line to the cluster.
+    """
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    with _unseen(terminal) if is_hidden else contextlib.nullcontext():
+        # To hide what is typed discards what was: the label asks for it afterwards.
+        _say(terminal, label)
+        loop.add_reader(terminal, typed.set)
+        try:
+            await typed.wait()
+            raw = os.read(terminal, _LINE_BYTES)
+        except asyncio.CancelledError:
+            # What is said next begins a line.
+            _say(terminal, "\n")
+            raise
+        finally:
+            loop.remove_reader(terminal)
+    if is_hidden or not raw:
+        _say(terminal, "\n")
+    return raw.decode(sys.getfilesystemencoding(), "surrogateescape").rstrip("\n") if raw else None
+
+
+def _say(terminal: int, *texts: str) -> None:
+    # It may be stdin, which need not be open for writing.
+    with contextlib.suppress(OSError):
+        os.write(terminal, "".join(texts).encode(sys.getfilesystemencoding(), "replace"))
+
+
+@contextlib.contextmanager
+def _unseen(terminal: int) -> Iterator[None]:
+    """What is typed is not shown meanwhile, after ctrl+z and fg neither."""
+    before = termios.tcgetattr(terminal)
+    hidden = [*before]
+    hidden[3] &= ~termios.ECHO
+    loop = asyncio.get_running_loop()
+    termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
+    loop.add_signal_handler(signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGCONT)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[int | None]:
+    """The controlling terminal; None where there is none."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)

@@ -1,0 +1,536 @@
+"""Job chains: found by what jobs wait for, and in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, never_words, parse_dependency, waits_for
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
+
+Row = Mapping[str, Any]
+FOLLOWS = frozenset({"after", "afterok", "afternotok", "afterany", "aftercorr"})
+# Of an array with more tasks than this in one row the row counts as a whole.
+_MOST_TASKS_APART = 100_000
+_NOTHING = Dependency()
+# In a row whose state is another one here than its scheduler's.
+TOLD_STATE = "_told_state"
+# sbatch's --dependency=…, -d …; qsub's -W depend=… (other attributes may stand before it).
+_ON_A_LINE = re.compile(r"(?:^|\s)(?:--dep\w*(?:=|\s+)|-d\s*|-W\s*[^\s]*?depend=)([^\s]+)")
+_BARE_IDS = re.compile(r"[0-9]+(?:_[0-9]+)?(?:[:,][0-9]+(?:_[0-9]+)?)*")
+DONE, FAILED, CANCELLED, RUNNING, WAITS = "done", "failed", "cancelled", "running", "waiting"
+HELD, UNKNOWN = "held", "unknown"
+# In the order they are counted in.
+CLASSES = (DONE, FAILED, CANCELLED, RUNNING, WAITS, HELD, UNKNOWN)
+# The state whose sign stands for a class.
+SIGN_OF = {
+    DONE: JobState.COMPLETED,
+    FAILED: JobState.FAILED,
+    CANCELLED: JobState.CANCELLED,
+    RUNNING: JobState.RUNNING,
+    WAITS: JobState.PENDING,
+    HELD: JobState.HELD,
+    UNKNOWN: JobState.UNKNOWN,
+}
+_MOST_SIGNS = 40
+_WAITED = {
+    "afterany": "after {}",
+    "afterok": "after {}, ended well",
+    "afternotok": "after {}, ended badly",
+    "after": "once {} began",
+    "aftercorr": "task by task after {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of their tasks.
+
+    `after` is what it waits for, or waited for; `place` how many stand before it at the most. `by_name`: nothing tells
+    what it followed but that it has the name of the one before, waited while that ran and began after it.
+    """
+
+    job_id: str
+    rows: tuple[Row, ...]
+    after: Dependency = _NOTHING
+    place: int = 0
+    by_name: bool = False
+    throttle: int | None = None
+
+    @property
+    def number(self) -> str:
+        return number_of(self.job_id)
+
+    @property
+    def is_array(self) -> bool:
+        return any(row["array_id"] is not None for row in self.rows)
+
+    @property
+    def has_ended(self) -> bool:
+        return all(row["state"] in ENDED for row in self.rows)
+
+    @property
+    def is_waiting(self) -> bool:
+        return all(row["state"] in WAITING for row in self.rows)
+
+    @property
+    def began_at(self) -> datetime | None:
+        return min((row["started_at"] for row in self.rows if row["started_at"] is not None), default=None)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """None while one of its tasks has not ended, and where it is not told."""
+        ends = [row["ends_at"] for row in self.rows]
+        return max(ends) if self.has_ended and None not in ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Units in the order they run in; `before` maps a unit's number to those it follows, as far as they are known.
+
+    `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure` are ids, likeliest
+    first, of those of which is not known what they followed: of units of it, and of others with their name.
+    """
+
+    units: tuple[Unit, ...]
+    before: Mapping[str, tuple[str, ...]]
+    lost: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for unit in self.units for row in unit.rows)
+
+    @property
+    def living(self) -> tuple[Row, ...]:
+        """What can still be held, altered or cancelled."""
+        return tuple(row for row in self.rows if row["state"] not in ENDED)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one plain job, that nothing follows."""
+        return len(self.units) == 1 and not self.units[0].is_array and not self.lost
+
+    def unit_of(self, job_id: str) -> Unit | None:
+        number = number_of(job_id)
+        return next((unit for unit in self.units if unit.number == number), None)
+
+    def after(self, number: str) -> tuple[str, ...]:
+        """The numbers of those that follow one."""
+        return tuple(unit.number for unit in self.units if number in self.before.get(unit.number, ()))
+
+    @property
+    def ends(self) -> tuple[Unit, ...]:
+        """Those that nothing follows: one, unless the train has branches."""
+        followed = {number for numbers in self.before.values() for number in numbers}
+        return tuple(unit for unit in self.units if unit.number not in followed)
+
+    @property
+    def branches(self) -> tuple[tuple[Unit, tuple[str, ...]], ...]:
+        """Those after which two or more come at once, with the numbers of these."""
+        places = {unit.number: unit.place for unit in self.units}
+        found = []
+        for unit in self.units:
+            # One that also waits for another of them comes later.
+            at_once = tuple(one for one in self.after(unit.number) if places[one] == unit.place + 1)
+            if len(at_once) > 1:
+                found.append((unit, at_once))
+        return tuple(found)
+
+
+def find_train(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> Train:
+    """The train of a job, of a task's array, or of an array; `rows` are those of its owner, the freshest first.
+
+    `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose row has none (any
+    more). Empty where no row is of the job.
+    """
+    units = _units(rows, told or {})
+    number = number_of(job_id)
+    if number not in units:
+        return Train((), {})
+    links = _links(units)
+    named: set[str] = set()
+    members = _connected(number, links, units)
+    while (found := _joined_by_name(members, links, units, told or {})) is not None:
+        follower, leader = found
+        links[follower] = (leader,)
+        named.add(follower)
+        members = _connected(number, links, units)
+    places = _places(members, links)
+    ordered = sorted(members, key=lambda one: (places[one], int(one)))
+    before = {one: tuple(leader for leader in links[one] if leader in members) for one in ordered}
+    lost = {leader: None for one in ordered for leader in links[one] if leader not in units}
+    placed = tuple(replace(units[one], place=places[one], by_name=one in named) for one in ordered)
+    return Train(placed, before, tuple(lost), _unsure(placed, units, told or {}))
+
+
+def living_targets(train: Train, among: Collection[str] | None = None) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """(ids, rows) of what has not ended, the last first: none begins because the one before it is cancelled.
+
+    `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by an array's number
+    those that ended would be meant too, which schedulers refuse.
+    """
+    rows = tuple(row for row in reversed(train.living) if among is None or row["id"] in among)
+    return tuple(str(row["id"]) for row in rows), rows
+
+
+def _unsure(train: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the train's units of which nothing tells what they followed, the newest first; then of those of the same
+    name that may follow one of it: they never began, or not before its end."""
+    # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
+    own = [unit for unit in reversed(train) if is_unknown(unit, told)]
+    names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in train}
+    members = {unit.number for unit in train}
+    ends = [ended_at for unit in train if (ended_at := unit.ended_at) is not None]
+    first = min((int(number) for number in members), default=0)
+    others = [
+        units[number]
+        for number in sorted(units, key=int)
+        if number not in members and int(number) > first and is_unknown(units[number], told)
+    ]
+    likely = [
+        unit
+        for unit in others
+        if (unit.rows[0]["user"], unit.rows[0]["name"]) in names
+        and not unit.is_waiting
+        and ends
+        and (unit.began_at is None or unit.began_at >= min(ends))
+    ]
+    return tuple(unit.job_id for unit in (*own, *likely))
+
+
+def is_unknown(unit: Unit, told: Mapping[str, str]) -> bool:
+    """Whether nothing tells what a unit followed, if anything."""
+    return not unit.after.conditions and unit.number not in told
+
+
+def given_dependency(text: str) -> str:
+    """What a submission's command line says that its job waits for, as schedulers show it; '' for nothing.
+
+    A bare number is Slurm's word for afterany.
+    """
+    found = _ON_A_LINE.search(text)
+    if found is None:
+        return ""
+    value = found[1].strip("'\"")
+    return f"afterany:{value.replace(',', ':')}" if _BARE_IDS.fullmatch(value) else value
+
+
+def _units(rows: Iterable[Row], told: Mapping[str, str]) -> dict[str, Unit]:
+    """By number; of rows with the same job or task the first counts."""
+    members: dict[str, list[Row]] = {}
+    known_tasks: dict[str, set[int]] = {}
+    known_ids: set[str] = set()
+    for row in rows:
+        number = number_of(str(row["id"]))
+        if not number or row["id"] in known_ids:
+            continue
+        tasks = _tasks_of(row)
+        seen = known_tasks.setdefault(number, set())
+        if tasks is None or tasks.count > _MOST_TASKS_APART:
+            if row["array_id"] is None and number in members and members[number][0]["array_id"] is None:
+                continue
+        elif any(task in seen for task in tasks):
+            continue
+        else:
+            seen.update(tasks)
+        known_ids.add(str(row["id"]))
+        members.setdefault(number, []).append(row)
+    return {number: _unit(number, found, told) for number, found in members.items()}
+
+
+def _as_it_waits(row: Row) -> Row:
+    """A row whose job is held for what it depends on, as PBS has it, as one that waits: nobody held it.
+
+    Whether its owner holds it besides is not told; TOLD_STATE keeps the state that was.
+    """
+    reason = (row["reason"] or "").lower()
+    if row["state"] != JobState.HELD or not row["dependency"] or not ("depend" in reason or "by pbs" in reason):
+        return row
+    return {**row, "state": str(JobState.PENDING), TOLD_STATE: row["state"]}
+
+
+def _unit(number: str, rows: list[Row], told: Mapping[str, str]) -> Unit:
+    rows.sort(key=lambda row: row["_task"] if row["_task"] is not None else -1)
+    text = next((row["dependency"] for row in rows if row["dependency"]), None) or told.get(number)
+    throttles = (tasks.throttle for row in rows if (tasks := _tasks_of(row)) is not None)
+    # sacct has what is left of a cancelled array as a job of its number.
+    job_id = str(next((row["array_id"] for row in rows if row["array_id"]), rows[0]["id"]))
+    throttle = next((one for one in throttles if one), None)
+    return Unit(job_id, tuple(map(_as_it_waits, rows)), parse_dependency(text), throttle=throttle)
+
+
+def _tasks_of(row: Row) -> Any:
+    if row["array_id"] is None:
+        return None
+    try:
+        return parse_tasks(row["array_task"] or "")
+    except ValueError:
+        return None
+
+
+def _links(units: Mapping[str, Unit]) -> dict[str, tuple[str, ...]]:
+    """The numbers each unit follows; those of its name before it for `singleton`, the nearest only."""
+    links: dict[str, tuple[str, ...]] = {}
+    by_name: dict[tuple[Any, Any], list[str]] = {}
+    for number in sorted(units, key=int):
+        unit = units[number]
+        row = unit.rows[0]
+        same = by_name.setdefault((row["user"], row["name"]), [])
+        leaders: dict[str, None] = {}
+        for condition in unit.after.conditions:
+            leader = number_of(condition.job_id)
+            if follows(condition) and leader and leader != number:
+                leaders[leader] = None
+            elif condition.kind == SINGLETON and same:
+                leaders[same[-1]] = None
+        links[number] = tuple(leaders)
+        same.append(number)
+    return links
+
+
+def follows(condition: Condition) -> bool:
+    """Whether it has a job follow another one; Torque writes afteranyarray."""
+    return condition.kind.removesuffix("array") in FOLLOWS
+
+
+def _connected(number: str, links: Mapping[str, Sequence[str]], units: Mapping[str, Unit]) -> set[str]:
+    neighbours: dict[str, set[str]] = {}
+    for one, leaders in links.items():
+        for leader in leaders:
+            if leader in units:
+                neighbours.setdefault(one, set()).add(leader)
+                neighbours.setdefault(leader, set()).add(one)
+    found, ahead = {number}, [number]
+    while ahead:
+        for other in neighbours.get(ahead.pop(), ()):
+            if other not in found:
+                found.add(other)
+                ahead.append(other)
+    return found
+
+
+def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many stand before each at the most; a ring, which no scheduler lets be, is cut where it closes."""
+    places: dict[str, int] = {}
+    # A job waits for those submitted before it, which have lower numbers, unless it was changed later.
+    for _ in range(2):
+        for one in sorted(members, key=int):
+            places[one] = max((places.get(leader, 0) + 1 for leader in links[one] if leader in members), default=0)
+    return places
+
+
+def _joined_by_name(
+    members: set[str], links: Mapping[str, Sequence[str]], units: Mapping[str, Unit], told: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """(one of the train, the one before it), or (one after, one of the train): of the same name, one at a time.
+
+    The later is the next of that name, waited while the earlier ran and began after its end, and nothing tells what it
+    waited for.
+    """
+    if not any(is_unknown(unit, told) for unit in units.values()):
+        return None
+    names = {(units[one].rows[0]["user"], units[one].rows[0]["name"]) for one in members}
+    same: dict[tuple[Any, Any], list[str]] = {}
+    for number in sorted(units, key=int):
+        row = units[number].rows[0]
+        if (key := (row["user"], row["name"])) in names:
+            same.setdefault(key, []).append(number)
+    for numbers in same.values():
+        for position, number in enumerate(numbers[1:], 1):
+            earlier = numbers[position - 1]
+            if (number in members) == (earlier in members) or links[number] or not is_unknown(units[number], told):
+                continue
+            if _waited_for(units[number], units[earlier]):
+                return number, earlier
+    return None
+
+
+def _waited_for(later: Unit, earlier: Unit) -> bool:
+    ended_at, began_at, submitted_at = earlier.ended_at, later.began_at, later.rows[0]["submitted_at"]
+    if ended_at is None or submitted_at is None or earlier.began_at is None or began_at is None:
+        return False
+    return bool(submitted_at < ended_at <= began_at)
+
+
+def one_at_a_time(unit: Unit) -> bool:
+    """Whether an array's tasks run one after the other, as far as is known."""
+    if unit.throttle is not None:
+        return unit.throttle == 1
+    return sum(row["state"] in ACTIVE for row in unit.rows) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class AppendWish:
+    """What is to be appended: `count` jobs one after the other, or an `array`; `path` '' is for the same script."""
+
+    count: int = 1
+    array: str = ""
+    path: str = ""
+
+
+def read_append(typed: str, *, is_array: bool) -> AppendWish:
+    """Reads `3`, `1-10%1`, `3 ~/next.sh`, `next.sh`, ``; to an array 3 appends 1-3%1. Raises ValueError in words."""
+    first, _, rest = typed.strip().partition(" ")
+    path = rest.strip()
+    if first.isascii() and first.isdecimal():
+        count = int(first[:9])
+        if not count:
+            raise ValueError("none to append")
+        return AppendWish(array=f"1-{count}%1", path=path) if is_array else AppendWish(count, path=path)
+    if not first:
+        return AppendWish()
+    if not first[0].isdecimal():
+        return AppendWish(path=typed.strip())
+    return AppendWish(array=str(parse_tasks(first)), path=path)
+
+
+def class_of(row: Row) -> str:
+    """One of CLASSES."""
+    state = row["state"]
+    if state == JobState.COMPLETED:
+        return DONE
+    if state == JobState.CANCELLED:
+        return CANCELLED
+    if state == JobState.GONE:
+        return UNKNOWN
+    if state in ENDED_BADLY:
+        return FAILED
+    if state in ACTIVE:
+        return RUNNING
+    if state == JobState.HELD:
+        return HELD
+    return WAITS if state in WAITING else UNKNOWN
+
+
+def class_counts(rows: Iterable[Row]) -> dict[str, int]:
+    """How many elements are of each class that any is of; a record of several tasks counts each."""
+    counts = dict.fromkeys(CLASSES, 0)
+    for row in rows:
+        counts[class_of(row)] += row["_tasks"] or 1
+    return {name: count for name, count in counts.items() if count}
+
+
+def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> str:
+    """A line of at most `width` cells: `✓✓✗▸◦◦◦◦  2 done, 1 failed, 1 running, 4 waiting`.
+
+    Longer trains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts, of which no more than
+    44 cells are ever needed up to 9999 elements. `signs` maps states to signs of one cell.
+    """
+    counts = class_counts(rows)
+    words = ", ".join(f"{count} {name}" for name, count in counts.items())
+    runs = [(name, sum(row["_tasks"] or 1 for row in members)) for name, members in groupby(rows, key=class_of)]
+    sign = {name: signs.get(SIGN_OF[name], "?") for name in CLASSES}
+    strips = ["".join(sign[name] * count for name, count in runs)] if sum(counts.values()) <= _MOST_SIGNS else []
+    strips.append(" ".join(f"{sign[name]}{count}" for name, count in runs))
+    for strip in strips:
+        if len(strip) + 2 + len(words) <= width:
+            return f"{strip}  {words}".strip()
+    return words if len(words) <= width else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
+
+
+def wait_words(unit: Unit, train: Train) -> str:
+    """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that is known."""
+    if unit.by_name:
+        return f"after {', '.join(train.before[unit.number])}, by its name"
+    parts = []
+    for condition in unit.after.conditions:
+        if condition.kind == SINGLETON:
+            parts.append("one at a time of its name")
+        elif follows(condition):
+            kind = condition.kind.removesuffix("array") if condition.kind not in _WAITED else condition.kind
+            words = _WAITED[kind].format(condition.job_id)
+            parts.append(f"{words} + {condition.delay_minutes} min" if condition.delay_minutes else words)
+    return (" or " if unit.after.is_any else "; ").join(parts)
+
+
+def lost_words(unit: Unit, train: Train) -> str:
+    """Why a waiting unit can never start; '' while it can."""
+    if not unit.is_waiting:
+        return ""
+    return never_words(waits_for(unit.after, train.rows), unit.after.is_any)
+
+
+def latest_end(train: Train, now: datetime) -> datetime | None:
+    """When a train would have ended if each of its elements took its whole limit and waited for nothing else.
+
+    None where one that has not ended has no limit that is known, and for a train that has ended.
+    """
+    begins: dict[str, datetime] = {}
+    ends: dict[str, datetime] = {}
+    if not train.living:
+        return None
+    for unit in train.units:
+        ready = now
+        for condition in unit.after.conditions:
+            known = begins if condition.kind == "after" else ends
+            ready = max(ready, known.get(number_of(condition.job_id), now))
+        for leader in train.before[unit.number]:
+            if not unit.after.conditions or all(one.kind == SINGLETON for one in unit.after.conditions):
+                ready = max(ready, ends.get(leader, now))
+        lasts = _latest_end(unit, ready, now)
+        if lasts is None:
+            return None
+        begins[unit.number], ends[unit.number] = min(unit.began_at or ready, ready), lasts
+    return max(ends.values())
+
+
+def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
+    """Of what runs the end of its limit; then those that wait, so many at a time, from then on."""
+    end = ready
+    waiting = 0
+    limit_seconds = 0
+    for row in unit.rows:
+        if row["state"] in ACTIVE:
+            if row["ends_at"] is None:
+                return None
+            end = max(end, row["ends_at"], now)
+        elif class_of(row) in (WAITS, HELD):
+            if row["limit_seconds"] is None:
+                return None
+            waiting += row["_tasks"] or 1
+            limit_seconds = max(limit_seconds, row["limit_seconds"])
+    at_once = unit.throttle or (1 if one_at_a_time(unit) else waiting) or 1
+    return end + timedelta(seconds=-(-waiting // at_once) * limit_seconds)
+
+
+def train_notes(train: Train) -> tuple[str, ...]:
+    """What a person should know of how the train was put together, a sentence each."""
+    notes = []
+    for unit, followers in train.branches:
+        notes.append(f"a branch: {', '.join(followers)} follow {unit.number}")
+    named = [unit.number for unit in train.units if unit.by_name]
+    if named:
+        notes.append(f"joined by name, as nothing tells what they waited for: {', '.join(named)}")
+    if train.lost:
+        notes.append(f"followed once, and in no list any more: {', '.join(train.lost)}")
+    for unit in train.units:
+        if unit.is_array and not one_at_a_time(unit):
+            at_once = f"{unit.throttle} at once" if unit.throttle else "side by side"
+            notes.append(f"the tasks of {unit.job_id} run {at_once}")
+        if words := lost_words(unit, train):
+            notes.append(f"{unit.job_id} {words}")
+    return tuple(notes)
+
+
+def hold_words(rows: Iterable[Row], now: datetime) -> str:
+    """What a hold costs those whose turn has begun to come; '' for none.
+
+    Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a priority's age is
+    counted from, begin anew at the release. One that waits for another job, or for its turn in an array, has none yet.
+    """
+    waits = [
+        (now - row["eligible_at"]).total_seconds()
+        for row in rows
+        if class_of(row) == WAITS and row["eligible_at"] is not None and row["eligible_at"] <= now
+    ]
+    if not waits or max(waits) < 60:
+        return ""
+    hours, minutes = divmod(int(max(waits)) // 60, 60)
+    return f"a hold may start the age anew of {len(waits)} that waited up to {hours} h {minutes:02} min for a turn"

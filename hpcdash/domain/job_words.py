@@ -1,0 +1,206 @@
+"""Jobs in words: their states, how they ended, exit codes and signals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from hpcdash.domain.states import ENDED, WAITING, JobState
+from hpcdash.domain.units import format_age, format_duration, format_memory
+
+Pair = tuple[str, str]
+_SHORT: dict[str, str] = {
+    JobState.OUT_OF_MEMORY: "out of mem",
+    JobState.NODE_FAILED: "node fail",
+    JobState.TIMEOUT: "timed out",
+}
+# A shell adds this to the number of the signal that ended its command.
+_SHELL_SIGNAL = 128
+# Slurm's own, where the signal of a job is expected. Source: slurm_errno.h, and what its 22.05 prints.
+_OUTPUT_NOT_WRITABLE = 53
+_OUT_OF_MEMORY = 125
+_MAY_LACK_THE_SHELLS_PART = frozenset({signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM})
+_CODES = {
+    2: "wrong usage, or a shell's syntax error",
+    126: "a command was found but could not be executed: is it a program, and executable?",
+    127: "a command was not found: a module not loaded, an environment not active, a typing error?",
+}
+_STATES: dict[str, str] = {
+    JobState.TIMEOUT: "ran into its time limit",
+    JobState.OUT_OF_MEMORY: "used more memory than it asked for",
+    JobState.PREEMPTED: "made way for a job that comes first",
+    JobState.NODE_FAILED: "a node it ran on failed",
+    JobState.CANCELLED: "cancelled",
+    JobState.GONE: "no list and no history knows how it ended",
+}
+
+
+def state_word(state: str) -> str:
+    """A state in at most ten letters: `out_of_memory` is `out of mem`."""
+    return _SHORT.get(state) or state.replace("_", " ")
+
+
+def clock_words(at: float, zone: tzinfo | None) -> str:
+    """`10:22:05` of an instant in epoch seconds."""
+    return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
+
+
+def ended_words(row: Mapping[str, Any]) -> str:
+    """'signal 9', 'exit 3', or the scheduler's reason; '' where the state says it all."""
+    if row["exit_signal"]:
+        return f"signal {row['exit_signal']}"
+    if row["exit_code"]:
+        return f"exit {row['exit_code']}"
+    return str(row["reason"]) if row["reason"] else ""
+
+
+def queue_note(row: Mapping[str, Any], now: float) -> str:
+    """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for nothing. Hostile."""
+    note, opens_at = str(row["_note"] or ""), row["_opens_at"]
+    if opens_at is not None and opens_at.timestamp() > now:
+        note = f"{note}, in {format_age(opens_at.timestamp() - now)}"
+    return "; ".join(filter(None, (note, row["_server_note"])))
+
+
+def grouped(
+    row: Mapping[str, Any], now: datetime, hint: str, *, sign: str = "", zone: tzinfo | None = None
+) -> list[tuple[str, list[Pair]]]:
+    """What the schema knows of a job, in groups of (label, words); what is unknown is left out.
+
+    `hint` is the reason in plain words; times are in `zone` (None: this machine's). The words are hostile still.
+    """
+    state = str(row["state"])
+
+    def when(value: datetime | None) -> str:
+        if value is None:
+            return ""
+        seconds = (now - value).total_seconds()
+        relative = f"{format_duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
+        return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S}  ({relative})"
+
+    def known(value: object) -> str:
+        return "" if value is None else str(value)
+
+    def joined(*parts: object) -> str:
+        return " / ".join(str(part) for part in parts if part)
+
+    native = known(row["native_state"])
+    end = exit_words(state, row["exit_code"], row["exit_signal"])
+    said = "" if native.lower() in ("", state) else f"  ({native})"
+    elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
+    run = format_duration(elapsed) if elapsed is not None and (elapsed or state not in WAITING) else ""
+    if run and limit:
+        run += f" of {format_duration(limit)}  ({100 * elapsed // limit} %)"
+    groups: list[tuple[str, list[Pair]]] = [
+        (
+            "job",
+            [
+                ("id", known(row["id"])),
+                ("name", known(row["name"])),
+                ("array", f"task {row['array_task']} of array {row['array_id']}" if row["array_id"] else ""),
+                ("state", f"{sign} {state_word(state)}{said}".strip()),
+                ("reason", known(row["reason"])),
+                ("that is", hint),
+                ("ended with", "" if end in (hint, state_word(state)) else end),
+                ("owner", joined(row["user"], row["account"])),
+                ("queue", joined(row["queue"], row["qos"])),
+                ("priority", known(row["priority"])),
+                ("comment", known(row["comment"])),
+            ],
+        ),
+        (
+            "time",
+            [
+                ("submitted", when(row["submitted_at"])),
+                ("eligible", when(row["eligible_at"])),
+                ("may start", when(row["_expected_start_at"]) if state in WAITING else ""),
+                ("started", when(row["started_at"])),
+                # Of an array that waits the tasks that ran have such times.
+                ("ended" if state in ENDED else "ends by", "" if state in WAITING else when(row["ends_at"])),
+                ("ran", run),
+                ("limit", format_duration(limit) if limit and not run else ""),
+            ],
+        ),
+        (
+            "resources",
+            [
+                ("nodes", " ".join(part for part in (known(row["nodes"]), row["node_list"]) if part)),
+                ("CPUs", known(row["cpus"])),
+                ("GPUs", known(row["gpus"] or None)),
+                ("memory", "" if row["memory_bytes"] is None else format_memory(row["memory_bytes"])),
+            ],
+        ),
+        (
+            "files",
+            [
+                ("directory", known(row["work_dir"])),
+                ("stdout", known(row["stdout_path"])),
+                ("stderr", known(row["stderr_path"])),
+            ],
+        ),
+    ]
+    return [(title, [pair for pair in pairs if pair[1]]) for title, pairs in groups if any(value for _, value in pairs)]
+
+
+_SIGNALS: dict[int, str] = {
+    signal.SIGHUP: "its terminal or session went away",
+    signal.SIGINT: "interrupted",
+    signal.SIGQUIT: "told to quit",
+    signal.SIGILL: "an instruction this processor does not know: built for another kind of node?",
+    signal.SIGTRAP: "stopped by a trap",
+    signal.SIGABRT: "it aborted itself: a failed assertion or an uncaught error",
+    signal.SIGBUS: "a bus error: a file it had mapped shrank, or the disk is full",
+    signal.SIGFPE: "an arithmetic error, such as a division by zero",
+    signal.SIGKILL: "killed outright, often for using too much memory",
+    signal.SIGUSR1: "a signal it did not handle",
+    signal.SIGSEGV: "segmentation fault: it reached for memory that is not its own",
+    signal.SIGUSR2: "a signal it did not handle",
+    signal.SIGPIPE: "wrote to a pipe nobody reads any more",
+    signal.SIGALRM: "its own alarm went off",
+    signal.SIGTERM: "asked to end",
+    signal.SIGXCPU: "used up its CPU time limit",
+    signal.SIGXFSZ: "wrote a larger file than it may",
+}
+
+
+def signal_name(number: int) -> str:
+    """'KILL' for 9; '' for a number that is no signal."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return ""
+
+
+def exit_words(state: str, exit_code: int | None, exit_signal: int | None) -> str:
+    """What a state of domain.states with its exit code and signal means; '' for a job that has not ended or ended well.
+
+    `exit 137: ended by signal 9 (KILL): killed outright, often for using too much memory`.
+    """
+    if state not in ENDED:
+        return ""
+    if state in _STATES and not (state == JobState.CANCELLED and exit_code):
+        return _STATES[state]
+    if exit_signal:
+        return _signal_words(exit_signal)
+    if not exit_code:
+        return "" if state == JobState.COMPLETED or exit_code is None else "exit 0, yet not as it should"
+    number = exit_code - _SHELL_SIGNAL
+    if number > 0 and signal_name(number):
+        return f"exit {exit_code}: a command of it was ended by {_signal_words(number)}"
+    words = _CODES.get(exit_code)
+    if words is None and exit_code in _MAY_LACK_THE_SHELLS_PART:
+        # Slurm's accounting keeps seven bits of an exit code.
+        words = f"its own; or {exit_code + _SHELL_SIGNAL}, which accounting cuts: ended by {_signal_words(exit_code)}"
+    return f"exit {exit_code}: {words}" if words else f"exit {exit_code}"
+
+
+def _signal_words(number: int) -> str:
+    if number == _OUTPUT_NOT_WRITABLE:
+        return "its output could not be written: is the folder there, writable, and is there quota left?"
+    if number == _OUT_OF_MEMORY:
+        return "used more memory than it asked for"
+    name = signal_name(number)
+    meaning = _SIGNALS.get(number, "") if name else ""
+    return f"signal {number}" + (f" ({name})" if name else "") + (f": {meaning}" if meaning else "")

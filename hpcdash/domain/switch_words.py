@@ -1,0 +1,453 @@
+"""What is at a switch's path, what came of setting it, and which line of a log tells of it; in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from hpcdash.domain.impact import span_words
+from hpcdash.domain.switches import SwitchKind
+from hpcdash.domain.text import clip, visible
+
+# A file of more than this is taken for something else than a switch, and is not removed.
+MOST_SWITCH_BYTES = 1024
+STALE_LOG_SECONDS = 600.0
+# Clocks of a login node and a file server that are well are no further apart.
+_CLOCKS_APART_SECONDS = 60.0
+_SPECIAL = {"p": "a FIFO", "s": "a socket", "b": "a device", "c": "a device"}
+_LINE_CELLS = 160
+_SAVED = re.compile(r"checkpoint|\bsaved\b", re.IGNORECASE)
+_SAVING = re.compile(r"\bsav(?:e|ing)\b", re.IGNORECASE)
+
+
+class Thing(StrEnum):
+    """What has the name of a switch."""
+
+    NOTHING = "nothing"
+    FILE = "file"
+    LINK = "link"
+    FOLDER = "folder"
+    SPECIAL = "special"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What `ls` says of a file or a folder; None and '' where it does not. `changed_at` is in epoch seconds."""
+
+    mode: str = ""
+    uid: int | None = None
+    gid: int | None = None
+    owner: str = ""
+    group: str = ""
+    size: int | None = None
+    changed_at: float | None = None
+
+    @property
+    def group_may_write(self) -> bool:
+        return self.mode[5:6] == "w" and self.mode[6:7] in ("x", "s")
+
+    @property
+    def all_may_write(self) -> bool:
+        return self.mode[8:9] == "w"
+
+    @property
+    def is_sticky(self) -> bool:
+        return self.mode[9:10] in ("t", "T")
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchLook:
+    """What one look at a switch's path found.
+
+    `there` is the folder without links on the way, '' where it cannot be entered: `problem` says why. `now` is the
+    login node's clock in epoch seconds, None where it was not told.
+    """
+
+    path: str
+    there: str = ""
+    problem: str = ""
+    folder: Entry = field(default_factory=Entry)
+    thing: Thing = Thing.NOTHING
+    file: Entry = field(default_factory=Entry)
+    link_to: str = ""
+    may_write: bool = False
+    user: str = ""
+    uid: int | None = None
+    gids: frozenset[int] = frozenset()
+    owner_uid: int | None = None
+    now: float | None = None
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether trainings take what is there for the switch: all but a folder, a link to nowhere too."""
+        return self.thing not in (Thing.NOTHING, Thing.FOLDER)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it was made in the future of the login node: its file server's clock is ahead."""
+        made = self.file.changed_at
+        return self.now is not None and made is not None and made > self.now + _CLOCKS_APART_SECONDS
+
+    @property
+    def age_seconds(self) -> float | None:
+        if self.now is None or self.file.changed_at is None or self.is_ahead:
+            return None
+        return max(0.0, self.now - self.file.changed_at)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the folder is one's own, root's, the job owner's, or one that a group writes that one is in."""
+        mine = {0, self.uid, self.owner_uid} - {None}
+        return self.folder.uid in mine or (self.folder.group_may_write and self.folder.gid in self.gids)
+
+
+def entry_of(numbers: str, without_group: str, without_owner: str, changed: str) -> Entry:
+    """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed (epoch seconds).
+
+    Names of groups may hold blanks: they stand between the number of links and the size.
+    """
+    words = numbers.split()
+    if len(words) < 5 or not words[2].isdigit() or not words[3].isdigit():
+        return Entry()
+    size = int(words[4]) if words[4].isdigit() else None
+    return Entry(
+        words[0],
+        int(words[2]),
+        int(words[3]),
+        _name(without_group, words[4]) or words[2],
+        _name(without_owner, words[4]) or words[3],
+        size,
+        float(changed) if changed.lstrip("-").isdigit() else None,
+    )
+
+
+def _name(line: str, size: str) -> str:
+    """What stands between the number of links and the size."""
+    words = line.split()[2:]
+    return " ".join(words[: words.index(size)]) if size in words else ""
+
+
+def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
+    """From the answers of a look, by their names."""
+    me = told.get("me", "").split()
+    now = told.get("now", "")
+    owner_uid = told.get("owner-uid", "")
+    return SwitchLook(
+        path=path,
+        there=told.get("there", ""),
+        problem=told.get("problem", ""),
+        folder=_entry(told, "folder"),
+        thing=Thing(told["thing"]) if told.get("thing") in set(Thing) else Thing.NOTHING,
+        file=_entry(told, "file"),
+        link_to=told.get("file-n", "").partition(" -> ")[2],
+        may_write=told.get("writable") == "yes",
+        user=me[1] if len(me) > 1 else "",
+        uid=int(me[0]) if me and me[0].isdigit() else None,
+        gids=frozenset(int(word) for word in told.get("groups", "").split() if word.isdigit()),
+        owner_uid=int(owner_uid) if owner_uid.isdigit() else None,
+        now=float(now) if now.isdigit() else None,
+    )
+
+
+def _entry(told: Mapping[str, str], name: str) -> Entry:
+    return entry_of(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
+
+
+def dropped_at(look: SwitchLook, here_seconds_ago: float | None) -> float | None:
+    """When it was dropped by the login node's clock, in epoch seconds, None where that is not known.
+
+    `here_seconds_ago` is when it was dropped from here: a file of one's own is no younger, whatever its server's clock.
+    """
+    here = None if look.now is None or here_seconds_ago is None else look.now - here_seconds_ago
+    made = look.file.changed_at
+    if not look.is_dropped or made is None:
+        return here
+    if look.now is not None:
+        made = min(made, look.now)
+    is_own = look.uid is not None and look.file.uid == look.uid
+    return min(made, here) if here is not None and is_own else made
+
+
+def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
+    """A look at one's own file whose server's clock is ahead, with the time of the drop from here instead."""
+    if not look.is_ahead or here_seconds_ago is None or look.file.uid != look.uid:
+        return look
+    return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
+
+
+def dropped_words(look: SwitchLook) -> str:
+    """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
+    if look.thing is not Thing.FILE:
+        return thing_words(look)
+    age = look.age_seconds
+    when = "" if age is None else f" {span_words(age)} ago"
+    ahead = ": its file server's clock is ahead, so when is not known" if look.is_ahead else ""
+    return f"dropped{when} by {visible(look.file.owner or '?')}{ahead}"
+
+
+def thing_words(look: SwitchLook) -> str:
+    """What is at the path now, in words."""
+    match look.thing:
+        case Thing.FILE:
+            return dropped_words(look)
+        case Thing.LINK | Thing.SPECIAL:
+            return f"{_odd_words(look)} has its name: trainings take it for the switch"
+        case Thing.FOLDER:
+            return "a folder has its name: trainings do not take it for a switch"
+    return look.problem or "not dropped"
+
+
+def _odd_words(look: SwitchLook) -> str:
+    """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
+    whose = f"of {visible(look.file.owner or '?')}'s"
+    if look.thing is Thing.LINK:
+        return f"a link {whose}{f' to {visible(look.link_to)}' if look.link_to else ''}"
+    return f"{_SPECIAL.get(look.file.mode[:1], 'something that is no plain file')} {whose}"
+
+
+def folder_words(look: SwitchLook) -> str:
+    """`/project/run of alice, group physics, which may write there`."""
+    if not look.there:
+        return look.problem
+    folder = look.folder
+    whose = f"of {visible(folder.owner)}, group {visible(folder.group)}"
+    return f"{visible(look.there)} {whose}{', which may write there' if folder.group_may_write else ''}"
+
+
+def refusal(look: SwitchLook) -> str:
+    """Why the switch cannot be dropped here, in words; '' where nothing is in the way."""
+    if look.problem:
+        return look.problem
+    if look.thing is Thing.FILE:
+        return f"already {dropped_words(look)}"
+    if look.thing is not Thing.NOTHING:
+        return thing_words(look)
+    if not look.is_trusted:
+        return (
+            f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, nor the job owner's, "
+            "nor a folder that your group writes"
+        )
+    return ""
+
+
+def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
+    """What a person should know of the folder before it counts on the switch, a sentence each."""
+    if not look.there:
+        return ()
+    said = []
+    folder = look.folder
+    if look.there != (look.path.rpartition("/")[0] or "/"):
+        said.append(f"a link on the way leads to {visible(look.there)}: the file would be there")
+    if not look.may_write and not look.is_dropped:
+        said.append(f"{visible(look.user or 'you')} may not write there: no permission, or the disk is read-only")
+    if folder.all_may_write and not folder.is_sticky:
+        said.append("anyone at all may write there, drop it and take it away")
+    if kind is SwitchKind.SAVE and folder.is_sticky and owner and owner not in (look.user, folder.owner):
+        said.append(f"only who makes a file may remove it there: {visible(owner)}'s job could not, and saves once")
+    return tuple(said)
+
+
+def group_words(look: SwitchLook) -> str:
+    """Of a folder that its group may not write, that its members cannot drop the switch; '' where they can."""
+    folder = look.folder
+    if not look.there or folder.group_may_write:
+        return ""
+    more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
+    return f"members of the group {visible(folder.group or '?')} cannot drop or clear it there{more}"
+
+
+def clear_refusal(look: SwitchLook) -> str:
+    """Why what is there is not removed, in words; '' where it may be."""
+    if look.problem:
+        return look.problem
+    if look.thing is Thing.NOTHING:
+        return "nothing is there: it was not dropped, or is cleared already"
+    if look.thing is Thing.FOLDER:
+        return thing_words(look)
+    if look.file.mode[:1] in ("b", "c"):
+        return f"{_odd_words(look)} has its name, and stays: look at it yourself"
+    if look.thing is Thing.FILE and look.file.size is not None and look.file.size > MOST_SWITCH_BYTES:
+        return f"it holds {look.file.size} bytes, which no switch does: look at it yourself"
+    return ""
+
+
+def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
+    """Why a person is asked before what is there is removed, in words; '' where it is an empty file or from here."""
+    if look.thing is Thing.LINK:
+        return f"{_odd_words(look)}: the link itself is removed, and nothing that it leads to"
+    if look.thing is Thing.SPECIAL:
+        return f"{_odd_words(look)}, and no plain file"
+    if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
+        return ""
+    holds = "what it holds is not known" if look.file.size is None else f"it holds {look.file.size} bytes"
+    return f"{holds}, and it was not dropped from here: it may be no switch"
+
+
+def log_words(age_seconds: float | None, problem: str = "") -> str:
+    """Whether the log tells that the job still looks for its switches."""
+    if age_seconds is None:
+        return problem or "it is not known where its log is"
+    if age_seconds < STALE_LOG_SECONDS:
+        return f"its log grew {span_words(age_seconds)} ago"
+    return f"its log has not grown for {span_words(age_seconds)}: a hung job cannot see a switch (x cancels it)"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
+
+    `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
+    """
+
+    living: int = 0
+    ended: int = 0
+    clean: int = 0
+    badly: str = ""
+    job_id: str = ""
+
+    @property
+    def total(self) -> int:
+        return self.living + self.ended
+
+
+def progress_words(
+    kind: SwitchKind,
+    look: SwitchLook,
+    progress: Progress,
+    dropped_here_seconds_ago: float | None = None,
+    said: str | None = None,
+) -> str:
+    """What came of a dropped switch: `dropped 12 s ago by alice; not seen yet`.
+
+    `dropped_here_seconds_ago` where it was dropped from here and not cleared since; `said` is the line of its log that
+    tells since then of a save or an end, '' where none does, None where that is not known.
+    """
+    if look.is_dropped:
+        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else came_words(kind, progress)
+        return f"{dropped_words(look)}; {came}"
+    if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
+        return thing_words(look)
+    dropped = f"dropped from here {span_words(max(0.0, dropped_here_seconds_ago))} ago"
+    if kind is SwitchKind.KILL:
+        return f"{dropped}, and removed since; {came_words(kind, progress)}"
+    if said:
+        return f"{dropped}, and gone since; its log says: {said}"
+    return f"{dropped}, and gone since; {'the log names no save' if said == '' else 'its log may tell of a save'}"
+
+
+def unseen_words(kind: SwitchKind, progress: Progress) -> str:
+    """Of one that is cleared while it is there, that it may have come to nothing; '' where not, or nobody is left."""
+    if not progress.living:
+        return ""
+    if kind is SwitchKind.SAVE:
+        return "no job had taken it: none is known to have saved"
+    return "" if progress.ended else "none had ended: what has not seen it goes on"
+
+
+def came_words(kind: SwitchKind, progress: Progress) -> str:
+    """`seen: 3 of 5 ended, cleanly`."""
+    if progress.total == 0:
+        return "no job that names it is known to be left"
+    if progress.ended == 0:
+        return "not seen yet"
+    if kind is SwitchKind.SAVE:
+        return f"not seen: {ends_words(progress)}" if not progress.living else f"not seen yet: {ends_words(progress)}"
+    return f"seen: {ends_words(progress)}" if progress.clean else ends_words(progress)
+
+
+def ends_words(progress: Progress) -> str:
+    """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
+    badly = f": {progress.badly}" if progress.badly else ""
+    if progress.total == 1:
+        job = f"job {visible(progress.job_id)}" if progress.job_id else "the job"
+        return f"{job} ended cleanly" if progress.clean else f"{job} ended, and not cleanly{badly}"
+    if progress.clean == progress.ended:
+        return f"{progress.ended} of {progress.total} ended, cleanly"
+    return f"{progress.ended} of {progress.total} ended, {progress.clean} of them cleanly{badly}"
+
+
+def shared_words(kind: SwitchKind, running: int) -> str:
+    """What to know where several jobs that run name one save switch; '' for none."""
+    if kind is SwitchKind.KILL or running < 2:
+        return ""
+    return f"{running} that run name it: the first that looks removes it, and saves alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Deeds:
+    """What was done to a switch from here and seen of it: times of day as a person reads them, '' for what was not.
+
+    `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a log says of it, ''
+    where it names nothing, and `is_log_read` whether that is known. `unseen` is in words what one that was cleared from
+    here had not brought about.
+    """
+
+    dropped: str = ""
+    gone: str = ""
+    cleared: str = ""
+    said: str = ""
+    is_log_read: bool = False
+    unseen: str = ""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.dropped or self.gone or self.cleared)
+
+
+def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress) -> Iterator[tuple[str, str]]:
+    """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or was dropped."""
+    if look.is_dropped and look.thing is not Thing.FILE:
+        yield "there", thing_words(look)
+    elif look.is_dropped:
+        age = "" if look.age_seconds is None else f"{span_words(look.age_seconds)} ago"
+        yield "dropped", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
+    elif deeds.dropped:
+        yield "dropped", f"{deeds.dropped}, from here"
+    if deeds.cleared:
+        unseen = f"; {deeds.unseen}" if deeds.unseen else ""
+        yield "cleared", f"{deeds.cleared}, from here: the file is not there any more{unseen}"
+    elif deeds.gone and kind is SwitchKind.SAVE and deeds.said:
+        yield "seen", f"{deeds.gone}, and removed"
+    elif deeds.gone and kind is SwitchKind.SAVE:
+        yield "gone", f"{deeds.gone}, by the program or by somebody"
+    elif deeds.gone:
+        # Few programs take their kill switch away: as long as none ended, it may have been a person.
+        yield "removed", f"{deeds.gone}, by the program{'' if progress.ended else ' or by somebody: none has ended'}"
+    if progress.ended:
+        yield "end", _ended_words(kind, look, progress)
+    elif look.is_dropped:
+        yield "seen", "not yet"
+    if deeds.said:
+        yield "log", deeds.said
+    elif deeds.gone and kind is SwitchKind.SAVE and deeds.is_log_read:
+        # Of several any may have taken it, and one log is read.
+        which = "" if progress.living == 1 else "; it is that of one of several"
+        yield "log", f"names no save{which}"
+
+
+def _ended_words(kind: SwitchKind, look: SwitchLook, progress: Progress) -> str:
+    unseen = ", without having seen it" if kind is SwitchKind.SAVE and look.is_dropped and not progress.living else ""
+    return ends_words(progress) + unseen
+
+
+def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
+    """The line of a log that tells best what a switch brought about, cut to what a row holds; '' where none does.
+
+    `before` is the line that was found in what the log said earlier. A save is told by the first of several such
+    lines, as later ones are of later saves; an end by the last.
+    """
+    own = re.compile(rf"\b{kind}[ _-]?switch", re.IGNORECASE)
+    best, best_rank = before, _rank(before, own)
+    for line in re.split(r"[\r\n]+", text):
+        rank = _rank(line, own)
+        if rank and (rank > best_rank or (rank == best_rank and kind is SwitchKind.KILL)):
+            best, best_rank = clip(visible(line.strip()), _LINE_CELLS), rank
+    return best
+
+
+def _rank(line: str, own: re.Pattern[str]) -> int:
+    names_it = own.search(line) is not None
+    has_saved = _SAVED.search(line) is not None
+    return 4 if names_it and has_saved else 3 if names_it else 2 if has_saved else 1 if _SAVING.search(line) else 0

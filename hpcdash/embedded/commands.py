@@ -1,0 +1,45 @@
+"""The embedded queue's command line: what a scheduler's squeue, sbatch, scancel … are to it. Prints JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from hpcdash.embedded import FOLDER_VARIABLE
+from hpcdash.embedded.store import readable
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import make_private
+
+Run = Callable[[Path, list[str]], int]
+# Which module has a command, as a function of its name; each is loaded alone, to start at once.
+_MODULES = {
+    **dict.fromkeys(
+        ("probe", "jobs", "history", "nodes", "queues", "show", "usage", "script", "find"), "query_commands"
+    ),
+    **dict.fromkeys(("submit", "again"), "submit_commands"),
+    **dict.fromkeys(
+        ("cancel", "hold", "release", "requeue", "suspend", "resume", "signal", "alter"),
+        "action_commands",
+    ),
+    "supervise": "supervisor",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command: `FOLDER COMMAND [ARGUMENT…]`; returns its exit status."""
+    if len(words) < 2 or not words[0] or words[1] not in _MODULES:
+        print(f"usage: python -m hpcdash.embedded FOLDER {'|'.join(_MODULES)} …", file=sys.stderr)
+        return 2
+    module = import_module(f"hpcdash.embedded.{_MODULES[words[1]]}")
+    run: Run = module.COMMANDS[words[1]]
+    folder = Path(os.path.abspath(os.path.expanduser(words[0])))
+    try:
+        # Before anything in it is read: in somebody else's it may be a trap.
+        make_private(folder, FOLDER_VARIABLE)
+        return run(folder, list(words[2:]))
+    except HpcdashError as error:
+        print(readable(str(error)), file=sys.stderr)
+        return error.exit_status

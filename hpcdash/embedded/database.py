@@ -1,0 +1,197 @@
+"""The embedded queue's file: one SQLite database that only its owner can open, written all or nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+
+from hpcdash.embedded import FOLDER_VARIABLE
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import make_private
+
+FORMAT = 1
+# Another process may hold the file for as long as this: a backup, a slow disk.
+_BUSY_SECONDS = 20.0
+# Names, paths and tokens are bytes as the file system has them: they need be no UTF-8.
+_SCHEMA = """
+CREATE TABLE submissions (
+    number INTEGER PRIMARY KEY,
+    name BLOB NOT NULL,
+    work_dir BLOB NOT NULL,
+    submit_dir BLOB NOT NULL,
+    umask INTEGER NOT NULL,
+    request TEXT NOT NULL,
+    script BLOB NOT NULL,
+    arguments TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    command BLOB NOT NULL,
+    submitted_at REAL NOT NULL,
+    throttle INTEGER,
+    ignored TEXT NOT NULL,
+    token BLOB UNIQUE
+);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL,
+    task INTEGER,
+    state TEXT NOT NULL,
+    held INTEGER NOT NULL DEFAULT 0,
+    -- Of the conditions it depends on: 1 met, 0 not yet, -1 never.
+    ready INTEGER NOT NULL DEFAULT 1,
+    begin_at REAL,
+    cpus INTEGER NOT NULL,
+    gpus INTEGER NOT NULL,
+    limit_seconds INTEGER,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    restarts INTEGER NOT NULL DEFAULT 0,
+    gpu_ids TEXT NOT NULL DEFAULT '',
+    -- What a person wants of a job that runs: cancel or requeue.
+    wanted TEXT,
+    started_at REAL,
+    -- The machine's monotonic clock, which nobody sets, and of which start of the machine it is.
+    started_clock REAL,
+    boot TEXT,
+    ended_at REAL,
+    elapsed REAL,
+    exit_code INTEGER,
+    exit_signal INTEGER,
+    reason TEXT,
+    cpu_seconds REAL,
+    peak_bytes INTEGER
+);
+CREATE INDEX jobs_waiting ON jobs (state, held, ready, number);
+CREATE INDEX jobs_of ON jobs (number, state);
+CREATE INDEX jobs_ended ON jobs (ended_at);
+CREATE INDEX jobs_begin ON jobs (begin_at) WHERE begin_at IS NOT NULL;
+CREATE INDEX submissions_named ON submissions (name);
+CREATE TABLE edges (number INTEGER NOT NULL, on_number INTEGER, name BLOB NOT NULL);
+CREATE INDEX edges_of ON edges (number);
+CREATE INDEX edges_on ON edges (on_number);
+CREATE INDEX edges_named ON edges (name);
+CREATE TABLE calls (id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, verb TEXT NOT NULL, argument TEXT NOT NULL,
+    done INTEGER, words TEXT NOT NULL DEFAULT '');
+CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+class StoreUnusable(HpcdashError):
+    """The queue's file cannot be opened, read or written."""
+
+
+class Database:
+    """Opens (and where there is none makes) the queue's file in a folder. Not shared between threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        make_private(folder, FOLDER_VARIABLE)
+        self.path = folder / "queue.db"
+        old_mask = os.umask(0o077)
+        try:
+            self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._prepare()
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+        finally:
+            os.umask(old_mask)
+
+    def _prepare(self) -> None:
+        self._keep_a_wal()
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if (version := self._format()) == 0:
+            with self.writing():
+                # Another program may have made it meanwhile.
+                if (version := self._format()) == 0:
+                    for statement in _SCHEMA.split(";\n"):
+                        self._connection.execute(statement)
+                    version = FORMAT
+                    self._connection.execute(f"PRAGMA user_version = {version}")
+        if version != FORMAT:
+            raise StoreUnusable(
+                f"{self.path} was written by another version of hpcdash (format {version}, this one reads {FORMAT})",
+                "Use that version, or set HPCDASH_QUEUE to another folder.",
+            )
+
+    def _keep_a_wal(self) -> None:
+        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays with its journal."""
+        over = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                # Where two programs make the file at once SQLite does not wait for the other one here.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > over:
+                    raise
+                time.sleep(0.002)
+
+    def _format(self) -> int:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return int(version)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction that is all done or not at all; raises StoreUnusable where it cannot be written."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                # A full disk has SQLite roll back by itself.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        """All rows of a question."""
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+
+    def number(self, sql: str, values: Sequence[object] = ()) -> float | None:
+        """The one number a question has for an answer; None where it has none."""
+        rows = self.rows(sql, values)
+        return None if not rows or rows[0][0] is None else float(str(rows[0][0]))
+
+    def change(self, sql: str, values: Sequence[object] = ()) -> int:
+        """Inside `writing`: how many rows were changed."""
+        return self._connection.execute(sql, values).rowcount
+
+    def change_each(self, sql: str, rows: Iterator[Sequence[object]]) -> None:
+        """Inside `writing`: the same for each row of values."""
+        self._connection.executemany(sql, rows)
+
+    def insert(self, sql: str, values: Sequence[object]) -> int:
+        """Inside `writing`: the id of the row that was added."""
+        return self._connection.execute(sql, values).lastrowid or 0
+
+
+def damaged(path: Path, words: str) -> StoreUnusable:
+    """The error of a queue's file whose content is not what was written; `words` say what is wrong with it."""
+    folder = str(path.parent)
+    return StoreUnusable(
+        f"{path} is damaged: {words}",
+        f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} {quote(folder)}.damaged."
+        " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
+    )
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
+    words = str(error)
+    if "full" in words:
+        return StoreUnusable(f"the queue cannot be written: no room left for {path}", "Make room, then try again.")
+    if "locked" in words or "busy" in words:
+        return StoreUnusable(f"{path} is held by another program", "Try again; `lsof` names the program.")
+    if any(sign in words for sign in ("malformed", "not a database", "no such table", "no such column")):
+        return damaged(path, words)
+    return StoreUnusable(f"the queue's file {path} cannot be used: {words}", "Is the disk full, or read-only?")

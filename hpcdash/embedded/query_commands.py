@@ -1,0 +1,395 @@
+"""The commands that ask: jobs, history, nodes, queues, one job's page, usage and script. They change no job."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdash import __version__
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.units import format_clock
+from hpcdash.embedded import machine as machines
+from hpcdash.embedded import processes
+from hpcdash.embedded.environment import QUEUE
+from hpcdash.embedded.job import ACTIVE, IS_ACTIVE, Job
+from hpcdash.embedded.machine import Machine, boot_id, this_machine, user_name
+from hpcdash.embedded.record import Record, records
+from hpcdash.embedded.scheduling import is_too_large
+from hpcdash.embedded.start import ensure_supervisor, supervisor_pid
+from hpcdash.embedded.store import QueueStore, Submission, output_paths, readable
+from hpcdash.errors import HpcdashError, UsageError
+
+# As long as a scheduler keeps what ended in its own list.
+_RECENT_SECONDS = 300.0
+_MOST_NAMED = 5
+
+
+def find_jobs(store: QueueStore, text: str) -> list[Job]:
+    """The jobs of an id, in order; raises UsageError for what is no id."""
+    match = re.fullmatch(r"([0-9]{1,15})(?:_(.+))?", text)
+    if match is None:
+        raise UsageError(f"{text!r} is no job: write 17, 17_3 or 17_[3-5]")
+    number, tasks = int(match[1]), match[2]
+    if tasks is None:
+        found = store.find(number)
+        # A task's own number means that task.
+        return [job for job in found if number in (job.number, job.id)]
+    try:
+        return store.find(number, parse_tasks(tasks))
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}") from error
+
+
+def job_columns(
+    store: QueueStore, jobs: Sequence[Job], *, machine: Machine, user: str, now: float
+) -> dict[str, list[Any]]:
+    """The columns of the jobs' schema, times in epoch seconds, null where nothing is known."""
+    submissions = store.submissions(job.number for job in jobs)
+    reasons = _Reasons(store, machine, now)
+    boot, clock = boot_id(), time.monotonic()
+    rows = [
+        _row(job, submissions[job.number], reasons, node=machine.node, user=user, boot=boot, clock=clock)
+        for job in jobs
+    ]
+    names = list(rows[0]) if rows else []
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _row(
+    job: Job, submission: Submission, reasons: _Reasons, *, node: str, user: str, boot: str, clock: float
+) -> dict[str, Any]:
+    request = submission.request
+    is_active = job.state in ACTIVE
+    has_ended = job.ended_at is not None
+    is_held = job.state == "pending" and bool(job.held)
+    stdout, stderr = output_paths(job, submission, node, user)
+    ran = _elapsed(job, boot, clock)
+    ends_at = job.ended_at
+    if is_active and job.limit_seconds is not None and job.started_at is not None:
+        ends_at = job.started_at + job.limit_seconds
+    return {
+        "id": job.shown_id,
+        "array_id": None if job.task is None else str(job.number),
+        "array_task": None if job.task is None else str(job.task),
+        "name": readable(submission.name),
+        "user": user,
+        "account": readable(request.account) or None,
+        "queue": QUEUE,
+        "qos": None,
+        "state": "held" if is_held else job.state,
+        "native_state": job.state.upper(),
+        "reason": readable(job.reason) if job.reason else reasons.of(job, submission),
+        # First come, first served: there is none.
+        "priority": None,
+        "nodes": 1,
+        "cpus": job.cpus,
+        "gpus": job.gpus,
+        "memory_bytes": request.memory_bytes,
+        "elapsed_seconds": None if ran is None else int(ran),
+        "limit_seconds": job.limit_seconds,
+        "submitted_at": int(submission.submitted_at),
+        "eligible_at": int(max(submission.submitted_at, job.begin_at or 0)),
+        "started_at": None if job.started_at is None else int(job.started_at),
+        "ends_at": None if ends_at is None else int(ends_at),
+        "node_list": node if job.started_at is not None else None,
+        "work_dir": readable(submission.work_dir),
+        "stdout_path": readable(stdout),
+        "stderr_path": readable(stderr or stdout),
+        "dependency": _dependency(submission) if job.state == "pending" and job.ready != 1 else None,
+        "comment": readable(request.comment) or None,
+        "exit_code": job.exit_code if has_ended else None,
+        "exit_signal": job.exit_signal if has_ended else None,
+    }
+
+
+def _elapsed(job: Job, boot: str, clock: float) -> float | None:
+    if job.elapsed is not None:
+        return job.elapsed
+    if job.state in ACTIVE and job.started_clock is not None and job.boot == boot:
+        return max(0.0, clock - job.started_clock)
+    return 0.0 if job.state == "pending" else None
+
+
+def _dependency(submission: Submission) -> str:
+    request = submission.request
+    return ("?" if request.any_dependency else ",").join(map(str, request.dependencies))
+
+
+class _Reasons:
+    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array once."""
+
+    def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
+        self._store = store
+        self._machine = machine
+        self._now = now
+        self._active: dict[int, int] = {}
+        self._next: int | None = None
+
+    def of(self, job: Job, submission: Submission) -> str | None:
+        if job.state == "timeout":
+            return "TimeLimit"
+        if job.state == "failed" and job.exit_code:
+            return "NonZeroExitCode"
+        if job.state != "pending":
+            return None
+        if job.held:
+            return "JobHeldUser"
+        if job.ready != 1:
+            return "Dependency" if job.ready == 0 else "DependencyNeverSatisfied"
+        if job.begin_at is not None and job.begin_at > self._now:
+            return "BeginTime"
+        if is_too_large(job, self._machine):
+            return "more than this machine has"
+        if self._is_throttled(job.number, submission.throttle):
+            return "JobArrayTaskLimit"
+        if self._next is None:
+            self._next = self._next_in_line()
+        return "Resources" if job.number == self._next else "Priority"
+
+    def _is_throttled(self, number: int, throttle: int | None) -> bool:
+        """Whether as many tasks of an array are active as may be."""
+        if not throttle:
+            return False
+        if number not in self._active:
+            self._active[number] = self._store.active_tasks(number)
+        return self._active[number] >= throttle
+
+    def _next_in_line(self) -> int:
+        """The first submission that waits for nothing but CPUs and GPUs: a later one waits for its turn."""
+        number: int | None = 0
+        while (number := self._store.next_waiting_number(number or 0, self._now)) is not None:
+            first = self._store.waiting_jobs(number, self._now, 1)
+            is_throttled = self._is_throttled(number, self._store.throttle(number))
+            if first and not is_throttled and not is_too_large(first[0], self._machine):
+                return number
+        return 0
+
+
+def native(job: Job, submission: Submission, machine: Machine, user: str) -> dict[str, str]:
+    """All that is known of one job, in words."""
+    request = submission.request
+    stdout, stderr = output_paths(job, submission, machine.node, user)
+    early = request.early_signal
+    known: dict[str, object] = {
+        "JobId": job.id,
+        "ArrayJobId": None if job.task is None else job.number,
+        "ArrayTaskId": job.task,
+        "JobName": submission.name,
+        "JobState": job.state.upper(),
+        "Reason": job.reason,
+        "Held": "yes" if job.held else None,
+        "Dependency": _dependency(submission),
+        "Restarts": job.restarts,
+        "Requeue": None if request.requeue else "no",
+        "TimeLimit": "UNLIMITED" if job.limit_seconds is None else format_clock(job.limit_seconds),
+        "EarlySignal": early and f"{'B:' if early.to_batch else ''}{early.number}@{early.seconds}",
+        "NumCPUs": job.cpus,
+        "NumTasks": request.processes,
+        "Gpus": job.gpus or None,
+        "GpuIds": job.gpu_ids,
+        "ArrayTaskThrottle": submission.throttle,
+        "WorkDir": submission.work_dir,
+        "StdIn": request.stdin,
+        "StdOut": stdout,
+        "StdErr": stderr or stdout,
+        "Command": submission.command,
+        "Comment": request.comment,
+        "CpuSeconds": None if job.cpu_seconds is None else f"{job.cpu_seconds:.2f}",
+        "PeakMemoryBytes": job.peak_bytes,
+        "Ignored": "; ".join(submission.ignored),
+    }
+    return {name: readable(str(value)) for name, value in known.items() if value not in (None, "")}
+
+
+def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
+    """The one node."""
+    active = store.active_jobs()
+    cpus_used = sum(job.cpus for job in active)
+    gpus_used = sum(job.gpus for job in active)
+    state = "idle" if not active else "allocated" if cpus_used >= machine.cpus else "mixed"
+    try:
+        from os import getloadavg
+
+        load: float | None = getloadavg()[0]
+    except OSError:
+        load = None
+    return {
+        "name": [machine.node],
+        "state": [state],
+        "native_state": [state.upper()],
+        "flags": [[]],
+        "reason": [None],
+        "reason_by": [None],
+        "reason_since": [None],
+        "queues": [[QUEUE]],
+        "cpus": [machine.cpus],
+        "cpus_used": [cpus_used],
+        "gpus": [len(machine.gpu_ids)],
+        "gpus_used": [gpus_used],
+        "gpu_type": [machine.gpu_type or None],
+        "memory_bytes": [machine.memory_bytes],
+        "memory_used_bytes": [machines.memory_used_bytes()],
+        "load": [load],
+        "features": [[]],
+        "jobs": [len(active)],
+    }
+
+
+def queue_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
+    """The one queue."""
+    active = store.active_jobs()
+    return {
+        "name": [QUEUE],
+        "available": [True],
+        "default": [True],
+        "limit_seconds": [None],
+        "nodes": [1],
+        "nodes_idle": [0 if active else 1],
+        "nodes_down": [0],
+        "cpus": [machine.cpus],
+        "cpus_used": [sum(job.cpus for job in active)],
+        "gpus": [len(machine.gpu_ids)],
+        "gpus_used": [sum(job.gpus for job in active)],
+        "jobs_running": [len(active)],
+        "jobs_pending": [store.pending_count()],
+        "_standing": [None],
+        "_note": [None],
+        "_opens_at": [None],
+        "_server_note": [None],
+    }
+
+
+def write(answer: object) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
+
+
+def _probe(folder: Path, words: list[str]) -> int:
+    _opened(folder)
+    write(
+        {
+            "user": user_name(),
+            "version": f"hpcdash {__version__}",
+            "node": this_machine(folder).node,
+            "now": time.time(),
+            "folder": readable(str(folder)),
+            "supervisor": supervisor_pid(folder),
+        }
+    )
+    return 0
+
+
+def _opened(folder: Path) -> QueueStore:
+    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor again."""
+    store = QueueStore(folder)
+    if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
+        ensure_supervisor(folder)
+    return store
+
+
+def _write_jobs(store: QueueStore, jobs: Iterable[Job]) -> None:
+    now = time.time()
+    columns = job_columns(store, list(jobs), machine=this_machine(store.folder), user=user_name(), now=now)
+    write({"now": now, "columns": columns})
+
+
+def _named(store: QueueStore, ids: list[str]) -> list[Job]:
+    found = {job.id: job for text in ids for job in find_jobs(store, text)}
+    if not found:
+        named = ", ".join(ids[:_MOST_NAMED])
+        raise HpcdashError(f"no such job in this queue: {named}", "`hpcdash jobs` and `hpcdash history` list them.")
+    return list(found.values())
+
+
+def _jobs(folder: Path, words: list[str]) -> int:
+    """[--ended[=SECONDS]] [ID…]: what waits and runs; with --ended or by id also what ended."""
+    store = _opened(folder)
+    ended = [word for word in words if word == "--ended" or word.startswith("--ended=")]
+    if ids := [word for word in words if word not in ended]:
+        _write_jobs(store, _named(store, ids))
+        return 0
+    jobs = store.jobs(f"state = 'pending' OR {IS_ACTIVE}", ACTIVE)
+    if ended:
+        try:
+            seconds = float(ended[-1].partition("=")[2] or _RECENT_SECONDS)
+        except ValueError:
+            raise UsageError("--ended= needs a number of seconds") from None
+        jobs += store.jobs("ended_at >= ?", (time.time() - seconds,))
+    _write_jobs(store, jobs)
+    return 0
+
+
+def _history(folder: Path, words: list[str]) -> int:
+    """--since SECONDS, or ID…"""
+    store = _opened(folder)
+    if words[:1] != ["--since"]:
+        _write_jobs(store, _named(store, words))
+        return 0
+    try:
+        since = time.time() - float(words[1])
+    except (IndexError, ValueError):
+        raise UsageError("--since needs a number of seconds") from None
+    _write_jobs(store, store.jobs("ended_at >= ?", (since,), order="ended_at DESC, id DESC"))
+    return 0
+
+
+def _nodes(folder: Path, words: list[str]) -> int:
+    write({"now": time.time(), "columns": node_columns(_opened(folder), this_machine(folder))})
+    return 0
+
+
+def _queues(folder: Path, words: list[str]) -> int:
+    write({"now": time.time(), "columns": queue_columns(_opened(folder), this_machine(folder))})
+    return 0
+
+
+def _show(folder: Path, words: list[str]) -> int:
+    store = _opened(folder)
+    job = _named(store, words)[0]
+    write(native(job, store.submission(job.number), this_machine(folder), user_name()))
+    return 0
+
+
+def _usage(folder: Path, words: list[str]) -> int:
+    """What one job uses or used."""
+    job = _named(_opened(folder), words)[0]
+    cpu_seconds, peak_bytes = job.cpu_seconds, job.peak_bytes
+    if job.state in ACTIVE:
+        begun, _ = Record(folder, job.id, job.attempt).read()
+        if begun is not None:
+            cpu_seconds, peak_bytes = processes.usage(processes.descendants(begun.keeper))
+    write({"cpu_seconds": cpu_seconds, "memory_peak_bytes": peak_bytes})
+    return 0
+
+
+def _script(folder: Path, words: list[str]) -> int:
+    store = _opened(folder)
+    sys.stdout.buffer.write(store.script(_named(store, words)[0].number))
+    return 0
+
+
+def _find(folder: Path, words: list[str]) -> int:
+    """TOKEN: the number of the submission that carries it."""
+    if len(words) != 1:
+        raise UsageError("find needs one token")
+    number = _opened(folder).number_of(words[0])
+    write({"id": None if number is None else str(number)})
+    return 0
+
+
+COMMANDS = {
+    "probe": _probe,
+    "jobs": _jobs,
+    "history": _history,
+    "nodes": _nodes,
+    "queues": _queues,
+    "show": _show,
+    "usage": _usage,
+    "script": _script,
+    "find": _find,
+}

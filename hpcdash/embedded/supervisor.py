@@ -1,0 +1,490 @@
+"""The one process that starts the queue's jobs and takes in their ends; it ends when there is nothing to wait for."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcdash.embedded import processes
+from hpcdash.embedded.database import StoreUnusable
+from hpcdash.embedded.environment import job_environment, mark
+from hpcdash.embedded.job import ACTIVE, Job
+from hpcdash.embedded.keeper import NOTICED, Work, exit_of, keep
+from hpcdash.embedded.machine import Machine, boot_id, slots_stamp, this_machine, user_name
+from hpcdash.embedded.record import Begun, Ended, Record, records
+from hpcdash.embedded.scheduling import free_slots, startable
+from hpcdash.embedded.script import signal_number
+from hpcdash.embedded.shims import make_shims
+from hpcdash.embedded.start import drain, lock, open_wake, wake
+from hpcdash.embedded.store import QueueStore, output_paths, script_path
+from hpcdash.errors import ConfigError, HpcdashError
+
+_STATES = {"suspend": "suspended", "resume": "running"}
+_UNKNOWN = "nobody saw its end: its exit is unknown"
+# A person who goes on in a moment finds it warm.
+_IDLE_SECONDS = 20.0
+# After a failure (no room on the disk, the store held by another) it is tried again at this pace.
+_AGAIN_SECONDS = 1.0
+# A keeper that cannot tell its end is looked after at this pace.
+_LOOK_SECONDS = 0.5
+# A job that is asked something while it begins is asked again at this pace.
+_BEGINNING_SECONDS = 0.02
+# A clock that is set is noticed within a minute.
+_LONGEST_PAUSE_SECONDS = 60.0
+_STARTED_A_TURN = 16
+_LOG_BYTES = 1 << 20
+_KEPT_SECONDS = 60 * 86400.0
+_LOCK_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not known yet).
+
+    `is_child`: its end is told by SIGCHLD; else by `pidfd`, or where there is none by looking.
+    """
+
+    job: Job
+    record: Record
+    pid: int
+    pidfd: int | None = None
+    is_child: bool = True
+
+    @property
+    def tells_its_end(self) -> bool:
+        return self.is_child or self.pidfd is not None
+
+    def forget_keeper(self) -> None:
+        """Its keeper is not there any more."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        self.pidfd, self.is_child = None, False
+
+
+def start_attempt(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> Attempt:
+    """Start a job that the store has as begun; raises OSError where there is no room for it, with nothing started."""
+    record = Record(store.folder, job.id, job.attempt)
+    work = _work(store, job, machine, boot=boot, shims=shims)
+    descriptor = record.create()
+    try:
+        # The keeper must not be ended by what it is to take note of.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICED)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                keep(work, descriptor)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    except OSError:
+        record.forget()
+        raise
+    finally:
+        os.close(descriptor)
+    return Attempt(job, record, pid)
+
+
+def found_attempt(job: Job, record: Record) -> Attempt:
+    """An attempt that an earlier supervisor started and whose keeper lives."""
+    begun, _ = record.read()
+    pid = begun.keeper if begun else 0
+    return Attempt(job, record, pid, _pidfd(pid), is_child=False)
+
+
+def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> Work:
+    submission = store.submission(job.number)
+    request = submission.request
+    user = user_name()
+    stdout, stderr = output_paths(job, submission, machine.node, user)
+    return Work(
+        script=str(_script_file(store, job.number)),
+        arguments=submission.arguments,
+        environment=job_environment(
+            job,
+            submission,
+            machine,
+            inherited=store.environment(job.number),
+            user=user,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            folder=store.folder,
+            path_first=shims,
+        ),
+        work_dir=submission.work_dir,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=request.stdin,
+        append=request.append,
+        limit_seconds=job.limit_seconds,
+        early=request.early_signal,
+        grace_seconds=machine.grace_seconds,
+        boot=boot,
+        umask=submission.umask,
+    )
+
+
+def _script_file(store: QueueStore, number: int) -> Path:
+    """The copy of a submission's script that its jobs run, whole on the disk."""
+    path = script_path(store.folder, number)
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        unfinished = path.with_suffix(".new")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(store.script(number))
+            stream.flush()
+            os.fsync(descriptor)
+        unfinished.replace(path)
+    return path
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid) if pid and hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
+
+
+def answer_calls(store: QueueStore, attempts: Mapping[int, Attempt]) -> bool:
+    """Answer all that can be; returns whether some are of jobs that only just begin, and are to be asked again.
+
+    Who is told to end is noted before it is told: a call that is still open then is done once more.
+    """
+    again = False
+    for call_id, job_id, verb, argument in store.open_calls():
+        attempt = attempts.get(job_id)
+        if attempt is None:
+            words = _of_resting(store, job_id, verb)
+        else:
+            begun, _ = attempt.record.read()
+            if begun is None:
+                again = True
+                continue
+            words = _answer(store, job_id, begun, verb, argument)
+        with store.writing():
+            if attempt is not None and not words and verb in _STATES:
+                store.set_state(job_id, _STATES[verb])
+            store.answer_call(call_id, not words, words)
+    return again
+
+
+def _of_resting(store: QueueStore, job_id: int, verb: str) -> str:
+    """To a job that ran when it was asked, and waits again or ended since; the complaint where it cannot be done."""
+    job = store.job(job_id)
+    if job is not None and job.state == "pending" and verb == "cancel":
+        with store.writing():
+            store.end(job_id, "cancelled", now=time.time(), elapsed=0.0, exit_code=0, exit_signal=0)
+            store.judge_dependents(job.number)
+        return ""
+    if job is not None and (verb, job.state) in (("cancel", "cancelled"), ("requeue", "pending")):
+        return ""
+    return "it does not run any more"
+
+
+def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str) -> str:
+    """Do one thing to a job that runs; the complaint in words where it cannot be done."""
+    job = store.job(job_id)
+    if job is None:
+        return "no such job in this queue"
+
+    def below() -> list[int]:
+        return processes.descendants(begun.keeper) or processes.group(begun.pid)
+
+    if verb in ("cancel", "requeue"):
+        if verb == "requeue" and not store.submission(job.number).request.requeue:
+            return "it was submitted with --no-requeue"
+        with store.writing():
+            store.set_state(job.id, "completing", verb)
+        processes.send([begun.keeper], signal.SIGTERM)
+    elif verb == "suspend":
+        # Suspended once more, whoever was resumed by a signal stands still again.
+        if job.state not in ("running", "suspended"):
+            return f"it is {job.state}"
+        processes.stop(below)
+    elif verb == "resume":
+        if job.state != "suspended":
+            return f"it is {job.state}, not suspended"
+        processes.send(below(), signal.SIGCONT)
+    elif verb == "signal":
+        name, _, recipient = argument.partition(" ")
+        everything = below()
+        steps = [pid for pid in everything if pid != begun.pid]
+        whom = {"batch": [begun.pid], "full": everything}.get(recipient, steps)
+        if not whom:
+            return "it has no step: nothing but its batch shell runs"
+        number = signal_number(name)
+        if number == signal.SIGKILL and recipient == "full":
+            # Nothing of it is left then: somebody ended it, it did not fail.
+            with store.writing():
+                store.set_state(job.id, "completing", "cancel")
+        processes.send(whom, number)
+    return ""
+
+
+def take_in(store: QueueStore, job: Job, record: Record, *, was_kept: bool) -> None:
+    """Note how an attempt whose keeper is not there any more went, then drop its record.
+
+    `was_kept`: its keeper is known to have been there, so that a record that is lost says nothing.
+    """
+    begun, ended = record.read()
+    never_began = begun is None and ended is None and not (was_kept and not record.exists)
+    if ended is None and not never_began:
+        # Its keeper was killed: what it kept is nobody's now.
+        processes.send(processes.marked(mark(store.folder, job)), signal.SIGKILL)
+    with store.writing():
+        current = store.job(job.id)
+        if current is not None and current.attempt == job.attempt and current.state in ACTIVE:
+            if never_began and current.wanted != "cancel":
+                # The supervisor ended between the store and the script.
+                store.put_back(job.id, restarted=False)
+            else:
+                _note_end(store, current, ended)
+                store.judge_dependents(job.number)
+    record.forget()
+
+
+def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
+    if job.wanted == "requeue":
+        store.put_back(job.id, restarted=True)
+    elif ended is None:
+        state = "cancelled" if job.wanted == "cancel" else "gone"
+        store.end(job.id, state, now=time.time(), reason=_UNKNOWN)
+    else:
+        code, number = exit_of(ended.status)
+        reason = ended.problem or None
+        if ended.why == "told" and job.wanted is None:
+            reason = "its keeper was told to end by another program"
+        if ended.left_behind:
+            reason = f"{ended.left_behind} of its processes cannot be ended"
+        store.end(
+            job.id,
+            _state(job, ended),
+            now=ended.at,
+            elapsed=ended.elapsed,
+            exit_code=code,
+            exit_signal=number,
+            reason=reason,
+            cpu_seconds=ended.cpu_seconds,
+            peak_bytes=ended.peak_bytes,
+        )
+
+
+def _state(job: Job, ended: Ended) -> str:
+    if job.wanted == "cancel" or ended.why == "told":
+        return "cancelled"
+    if ended.why == "limit":
+        return "timeout"
+    return "completed" if ended.status == 0 else "failed"
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Owns the queue in a folder while it holds the lock."""
+
+    folder: Path
+    store: QueueStore
+    machine: Machine
+    shims: str = ""
+    boot: str = field(default_factory=boot_id)
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    # The store may have jobs as running that have no attempt here: at first, and after a failure.
+    is_unsure: bool = True
+    stamp: tuple[int, ...] = ()
+    last_words: str = ""
+
+    def run(self) -> None:
+        """Until idle. SIGTERM ends it at once; the jobs go on."""
+        signal_read, signal_write = os.pipe()
+        os.set_blocking(signal_read, False)
+        os.set_blocking(signal_write, False)
+        signal.set_wakeup_fd(signal_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        woken = open_wake(self.folder)
+        idle_since: float | None = None
+        while True:
+            pidfds = []
+            try:
+                pause = self.turn()
+                self.last_words = ""
+                is_idle = not self.is_unsure and not self.attempts and not self.store.has_work()
+                pidfds = [one.pidfd for one in self.attempts.values() if one.pidfd is not None]
+            except (StoreUnusable, OSError) as error:
+                self.say(str(error))
+                if not self.store.path.exists():
+                    return
+                self.is_unsure = True
+                pause, is_idle = _AGAIN_SECONDS, False
+            if is_idle:
+                now = time.monotonic()
+                idle_since = idle_since or now
+                pause = idle_since + _IDLE_SECONDS - now
+                if pause <= 0:
+                    # Who wrote before this end was closed is in the store already; who comes later starts another.
+                    os.close(woken)
+                    if not self.store.has_work():
+                        return
+                    woken = open_wake(self.folder)
+                    continue
+            else:
+                idle_since = None
+            select.select([woken, signal_read, *pidfds], [], [], pause)
+            drain(woken)
+            drain(signal_read)
+
+    def say(self, words: str) -> None:
+        """A line in the supervisor's own log, once; without room for it, none."""
+        if words != self.last_words:
+            self.last_words = words
+            try:
+                print(time.strftime("%Y-%m-%dT%H:%M:%S"), words, file=sys.stderr, flush=True)
+            except OSError:
+                return
+
+    def turn(self) -> float | None:
+        """All that is to be done now; returns for how long nothing is to be done by itself (None: until woken).
+
+        Raises StoreUnusable and OSError where something could not be done: it is to be called again.
+        """
+        if self.is_unsure:
+            self.is_unsure = not self.recover()
+        self.reap()
+        asked_again = answer_calls(self.store, self.attempts)
+        self.start()
+        pauses = [_BEGINNING_SECONDS] if asked_again else []
+        if self.is_unsure or any(not one.tells_its_end for one in self.attempts.values()):
+            pauses.append(_LOOK_SECONDS)
+        now = time.time()
+        if (begins := self.store.next_begin(now)) is not None:
+            pauses.append(min(_LONGEST_PAUSE_SECONDS, begins - now))
+        return min(pauses, default=None)
+
+    # -- what an earlier supervisor, or a failure, left
+
+    def recover(self) -> bool:
+        """Take over the jobs that the store has as running: kept ones, ended ones, and those that never began.
+
+        Returns whether no record of an ended job is left: one is, while a process that dies has its lock still.
+        """
+        for job in self.store.active_jobs():
+            if job.id not in self.attempts:
+                record = Record(self.folder, job.id, job.attempt)
+                if record.is_kept():
+                    self.attempts[job.id] = found_attempt(job, record)
+                else:
+                    take_in(self.store, job, record, was_kept=False)
+        known = {one.record.path for one in self.attempts.values()}
+        left = [record for record in records(self.folder) if record.path not in known]
+        held = [record for record in left if record.is_kept()]
+        for record in left:
+            if record not in held:
+                record.forget()
+        for number in self.store.forget_before(time.time() - _KEPT_SECONDS):
+            script_path(self.folder, number).unlink(missing_ok=True)
+        return not held
+
+    # -- ends
+
+    def reap(self) -> None:
+        """Take in what ended."""
+        ended = set()
+        while (pid := _ended_child()) != 0:
+            ended.add(pid)
+        for job_id, one in list(self.attempts.items()):
+            if one.record.is_kept():
+                if one.pid in ended:
+                    # It was killed, and the child it had just forked has the lock still.
+                    one.forget_keeper()
+                continue
+            take_in(self.store, one.job, one.record, was_kept=True)
+            one.forget_keeper()
+            del self.attempts[job_id]
+
+    # -- starting
+
+    def start(self) -> None:
+        """Start what fits."""
+        self.look_at_machine()
+        now = time.time()
+        chosen = list(startable(self.store, free_slots(self.store, self.machine), self.machine, now, _STARTED_A_TURN))
+        if not chosen:
+            return
+        begun: list[Job] = []
+        clock = time.monotonic()
+        with self.store.writing():
+            for job, gpu_ids in chosen:
+                started = self.store.begin(job, gpu_ids=gpu_ids, now=now, clock=clock, boot=self.boot)
+                if started is not None:
+                    begun.append(started)
+            for number in {job.number for job in begun}:
+                self.store.judge_dependents(number)
+        failure: OSError | None = None
+        for job in begun:
+            try:
+                self.attempts[job.id] = start_attempt(self.store, job, self.machine, boot=self.boot, shims=self.shims)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        if len(chosen) == _STARTED_A_TURN:
+            wake(self.folder)
+
+    def look_at_machine(self) -> None:
+        """What it gives may be set anew while jobs run; what cannot be read leaves it as it was."""
+        stamp = slots_stamp(self.folder)
+        if stamp == self.stamp:
+            return
+        self.stamp = stamp
+        try:
+            self.machine = this_machine(self.folder)
+        except ConfigError as error:
+            self.say(str(error))
+
+
+def _ended_child() -> int:
+    """The pid of a child that ended; 0 where none did."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0]
+    except ChildProcessError:
+        return 0
+
+
+def supervise(folder: Path, words: list[str]) -> int:
+    """Be the supervisor, where there is none; returns when idle."""
+    os.umask(0o077)
+    over = time.monotonic() + _LOCK_SECONDS
+    while (held := lock(folder)) is None:
+        # The other may be about to end: it takes no more calls then.
+        if wake(folder) or time.monotonic() > over:
+            return 0
+        time.sleep(0.02)
+    _log_to(folder / "supervisor.log")
+    try:
+        store = QueueStore(folder)
+        Supervisor(folder, store, this_machine(folder), shims=make_shims(folder)).run()
+        store.close()
+    except HpcdashError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    finally:
+        os.close(held)
+    return 0
+
+
+def _log_to(path: Path) -> None:
+    """stderr into a file, where it can be written."""
+    try:
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    except OSError:
+        return
+
+
+COMMANDS = {"supervise": supervise}
