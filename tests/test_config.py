@@ -15,22 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdash.config import (
-    ConfigProblems,
-    EmbeddedSettings,
-    PollSettings,
-    Settings,
-    SshDestination,
-    cluster_block,
-    config_path,
-    default_config_text,
-    load_settings,
-    parse_ssh_destination,
-    settings_from_text,
-    write_cluster,
-)
+from hpcdash.config.destination import SshDestination, parse_ssh_destination
+from hpcdash.config.example import default_config_text
 from hpcdash.config.locate import key_lines, line_of
-from hpcdash.config.read import parse_document
+from hpcdash.config.problems import ConfigProblems
+from hpcdash.config.read import config_path, load_settings, parse_document, settings_from_text
+from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
+from hpcdash.config.write import cluster_block, write_cluster
 from hpcdash.errors import ConfigError
 from tests.support.somebody import as_somebody_else
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config import ConfigProblems, Settings, default_config_text, settings_from_text
+from hpcdash.config.example import default_config_text
+from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.queue_defaults import with_queue_defaults
+from hpcdash.config.read import settings_from_text
 from hpcdash.config.request import read_request
 from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS
+from hpcdash.config.settings import Settings
 from hpcdash.domain.request import Site, SlotType
 
 FILE = Path("/home/ada/config.toml")

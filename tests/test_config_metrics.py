@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config import ConfigProblems, MetricsSettings, Settings, default_config_text, settings_from_text
+from hpcdash.config.example import default_config_text
+from hpcdash.config.problems import ConfigProblems
+from hpcdash.config.read import settings_from_text
+from hpcdash.config.settings import MetricsSettings, Settings
 
 FILE = Path("config.toml")
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config import ConfigProblems, default_config_text, settings_from_text
+from hpcdash.config.example import default_config_text
+from hpcdash.config.problems import ConfigProblems
+from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
 from hpcdash.domain.alerts import Severity
 from hpcdash.services.watch.secrets import notifiers_of, unready

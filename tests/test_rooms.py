@@ -1,10 +1,11 @@
-"""What is one scheduler's own stands in its room, backends/NAME; nothing else names its commands or variables."""
+"""The house: what is one scheduler's own stands in its room, backends/NAME, and no import goes round in a circle."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
@@ -85,6 +86,26 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
                 importing.add(place.as_posix())
     # The values of request fields that PBS alone has are read by its grammar.
     assert importing == {"config/request_fields.py"}
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    """Those for types and those within functions included; raises CycleError, which names the circle."""
+    modules = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text()
+        )
+        for path in ROOT.rglob("*.py")
+    }
+    imports: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        imports[name] = (found & modules.keys()) - {name}
+    assert len(list(TopologicalSorter(imports).static_order())) == len(modules)
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

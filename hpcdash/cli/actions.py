@@ -14,7 +14,7 @@ from hpcdash.cli.build import journal
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, read_line
-from hpcdash.config import load_settings
+from hpcdash.config.read import load_settings
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.job_words import state_word
 from hpcdash.domain.rfc3339 import format_utc

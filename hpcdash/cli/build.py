@@ -19,17 +19,10 @@ from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.registry import BACKENDS
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import (
-    ClusterSettings,
-    EmbeddedSettings,
-    PollSettings,
-    Settings,
-    did_you_mean,
-    load_settings,
-    parse_ssh_destination,
-)
-from hpcdash.config.read import path_variable
-from hpcdash.config.settings import LaunchSettings
+from hpcdash.config.destination import parse_ssh_destination
+from hpcdash.config.problems import did_you_mean
+from hpcdash.config.read import load_settings, path_variable
+from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, LaunchSettings, PollSettings, Settings
 from hpcdash.domain.request import Site
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import node_name

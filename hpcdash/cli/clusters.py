@@ -12,7 +12,9 @@ from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_he
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text
-from hpcdash.config import ClusterSettings, Settings, config_path, load_settings, write_cluster
+from hpcdash.config.read import config_path, load_settings
+from hpcdash.config.settings import ClusterSettings, Settings
+from hpcdash.config.write import write_cluster
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind

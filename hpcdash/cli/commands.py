@@ -488,7 +488,7 @@ def config_check(common: CommonOptions) -> None:
 @config.command("example")
 def config_example() -> None:
     """Print a configuration with every key explained."""
-    from hpcdash.config import default_config_text
+    from hpcdash.config.example import default_config_text
 
     click.echo(default_config_text(), nl=False)
 

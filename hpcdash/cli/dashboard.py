@@ -31,7 +31,8 @@ from hpcdash.cli.build import (
 )
 from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import Settings, config_path, load_settings, settings_from_text
+from hpcdash.config.read import config_path, load_settings, settings_from_text
+from hpcdash.config.settings import Settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.embedded.demo.jobs import FOLDER_PREFIX, READY
 from hpcdash.errors import HpcdashError, UsageError

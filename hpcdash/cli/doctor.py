@@ -19,7 +19,8 @@ from hpcdash.cli.build import EMBEDDED, build_session, cache_root, chosen_cluste
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
-from hpcdash.config import Settings, load_settings
+from hpcdash.config.read import load_settings
+from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import span_words
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible

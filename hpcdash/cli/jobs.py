@@ -21,7 +21,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import Kind as OutputKind
 from hpcdash.cli.tables import write_csv, write_json, write_table
 from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
-from hpcdash.config import load_settings
+from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.job_words import Pair

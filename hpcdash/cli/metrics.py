@@ -22,7 +22,8 @@ from hpcdash.cli.log import colours_of, say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
-from hpcdash.config import did_you_mean, load_settings
+from hpcdash.config.problems import did_you_mean
+from hpcdash.config.read import load_settings
 from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible

@@ -14,7 +14,7 @@ from hpcdash.cli.actions import is_agreed, jobs_words
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json
-from hpcdash.config import load_settings
+from hpcdash.config.read import load_settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from hpcdash.cli.terminal import ByteStream
-from hpcdash.config import did_you_mean
+from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import shortened

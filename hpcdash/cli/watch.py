@@ -20,7 +20,7 @@ from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_text
-from hpcdash.config import config_path, load_settings
+from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import counted, visible

@@ -23,6 +23,7 @@ from hpcdash.ui.actions import ACTIONS, Action
 from hpcdash.ui.main_screen import main_screen_with
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.terminal import TerminalDriver
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 
@@ -30,7 +31,7 @@ from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 MOST_TOLD = 2
 
 
-class HpcdashApp(App[None]):
+class HpcdashApp(DashboardApp):
     """Shows some clusters. Everything it shows comes from their stores."""
 
     TITLE = "hpcdash"

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
-
-from textual.app import App
 
 from hpcdash.domain.query import completions
-from hpcdash.services.session import ClusterSession
-from hpcdash.ui.actions import Action, OfferedActions
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import View
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
-
-
-class Commanded(Protocol):
-    """The screen, as far as a typed line asks it for something."""
-
-    offered: OfferedActions
-
-    @property
-    def app(self) -> App[object]: ...
-
-    @property
-    def session(self) -> ClusterSession: ...
-
-    @property
-    def view(self) -> View: ...
-
-    @property
-    def view_name(self) -> str: ...
-
-    def actions(self) -> list[Action]: ...
-
-    async def go(self, name: str, /, **arguments: object) -> None: ...
-
-    async def act(self, name: str) -> None: ...
 
 
 class CommandLine:
     """Gives the `bar` its completions, and does for `screen` what is entered there; `aliases` stand for commands."""
 
-    def __init__(self, screen: Commanded, aliases: Mapping[str, str]) -> None:
+    def __init__(self, screen: DashboardScreen, aliases: Mapping[str, str]) -> None:
         self._screen = screen
         self._aliases = dict(aliases)
         self.bar = CommandBar(self._completions, self._entered, self._left)

@@ -10,7 +10,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.widgets import Input
 
 from hpcdash.errors import HpcdashError
@@ -18,9 +17,13 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.watch.alerts import AlertEvent
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
-from hpcdash.ui.chains.actions import TrainActions
+from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.command_line import CommandLine
+from hpcdash.ui.jobs.action_runner import ActionRunner
+from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.screen_actions import ScreenActions
 from hpcdash.ui.status import (
     announcements,
@@ -32,11 +35,11 @@ from hpcdash.ui.status import (
     shown_snapshot,
     status_parts,
 )
-from hpcdash.ui.submit.actions import Submitting
+from hpcdash.ui.submit.actions import SubmitActions
 from hpcdash.ui.switches.actions import SwitchActions
 from hpcdash.ui.view import View
 from hpcdash.ui.views import SPECS
-from hpcdash.ui.watch.announcer import Alerting
+from hpcdash.ui.watch.announcer import AlertAnnouncer
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
@@ -48,9 +51,7 @@ _NOTICE_LINES = 3
 _CONFIGURED = ("jobs", "history", "chart")
 
 
-class MainScreen(
-    ScreenActions, TrainActions, SwitchActions, Submitting, Alerting, Screen[None], inherit_bindings=False
-):
+class MainScreen(DashboardScreen, inherit_bindings=False):
     """Keeps a stack of views for each cluster, and what is around them up to date."""
 
     DEFAULT_CSS = """
@@ -73,8 +74,18 @@ class MainScreen(
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
         self.command_line = CommandLine(self, aliases or {})
+        self.runner = ActionRunner(self)
+        self._submit_actions = SubmitActions(self, self.runner)
+        self._handlers = (
+            ScreenActions(self),
+            JobActions(self, self.runner),
+            ChainActions(self, self.runner),
+            SwitchActions(self),
+            self._submit_actions,
+        )
+        self._announcer = AlertAnnouncer(self)
         self._first = first
-        self._tour = Tour(self._key_sign_of, tour_ended, self._tour_place)
+        self._tour = Tour(self.key_sign_of, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
         # By cluster what was said at the login, once it was shown.
         self._login_words: dict[str, str] = {}
@@ -114,7 +125,7 @@ class MainScreen(
             session.store.listen(partial(self._heard, session))
             if self.offered.read_only:
                 continue
-            self.settle_earlier(session)
+            self._submit_actions.settle_earlier(session)
             if session.launches is not None:
                 session.launches.follow(self.notice)
         self.set_interval(1.0, self._tick)
@@ -187,7 +198,7 @@ class MainScreen(
         if session is self.session and self.stack:
             self.view.store_changed(changed)
         self._announce(session, changed.events)
-        self.judge_alerts(session, changed)
+        self._announcer.judge(session, changed)
         self._around()
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
@@ -264,7 +275,7 @@ class MainScreen(
             is_touring=self._tour.is_telling,
         )
 
-    def _key_sign_of(self, name: str) -> str:
+    def key_sign_of(self, name: str) -> str:
         return self.offered.key_sign_of(self.session, name)
 
     @on(CommandBar.Typed)
@@ -313,11 +324,11 @@ class MainScreen(
                     return
 
     async def act(self, name: str) -> None:
-        """What a key, the palette or ':' asks for: the view's own handler first, then the screen's."""
+        """What a key, the palette or ':' asks for: the view's own handler first."""
         if name not in {action.name for action in self.actions()}:
             return
         self._tour.performed(name)
-        for owner in (self.view, self):
+        for owner in (self.view, *self._handlers):
             handler = getattr(owner, f"do_{name}", None)
             if handler is not None:
                 result = handler()
@@ -347,8 +358,10 @@ class MainScreen(
         is_form = self.view_name in FORM
         return self.view_name, frozenset(one.name for one in self.actions() if one.while_typing or not is_form)
 
+    def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
+        self._announcer.announce(session, events)
+
     def alerts_changed(self, session: ClusterSession) -> None:
-        """What is wrong was judged anew."""
         if self.shows_alerts(session):
             self.view.alerts_changed()  # type: ignore[attr-defined]
         self._around()

@@ -8,17 +8,17 @@ from functools import partial
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hpcdash.ui.actions import Action, key_sign
-from hpcdash.ui.main_screen import MainScreen
+from hpcdash.ui.screen import DashboardScreen
 
 
 class ActionProvider(Provider):
     """The registry as palette commands."""
 
     def _actions(self) -> list[Action]:
-        return self.screen.actions() if isinstance(self.screen, MainScreen) else []
+        return self.screen.actions() if isinstance(self.screen, DashboardScreen) else []
 
     def _act(self, name: str) -> Callable[[], Awaitable[None]]:
-        assert isinstance(self.screen, MainScreen)
+        assert isinstance(self.screen, DashboardScreen)
         return partial(self.screen.act, name)
 
     async def discover(self) -> Hits:

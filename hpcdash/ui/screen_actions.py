@@ -12,7 +12,7 @@ from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import visible
 from hpcdash.ui.actions import Action, help_groups, is_of_a_form, key_sign, obeyed_while_typing
 from hpcdash.ui.dialogs import ColumnsDialog, WordsDialog
-from hpcdash.ui.jobs.action_runner import Acting
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.status import explanation
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import View
@@ -21,76 +21,66 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
 
 if TYPE_CHECKING:
-    from hpcdash.ui.app import HpcdashApp
+    from hpcdash.ui.screen import DashboardApp
 _KEYS_CELLS = 12
 
 
-class ScreenActions(Acting):
-    """The handlers of the registry's actions that no job is pointed at for, for MainScreen."""
+class ScreenActions:
+    """Handlers of the registry's actions that no job is pointed at for."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def view_name(self) -> str: ...
-
-        def actions(self) -> list[Action]: ...
-
-        async def go(self, name: str, /, **arguments: object) -> None: ...
-
-        async def pop(self) -> bool: ...
-
-        async def switch_to_next(self) -> None: ...
+    def __init__(self, screen: DashboardScreen) -> None:
+        self.screen = screen
 
     # -- going elsewhere
 
     async def do_escape(self) -> None:
-        self.query_one(Notice).put_away()
-        await self.pop()
+        self.screen.query_one(Notice).put_away()
+        await self.screen.pop()
 
     async def do_back(self) -> None:
-        if not await self.pop():
-            self.app.exit()
+        if not await self.screen.pop():
+            self.screen.app.exit()
 
     async def do_to_shell(self) -> None:
-        cast("HpcdashApp", self.app).action_to_shell()
+        cast("DashboardApp", self.screen.app).action_to_shell()
 
     async def do_show_jobs(self) -> None:
-        await self.go("jobs")
+        await self.screen.go("jobs")
 
     async def do_show_nodes(self) -> None:
-        await self.go("nodes")
+        await self.screen.go("nodes")
 
     async def do_show_queues(self) -> None:
-        await self.go("queues")
+        await self.screen.go("queues")
 
     async def do_show_history(self) -> None:
-        await self.go("history")
+        await self.screen.go("history")
 
     async def do_show_alerts(self) -> None:
-        if self.session.watching is None:
-            self.notify(UNWATCHED, timeout=5)
+        if self.screen.session.watching is None:
+            self.screen.notify(UNWATCHED, timeout=5)
             return
-        await self.go("alerts")
+        await self.screen.go("alerts")
 
     async def do_show_clusters(self) -> None:
-        await self.go("clusters")
+        await self.screen.go("clusters")
 
     async def do_next_cluster(self) -> None:
-        await self.switch_to_next()
+        await self.screen.switch_to_next()
 
     # -- what is shown, and how
 
     def do_filter(self) -> None:
-        view = self.view
+        view = self.screen.view
         if isinstance(view, TableView):
-            bar = self.query_one(CommandBar)
+            bar = self.screen.query_one(CommandBar)
             # One that stands is refined; the last one, recalled, makes way for what is typed.
             bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
             view.begin_typing()
             view.try_filter(view.filter_text or bar.last_filter)
 
     def do_columns(self) -> None:
-        view = self.view
+        view = self.screen.view
         if not isinstance(view, TableView):
             return
 
@@ -99,46 +89,48 @@ class ScreenActions(Acting):
                 view.choose_columns(names)
 
         titles = {name: column.title.lower() for name, column in view.catalogue().items()}
-        self.app.push_screen(ColumnsDialog(titles, view.column_names), take)
+        self.screen.app.push_screen(ColumnsDialog(titles, view.column_names), take)
 
     def do_theme(self) -> None:
-        names = sorted(name for name in self.app.available_themes if not name.startswith("textual"))
-        ours = [name for name in getattr(self.app, "theme_names", names) if name in names]
-        self.app.theme = ours[(ours.index(self.app.theme) + 1) % len(ours)] if self.app.theme in ours else ours[0]
-        self.notify(f"theme {self.app.theme}", timeout=2, markup=False)
+        names = sorted(name for name in self.screen.app.available_themes if not name.startswith("textual"))
+        ours = [name for name in getattr(self.screen.app, "theme_names", names) if name in names]
+        self.screen.app.theme = (
+            ours[(ours.index(self.screen.app.theme) + 1) % len(ours)] if self.screen.app.theme in ours else ours[0]
+        )
+        self.screen.notify(f"theme {self.screen.app.theme}", timeout=2, markup=False)
 
     def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
+        self.screen.session.poller.ask_now()
 
     # -- asking and being told
 
     def do_command(self) -> None:
-        self.query_one(CommandBar).ask(":")
+        self.screen.query_one(CommandBar).ask(":")
 
     def do_explain(self) -> None:
-        explained = explanation(self.session, self.view)
+        explained = explanation(self.screen.session, self.screen.view)
         if explained is None:
-            self.notify("nothing is wrong", timeout=2)
+            self.screen.notify("nothing is wrong", timeout=2)
         else:
             title, words = explained
             lines = Text("\n".join(visible(line) for line in words.split("\n")))
-            self.app.push_screen(WordsDialog(title, lines))
+            self.screen.app.push_screen(WordsDialog(title, lines))
 
     def do_form_help(self) -> None:
         """In a field `?` is typed."""
         self.do_help()
 
     def do_help(self) -> None:
-        actions = self.actions()
-        is_typing = is_of_a_form(self.focused)
-        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.view_name)
-        self.app.push_screen(WordsDialog(f"help: {self.view_name}", help_page(self.view, groups)))
+        actions = self.screen.actions()
+        is_typing = is_of_a_form(self.screen.focused)
+        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.screen.view_name)
+        self.screen.app.push_screen(WordsDialog(f"help: {self.screen.view_name}", help_page(self.screen.view, groups)))
 
     def do_tour_next(self) -> None:
-        self.query_one(Tour).go_on()
+        self.screen.query_one(Tour).go_on()
 
     def do_tour_end(self) -> None:
-        self.query_one(Tour).end()
+        self.screen.query_one(Tour).end()
 
 
 def help_page(view: View, groups: Sequence[tuple[str, Sequence[Action]]]) -> Text:

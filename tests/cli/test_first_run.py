@@ -11,7 +11,7 @@ from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
-from hpcdash.config import ClusterSettings, Settings
+from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.e2e.program import Program, home_with, together

@@ -17,7 +17,8 @@ from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import backends_of, found_here, why_this
 from hpcdash.cli.clusters import cluster_rows
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config import ClusterSettings, Settings, parse_ssh_destination
+from hpcdash.config.destination import parse_ssh_destination
+from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.errors import UsageError
 from tests.e2e.program import Program, home_with
 from tests.support.pbs import StandIns

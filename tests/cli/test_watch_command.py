@@ -15,7 +15,7 @@ import pytest
 from hpcdash.cli.build import build_session, connection_pool
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.cli.watch import _Watch
-from hpcdash.config import load_settings
+from hpcdash.config.read import load_settings
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.watch.state import WatchFiles
 from tests.e2e.program import Program, home_with

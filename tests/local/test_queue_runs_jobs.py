@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from hpcdash.cli.build import set_slots
-from hpcdash.config import EmbeddedSettings
+from hpcdash.config.settings import EmbeddedSettings
 from tests.local.queue_lab import QueueLab, is_alive, until
 
 

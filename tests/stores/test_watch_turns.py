@@ -15,7 +15,7 @@ import pytest
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
-from hpcdash.config import settings_from_text
+from hpcdash.config.read import settings_from_text
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import CommandError, RateLimited

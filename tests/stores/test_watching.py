@@ -16,7 +16,7 @@ import pytest
 
 from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.cli.build import queue_program
-from hpcdash.config import settings_from_text
+from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.errors import ConnectionFailed, HpcdashError

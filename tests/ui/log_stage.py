@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import journal, pace_of
-from hpcdash.config import ClusterSettings
+from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import HpcdashError, program_words
 from hpcdash.recorded import token_of
 from hpcdash.services.cluster.clock import Clock, SystemClock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.config import settings_from_text
+from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import ConnectionFailed, program_words
 from hpcdash.services.cluster.clock import FrozenClock

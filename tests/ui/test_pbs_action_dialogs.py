@@ -18,7 +18,7 @@ from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.cli.build import pace_of
-from hpcdash.config import ClusterSettings
+from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import program_words
 from hpcdash.services.cluster.clock import FrozenClock

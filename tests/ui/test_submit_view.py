@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.submissions import StartEstimate
-from hpcdash.config import settings_from_text
+from hpcdash.config.read import settings_from_text
 from hpcdash.domain.offers import Offers
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.store import ClusterStore

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
-from hpcdash.config import ClusterSettings
+from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller

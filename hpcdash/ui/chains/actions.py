@@ -17,35 +17,39 @@ from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_appe
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Again
 from hpcdash.ui.chains.view import APPEND, TrainView
+from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.action_words import error_words
-from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 _MOST_BYTES = 4 << 20
 
 
-class TrainActions(JobActions):
-    """The handlers of the registry's actions on trains, for MainScreen."""
+class ChainActions:
+    """Handlers of the registry's actions on chains."""
 
-    _is_appending = False
+    def __init__(self, screen: DashboardScreen, runner: ActionRunner) -> None:
+        self.screen = screen
+        self.runner = runner
+        self._is_appending = False
 
     async def do_train(self) -> None:
-        await self._open("train")
+        await self.screen.push_for_job("train")
 
     def do_append(self) -> None:
         """Ask how many, or which tasks, and of which script; the same number of the same again is proposed."""
-        view = self.view
+        view = self.screen.view
         if not isinstance(view, TrainView) or self._is_appending:
             return
         end = view.end_unit()
         if end is None:
-            self.notify("what to append to is not known yet", severity="warning", timeout=3)
+            self.screen.notify("what to append to is not known yet", severity="warning", timeout=3)
             return
         if end.has_ended:
             words = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
-            self.notify(visible(words), severity="warning", timeout=6, markup=False)
+            self.screen.notify(visible(words), severity="warning", timeout=6, markup=False)
             return
-        session = self.session
+        session = self.screen.session
 
         def take(typed: str) -> str:
             try:
@@ -55,11 +59,11 @@ class TrainActions(JobActions):
             if wish.count > MOST_LINKS:
                 return f"at most {MOST_LINKS} by themselves: 1-{wish.count}%1 is an array of as many"
             self._is_appending = True
-            self.run_worker(self._append(view, session, end, wish), group="acting")
+            self.screen.run_worker(self._append(view, session, end, wish), group="acting")
             return ""
 
         sign = f"append after {visible(end.job_id)}: "
-        self.query_one(CommandBar).ask(APPEND, _proposed(end), sign=sign, take=take, proposed=True)
+        self.screen.query_one(CommandBar).ask(APPEND, _proposed(end), sign=sign, take=take, proposed=True)
         # What it asks for stands above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
@@ -74,11 +78,11 @@ class TrainActions(JobActions):
             await store.open(force=True)
             first = await plan(())
         except HpcdashError as error:
-            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
             return
         finally:
             self._is_appending = False
-        dialog = self.ask_first(
+        dialog = self.runner.ask_first(
             first.plan, [*_asides(end, wish), *first.asides], question=_question(end, wish, appendix)
         )
         if dialog is None or not await dialog.answer:
@@ -87,32 +91,34 @@ class TrainActions(JobActions):
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
         words = f"after {end.job_id}: {chain_words(outcomes, wish.count)}"
-        self.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
+        self.screen.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
         session.poller.ask_now()
         if view.is_live:
             view.read()
 
     def do_edit_next(self) -> None:
         """Open in one's editor what the next element's stub will read, and put what is saved in its place."""
-        view, session = self.view, self.session
+        view, session = self.screen.view, self.screen.session
         job_id = view.next_job() if isinstance(view, TrainView) else None
         if job_id is None:
-            self.notify("nothing of it waits: what runs goes on with what it read", severity="warning", timeout=5)
+            self.screen.notify(
+                "nothing of it waits: what runs goes on with what it read", severity="warning", timeout=5
+            )
         else:
-            self.run_worker(self._edit(session, job_id), group="edit")
+            self.screen.run_worker(self._edit(session, job_id), group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
         # Asked for by few, and not needed for a first sight of a train.
         from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
-        open_outside = getattr(self.app, "open_outside", None)
+        open_outside = getattr(self.screen.app, "open_outside", None)
         if open_outside is None:
             return
         try:
             before = await fetch_stubbed(session.store, job_id)
         except HpcdashError as error:
             words = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
-            self.notify(visible(words), severity="warning", timeout=12, markup=False)
+            self.screen.notify(visible(words), severity="warning", timeout=12, markup=False)
             return
         file = _copy_of(before.content, before.path)
         open_outside("editor", file)
@@ -128,7 +134,7 @@ class TrainActions(JobActions):
         if is_done:
             _remove(file)
         severity: Literal["information", "error"] = "information" if is_done else "error"
-        self.notify(visible(words), severity=severity, timeout=8 if is_done else 20, markup=False)
+        self.screen.notify(visible(words), severity=severity, timeout=8 if is_done else 20, markup=False)
 
 
 def _copy_of(content: bytes, path: str) -> Path:

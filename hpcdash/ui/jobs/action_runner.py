@@ -27,13 +27,8 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
-
     from hpcdash.services.submit.plan import Again
-
-    _Screen = Screen[None]
-else:
-    _Screen = object
+    from hpcdash.ui.screen import DashboardScreen
 
 # What was done stays longer than what was copied meanwhile.
 _DONE_SECONDS = 8.0
@@ -82,19 +77,11 @@ class UnderwayLine(Static):
         self.update(str(self._underway))
 
 
-class Acting(_Screen):
-    """The part of MainScreen that carries out plans; any number at a time, but one for a job."""
+class ActionRunner:
+    """Carries out plans on `screen`; any number at a time, but one for a job."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def view(self) -> View: ...
-
-        @property
-        def session(self) -> ClusterSession: ...
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, screen: DashboardScreen) -> None:
+        self.screen = screen
         self._underway: list[Underway] = []
         self._looks_again: dict[str, Timer] = {}
 
@@ -112,8 +99,8 @@ class Acting(_Screen):
         `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in a worker: what
         handles a key must not wait for a person.
         """
-        view = self.view
-        session = self.session
+        view = self.screen.view
+        session = self.screen.session
         dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings)
         if dialog is None or not await dialog.answer:
             return None
@@ -129,12 +116,12 @@ class Acting(_Screen):
         checkpoints: Mapping[str, str] | None = None,
     ) -> None:
         """As `carry_out`, from what handles a key: the question is there at once, the rest is done beside."""
-        view, session = self.view, self.session
+        view, session = self.screen.view, self.screen.session
         dialog = self.ask_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
-                self.run_worker(self._run_plan(plan, view, session), group="acting")
+                self.screen.run_worker(self._run_plan(plan, view, session), group="acting")
 
         if dialog is not None:
             dialog.answer.add_done_callback(answered)
@@ -153,11 +140,11 @@ class Acting(_Screen):
         """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
         numbers = _numbers(plan.request.job_ids)
         for other in self._underway:
-            if other.cluster == self.session.name and not other.numbers.isdisjoint(numbers):
-                self.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
+            if other.cluster == self.screen.session.name and not other.numbers.isdisjoint(numbers):
+                self.screen.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
                 return None
         asides = [*asides, *self._age_words()]
-        session = self.session
+        session = self.screen.session
         dialog = ConfirmDialog(
             plan,
             user=session.store.user,
@@ -169,16 +156,16 @@ class Acting(_Screen):
             warnings=warnings,
             checkpoints=checkpoints,
         )
-        self.app.push_screen(dialog)
+        self.screen.app.push_screen(dialog)
         return dialog
 
     def _age_words(self) -> list[str]:
         """What is shown may be long past: the last run's, or a cluster that does not answer."""
-        taken_at = self.view.taken_at()
+        taken_at = self.screen.view.taken_at()
         if taken_at is None:
             return []
-        age = self.session.store.clock.now() - taken_at
-        oldest = 4 * max(self.session.poller.pace.seconds.values(), default=0.0)
+        age = self.screen.session.store.clock.now() - taken_at
+        oldest = 4 * max(self.screen.session.poller.pace.seconds.values(), default=0.0)
         return [f"as it was {format_age(age)} ago: nothing newer is known"] if age > oldest else []
 
     async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
@@ -186,7 +173,9 @@ class Acting(_Screen):
         underway = Underway(session.name, action_words.doing(plan), _numbers(ids), len(ids))
         self._underway.append(underway)
         line = UnderwayLine(underway)
-        timer = self.set_timer(_QUIET_SECONDS, lambda: self.mount(line, before=self.query_one(Hint)))
+        timer = self.screen.set_timer(
+            _QUIET_SECONDS, lambda: self.screen.mount(line, before=self.screen.query_one(Hint))
+        )
 
         def told(outcome: Outcome) -> None:
             underway.heard_of.add(outcome.job_id)
@@ -206,13 +195,13 @@ class Acting(_Screen):
         forced = _forced(report)
         if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
             self._tell(report)
-        if forced is not None and self.session is session:
+        if forced is not None and self.screen.session is session:
             words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
                 session.actions.plan(forced, _rows_of(forced, plan)), (f"refused: {visible(words)}", _FORCED_WORDS)
             )
-        if isinstance(self.view, JournalView):
-            self.view.reread()
+        if isinstance(self.screen.view, JournalView):
+            self.screen.view.reread()
         return report
 
     def _ask_again(self, session: ClusterSession, report: Report) -> None:
@@ -221,7 +210,7 @@ class Acting(_Screen):
             # Several actions in a row are looked after together.
             if (waiting := self._looks_again.get(session.name)) is not None:
                 waiting.stop()
-            self._looks_again[session.name] = self.set_timer(_LAG_SECONDS, session.poller.ask_now)
+            self._looks_again[session.name] = self.screen.set_timer(_LAG_SECONDS, session.poller.ask_now)
 
     async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
@@ -231,13 +220,13 @@ class Acting(_Screen):
             return report.outcomes
 
         def told(words: str) -> None:
-            self.notify(visible(words), severity="warning", timeout=20, markup=False)
+            self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
         outcomes = await settle(session.store, again, report, told)
         if not all(outcome.done for outcome in outcomes):
             self._tell(replace(report, outcomes=outcomes), is_final=True)
-        if isinstance(self.view, JournalView):
-            self.view.reread()
+        if isinstance(self.screen.view, JournalView):
+            self.screen.view.reread()
         session.poller.ask_now()
         return outcomes
 
@@ -250,15 +239,15 @@ class Acting(_Screen):
         if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
             return
         if all(outcome.done for outcome in report.outcomes):
-            self.notify(action_words.done_words(report), timeout=_DONE_SECONDS, markup=False)
+            self.screen.notify(action_words.done_words(report), timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
-                self.notify(visible(report.journal_problem), severity="warning", markup=False)
-        elif self.app.screen is self and not self.query_one(CommandBar).is_open:
-            self.app.push_screen(ResultsDialog(report))
+                self.screen.notify(visible(report.journal_problem), severity="warning", markup=False)
+        elif self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open:
+            self.screen.app.push_screen(ResultsDialog(report))
         else:
             counts = action_words.outcome_counts(report.outcomes)
             words = f"{report.plan.request.verb}: {counts}; J shows what was said"
-            self.notify(words, severity="error", timeout=15, markup=False)
+            self.screen.notify(words, severity="error", timeout=15, markup=False)
 
 
 def _forced(report: Report) -> ActionRequest | None:

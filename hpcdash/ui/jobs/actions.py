@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,33 +25,26 @@ from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Wanted, plan_again, wanted_of
-from hpcdash.ui.jobs.action_runner import Acting
+from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.action_words import error_words, left_behind_words, present_value, subject
 from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.jobs.triage import TriageView
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
 
 _WAITING_ONLY = ("queue", "qos", "nice")
 Row = Mapping[str, Any]
 
 
-class JobActions(Acting):
-    """The handlers of the registry's actions on jobs, for MainScreen."""
+class JobActions:
+    """Handlers of the registry's actions on jobs."""
 
-    _is_preparing = False
-
-    if TYPE_CHECKING:
-
-        async def push(self, name: str, /, **arguments: object) -> None: ...
-
-    async def _open(self, view: str, **arguments: Any) -> None:
-        job_id = self.view.pointed_job()
-        if job_id is None:
-            self.notify("no job is pointed at", severity="warning", timeout=3)
-        else:
-            await self.push(view, job_id=job_id, **arguments)
+    def __init__(self, screen: DashboardScreen, runner: ActionRunner) -> None:
+        self.screen = screen
+        self.runner = runner
+        self._is_preparing = False
 
     async def do_log(self) -> None:
         await self._open_log("stdout")
@@ -61,71 +54,73 @@ class JobActions(Acting):
 
     async def _open_log(self, stream: str) -> None:
         """The log of the job one points at; of an array that of one of its tasks."""
-        view = self.view
+        view = self.screen.view
         job_id = view.pointed_job()
-        task = None if job_id is None else await asyncio.to_thread(task_with_log, self.session.store, job_id)
-        if self.view is not view:
+        task = None if job_id is None else await asyncio.to_thread(task_with_log, self.screen.session.store, job_id)
+        if self.screen.view is not view:
             return
         if task is None:
-            await self._open("log", stream=stream)
+            await self.screen.push_for_job("log", stream=stream)
         else:
-            await self.push("log", job_id=task, stream=stream)
+            await self.screen.push("log", job_id=task, stream=stream)
 
     async def do_chart(self) -> None:
         """The metrics of the job one points at; of several marked ones each other's over the first's."""
-        targets = self.view.targets()
-        job_ids = targets.job_ids if self.view.marks() else ()
-        first = next(iter(job_ids), None) or self.view.pointed_job()
+        targets = self.screen.view.targets()
+        job_ids = targets.job_ids if self.screen.view.marks() else ()
+        first = next(iter(job_ids), None) or self.screen.view.pointed_job()
         if first is None:
-            self.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
         else:
-            await self.push("chart", job_id=first, others=tuple(job_ids[1:]))
+            await self.screen.push("chart", job_id=first, others=tuple(job_ids[1:]))
 
     async def do_script(self) -> None:
-        await self._open("script")
+        await self.screen.push_for_job("script")
 
     async def do_diff(self) -> None:
-        await self._open("script", diff=True)
+        await self.screen.push_for_job("script", diff=True)
 
     async def do_triage(self) -> None:
-        job_id = self.view.pointed_job()
-        row = None if job_id is None else known_row(self.session.store, job_id)
+        job_id = self.screen.view.pointed_job()
+        row = None if job_id is None else known_row(self.screen.session.store, job_id)
         if row is not None and row["array_id"] is None:
-            self.notify(f"job {visible(str(job_id))} is no array; l shows its log", severity="warning", markup=False)
+            self.screen.notify(
+                f"job {visible(str(job_id))} is no array; l shows its log", severity="warning", markup=False
+            )
         else:
-            await self._open("triage")
+            await self.screen.push_for_job("triage")
 
     async def do_journal(self) -> None:
-        if not isinstance(self.view, JournalView):
-            await self.push("journal")
+        if not isinstance(self.screen.view, JournalView):
+            await self.screen.push("journal")
 
     def do_submit_again(self) -> None:
         if not self._is_preparing:
             self._is_preparing = True
-            self.run_worker(self._submit_again(self.view, self.session), group="acting")
+            self.screen.run_worker(self._submit_again(self.screen.view, self.screen.session), group="acting")
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
         """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
         try:
             choice = await rows_to_submit(view, session.store)
             if isinstance(choice, str):
-                self.notify(choice, severity="warning", markup=False)
+                self.screen.notify(choice, severity="warning", markup=False)
                 return
-            self.notify("reading its script and options …", timeout=2)
+            self.screen.notify("reading its script and options …", timeout=2)
             again = await plan_again(session.store, choice.wanted)
         except HpcdashError as error:
-            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
             return
         finally:
             self._is_preparing = False
-        if self.view is not view:
+        if self.screen.view is not view:
             return
-        report = await self.carry_out(again.plan, asides=[*choice.asides, *again.asides])
+        report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.asides])
         if report is None:
             return
         if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
             view.rows.clear_marks()
-        await self.look_for(again, report, session)
+        await self.runner.look_for(again, report, session)
         session.poller.ask_now()
 
     # -- acting
@@ -142,7 +137,7 @@ class JobActions(Acting):
         choice = self._chosen(Verb.REQUEUE)
         if choice is not None:
             self._is_preparing = True
-            self.run_worker(self._requeue(choice, self.view, self.session), group="acting")
+            self.screen.run_worker(self._requeue(choice, self.screen.view, self.screen.session), group="acting")
 
     async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
@@ -151,19 +146,19 @@ class JobActions(Acting):
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
             if refused := await refusal_words(session.store, choice.rows):
-                self.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
+                self.screen.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
                 return
             facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
             if facts.switches:
-                self.notify("looking whether the kill switch is dropped …", timeout=2)
+                self.screen.notify("looking whether the kill switch is dropped …", timeout=2)
             warnings = await dropped_words(session.store, facts)
         except UsageError as error:
-            self.notify(error_words(error), severity="error", markup=False)
+            self.screen.notify(error_words(error), severity="error", markup=False)
             return
         finally:
             self._is_preparing = False
-        if self.view is view:
-            self.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
+        if self.screen.view is view:
+            self.runner.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
 
     def do_suspend(self) -> None:
         self._act_on_targets(Verb.SUSPEND)
@@ -175,11 +170,11 @@ class JobActions(Acting):
 
         def proceed(form: ModalScreen[None], signal: str, recipient: str) -> None:
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
-            self.begin(self.session.actions.plan(request, choice.rows), choice.left_out, form)
+            self.runner.begin(self.screen.session.actions.plan(request, choice.rows), choice.left_out, form)
 
         title = f"signal {subject(choice.job_ids, choice.rows)}"
-        has_recipients = self.session.actions.can_signal_parts
-        self.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
+        has_recipients = self.screen.session.actions.can_signal_parts
+        self.screen.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
 
     def do_alter(self) -> None:
         choice = self._chosen(Verb.ALTER)
@@ -192,20 +187,20 @@ class JobActions(Acting):
 
         def complaint(name: str, value: str) -> str:
             try:
-                self.session.actions.plan(request({name: value}))
+                self.screen.session.actions.plan(request({name: value}))
             except UsageError as error:
                 return error_words(error)
             return ""
 
         def proceed(form: ModalScreen[None], changes: Mapping[str, str]) -> None:
-            self.begin(self.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
+            self.runner.begin(self.screen.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
 
         title = f"change {subject(choice.job_ids, choice.rows)}"
-        self.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
+        self.screen.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
 
     def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
         """What may be changed of all of these jobs, and in words why not more."""
-        rows, alterable = choice.rows, self.session.store.backend.alterable
+        rows, alterable = choice.rows, self.screen.session.store.backend.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
@@ -221,21 +216,21 @@ class JobActions(Acting):
         # Of several jobs each keeps its own, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
-        more_ways = {"time": "+1h, -30m"} if self.session.actions.can_change_limits_by_amounts else {}
+        more_ways = {"time": "+1h, -30m"} if self.screen.session.actions.can_change_limits_by_amounts else {}
         fields = [
             Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, "")) for name in names
         ]
         return fields, asides
 
     def _queues(self) -> tuple[str, ...]:
-        table = self.session.store.table(Kind.QUEUES)
+        table = self.screen.session.store.table(Kind.QUEUES)
         return () if table is None else tuple(map(visible, table["name"].to_pylist()))
 
     def _qos(self) -> tuple[str, ...]:
         """Those that jobs have; no list tells which there are."""
         names: set[str] = set()
         for kind in (Kind.EVERYONE, Kind.MINE):
-            if (table := self.session.store.table(kind)) is not None:
+            if (table := self.screen.session.store.table(kind)) is not None:
                 names.update(visible(name) for name in pc.unique(table["qos"]).to_pylist() if name)
         return tuple(sorted(names))
 
@@ -247,15 +242,15 @@ class JobActions(Acting):
         left_behind = left_behind_words(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
         asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
         try:
-            self.begin(self.session.actions.plan(request, choice.rows), asides)
+            self.runner.begin(self.screen.session.actions.plan(request, choice.rows), asides)
         except UsageError as error:
-            self.notify(error_words(error), severity="error", markup=False)
+            self.screen.notify(error_words(error), severity="error", markup=False)
 
     def _known_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The rows that the queue has of these rows' arrays."""
         arrays = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
         for kind in (Kind.MINE, Kind.EVERYONE):
-            if (table := self.session.store.table(kind)) is not None:
+            if (table := self.screen.session.store.table(kind)) is not None:
                 known: list[Mapping[str, Any]] = table.filter(pc.is_in(table["array_id"], arrays)).to_pylist()
                 if known:
                     return known
@@ -265,28 +260,28 @@ class JobActions(Acting):
         """The jobs known that depend on some other."""
         rows: list[Mapping[str, Any]] = []
         for kind in (Kind.EVERYONE, Kind.MINE):
-            if (table := self.session.store.table(kind)) is not None:
+            if (table := self.screen.session.store.table(kind)) is not None:
                 wanted = table.select(["id", "state", "dependency"])
                 rows += wanted.filter(pc.is_valid(wanted["dependency"])).to_pylist()
         return rows
 
     def _chosen(self, verb: Verb) -> Choice | None:
         """What a verb is for among what is pointed at; None, and a word why, where that is nothing."""
-        targets = self.view.targets()
+        targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
-            self.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
             return None
         rows = targets.rows
         if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
             # A task that waits has no row of its own: the one of its array's waiting tasks stands for it.
             rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
-        backend = self.session.store.backend
+        backend = self.screen.session.store.backend
         if choice.verb in backend.whole_array_verbs:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
-        self.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
+        self.screen.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
         return None
 
 

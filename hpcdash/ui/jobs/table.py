@@ -25,8 +25,8 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.metrics.charts.state import is_loss, main_metric
 from hpcdash.services.metrics.loss_tails import LossTail, LossTails
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.screen import unexpected
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.unexpected import unexpected
 from hpcdash.ui.view import Targets, ViewSpec, chart_rank
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable

@@ -29,7 +29,7 @@ from hpcdash.ui.view import Targets, View, ViewSpec, chart_rank
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
-    from hpcdash.ui.app import HpcdashApp
+    from hpcdash.ui.screen import DashboardApp
 
 
 SIDE_BY_SIDE_COLUMNS = 140
@@ -164,7 +164,7 @@ class LogView(View):
     def on_log_pane_pager_wanted(self, event: LogPane.PagerWanted) -> None:
         event.stop()
         try:
-            cast("HpcdashApp", self.app).open_outside("pager", event.file)
+            cast("DashboardApp", self.app).open_outside("pager", event.file)
         finally:
             if event.is_copy:
                 event.file.unlink(missing_ok=True)

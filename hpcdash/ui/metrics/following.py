@@ -16,7 +16,7 @@ from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.metrics.plot import ChartPlot
-from hpcdash.ui.unexpected import unexpected
+from hpcdash.ui.screen import unexpected
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 

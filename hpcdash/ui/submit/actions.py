@@ -17,9 +17,10 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.lookup import known_row
+from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.action_words import error_words
-from hpcdash.ui.jobs.actions import JobActions
 from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.submit.view import SubmitView
 
 if TYPE_CHECKING:
@@ -43,16 +44,12 @@ class _Planned:
     launch: PlannedLaunch | None = None
 
 
-class Submitting(JobActions):
-    """The handlers of `n` and of the form's keys, for MainScreen."""
+class SubmitActions:
+    """Handlers of `n` and of the form's keys."""
 
-    if TYPE_CHECKING:
-
-        async def go(self, name: str, /, **arguments: object) -> None: ...
-
-        async def pop(self) -> bool: ...
-
-        def notice(self, words: str) -> None: ...
+    def __init__(self, screen: DashboardScreen, runner: ActionRunner) -> None:
+        self.screen = screen
+        self.runner = runner
 
     def settle_earlier(self, session: ClusterSession) -> None:
         """Once the cluster answers, look for submissions whose end no run saw, and tell what became of them."""
@@ -63,10 +60,10 @@ class Submitting(JobActions):
             mine = session.store.snapshots.get(Kind.MINE)
             if changed.kind is Kind.MINE and mine is not None and not mine.cached:
                 stop()
-                self.call_later(begin)
+                self.screen.call_later(begin)
 
         def begin() -> None:
-            self.run_worker(self._settle_earlier(session), group="settle")
+            self.screen.run_worker(self._settle_earlier(session), group="settle")
 
         stop = session.store.listen(heard)
 
@@ -74,31 +71,31 @@ class Submitting(JobActions):
         from hpcdash.services.submit.recovery import settle_recent
 
         for words in await settle_recent(session.store, session.actions.journal):
-            self.notify(visible(words), severity="warning", timeout=20, markup=False)
+            self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
         """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
         from hpcdash.ui.submit.choices import job_words
 
-        job_id = self.view.pointed_job()
-        row = None if job_id is None else known_row(self.session.store, job_id)
-        await self.go("submit")
-        if isinstance(self.view, SubmitView):
+        job_id = self.screen.view.pointed_job()
+        row = None if job_id is None else known_row(self.screen.session.store, job_id)
+        await self.screen.go("submit")
+        if isinstance(self.screen.view, SubmitView):
             is_living = row is not None and row["state"] in ACTIVE | WAITING
-            self.view.offer_after(str(job_id) if is_living else "", job_words(row) if row is not None else "")
+            self.screen.view.offer_after(str(job_id) if is_living else "", job_words(row) if row is not None else "")
 
     def do_submit_form(self) -> None:
-        view = self.view
+        view = self.screen.view
         if isinstance(view, SubmitView) and not view.is_being_submitted:
             view.is_being_submitted = True
-            self.run_worker(self._submit_once(view, self.session), group="acting")
+            self.screen.run_worker(self._submit_once(view, self.screen.session), group="acting")
 
     async def _submit_once(self, view: SubmitView, session: ClusterSession) -> None:
         """One submission of a form at a time, however often its key is pressed."""
         try:
             await self._submit(view, session)
         except HpcdashError as error:
-            self.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
         finally:
             view.is_being_submitted = False
 
@@ -116,7 +113,7 @@ class Submitting(JobActions):
         told = [words for words in view.told(looked) if words not in warnings]
         view.say("")
         first = await plan(None)
-        if self.view is not view:
+        if self.screen.view is not view:
             return
         asides = [*told, *first.again.asides]
         if first.launch is not None:
@@ -141,7 +138,7 @@ class Submitting(JobActions):
         if outcomes[0].done:
             await self._was_submitted(view, draft, first, looked, outcomes, said)
         elif said[0]:
-            self.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
+            self.screen.notify(visible(said[0]), severity="warning", timeout=12, markup=False)
         session.poller.ask_now()
 
     async def _submit_one(
@@ -152,12 +149,12 @@ class Submitting(JobActions):
         question: str,
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
-        report = await self.carry_out(
+        report = await self.runner.carry_out(
             planned.again.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if report is None:
             return ()
-        return (await self.look_for(planned.again, report, session))[-1:]
+        return (await self.runner.look_for(planned.again, report, session))[-1:]
 
     async def _submit_chain(
         self,
@@ -172,7 +169,7 @@ class Submitting(JobActions):
     ) -> tuple[Outcome, ...]:
         from hpcdash.services.chains import chain_words, submit_chain
 
-        dialog = self.ask_first(
+        dialog = self.runner.ask_first(
             first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if dialog is None or not await dialog.answer:
@@ -196,7 +193,7 @@ class Submitting(JobActions):
         for planned, outcome in list(zip(made, settled, strict=False))[1:]:
             await self._concluded(view, planned, outcome)
         is_well = len(settled) == links and all(outcome.done for outcome in settled)
-        self.notify(
+        self.screen.notify(
             visible(chain_words(settled, links)),
             severity="information" if is_well else "error",
             timeout=12,
@@ -232,17 +229,17 @@ class Submitting(JobActions):
         if planned.launch is not None:
             words.append(f"its logs will be in {planned.launch.place.folder}")
         words += [more for more in said if more]
-        self.notice("; ".join(words))
-        if self.view is view and is_the_same:
-            await self.pop()
-        if isinstance(self.view, JobsView) and number:
-            self._point_at(number, self.view, self.view.pointed_job())
+        self.screen.notice("; ".join(words))
+        if self.screen.view is view and is_the_same:
+            await self.screen.pop()
+        if isinstance(self.screen.view, JobsView) and number:
+            self._point_at(number, self.screen.view, self.screen.view.pointed_job())
 
     def _point_at(self, number: str, view: JobsView, pointed: str | None, looks: int = _MOST_LOOKS) -> None:
         """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
-        if self.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
+        if self.screen.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
             return
-        self.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
+        self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
 
 
 def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdash.domain.job_ids import array_of, holds_many
-from hpcdash.ui.jobs.action_runner import Acting
+from hpcdash.ui.screen import DashboardScreen
 
 if TYPE_CHECKING:
     from hpcdash.domain.switches import SwitchKind
 
 
-class SwitchActions(Acting):
-    """The handlers of the registry's actions on switches, for MainScreen."""
+class SwitchActions:
+    """Handlers of the registry's actions on switches."""
+
+    def __init__(self, screen: DashboardScreen) -> None:
+        self.screen = screen
 
     def do_kill_switch(self) -> None:
         from hpcdash.domain.switches import SwitchKind
@@ -24,30 +27,26 @@ class SwitchActions(Acting):
 
         self._open_switch(SwitchKind.SAVE)
 
-    if TYPE_CHECKING:
-
-        def _key_sign_of(self, name: str) -> str: ...
-
     def _open_switch(self, kind: SwitchKind) -> None:
         # Few ask for it, and the first screen does not wait for it.
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import Switches
         from hpcdash.ui.switches.dialog import SwitchDialog
 
-        job_ids = self.view.switch_jobs()
+        job_ids = self.screen.view.switch_jobs()
         if not job_ids:
-            self.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
             return
         # A switch is that of a whole array.
         units = {array_of(job_id) for job_id in job_ids}
         if len(units) > 1:
             words = f"a {kind.words} is asked for one job or array at a time"
-            if marked := self.view.marks():
-                words = f"{marked} are marked; {words}: {self._key_sign_of('unmark')} clears the marks"
-            self.notify(words, severity="warning", timeout=6, markup=False)
+            if marked := self.screen.view.marks():
+                words = f"{marked} are marked; {words}: {self.screen.key_sign_of('unmark')} clears the marks"
+            self.screen.notify(words, severity="warning", timeout=6, markup=False)
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
-        session = self.session
+        session = self.screen.session
         switches = Switches(session.actions, session.actions.journal.path.parent)
-        against = self.view.against_save() if kind is SwitchKind.SAVE else ""
-        self.app.push_screen(SwitchDialog(session, switches, job_id, kind, against))
+        against = self.screen.view.against_save() if kind is SwitchKind.SAVE else ""
+        self.screen.app.push_screen(SwitchDialog(session, switches, job_id, kind, against))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual.screen import Screen
-
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.screen import DashboardScreen
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertEvent
@@ -23,56 +22,51 @@ _AT_ONCE = 4
 _SECONDS = 8.0
 
 
-class Alerting(Screen[None], inherit_bindings=False):
-    """Part of the main screen."""
+class AlertAnnouncer:
+    """Has what changed judged, and says on `screen` what is new."""
 
-    def judge_alerts(self, session: ClusterSession, changed: Changed) -> None:
+    def __init__(self, screen: DashboardScreen) -> None:
+        self.screen = screen
+
+    def judge(self, session: ClusterSession, changed: Changed) -> None:
         """Have the rules look at a table that is new; where nothing is to be watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
-            self.run_worker(self._judged(session, session.watching, changed.kind), exclusive=True, group=group)
+            self.screen.run_worker(self._judged(session, session.watching, changed.kind), exclusive=True, group=group)
 
     async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
         await board.read_again()
         if board.settings.is_configured and kind in board.kinds:
-            self.announce_alerts(session, await board.judge())
-            self.alerts_changed(session)
+            self.announce(session, await board.judge())
+            self.screen.alerts_changed(session)
         elif board.wants_look:
             # What was written anew stands on other tables, or nothing is to be watched any more.
-            self.alerts_changed(session)
+            self.screen.alerts_changed(session)
 
-    def alerts_changed(self, session: ClusterSession) -> None:
-        """What is wrong was judged anew."""
-
-    def shows_alerts(self, session: ClusterSession) -> bool:
-        """Whether a cluster's alerts are on the screen."""
-        return False
-
-    def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
+    def announce(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         """Each once, the gravest first; many at once in one line."""
         if not events or session.watching is None:
             return
-        sessions = getattr(self, "sessions", ())
-        where = f" on {session.store.title}" if len(sessions) > 1 else ""
+        where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
         # What is wrong now stands in the view of alerts; what is over does not stand there any more.
-        told = [event for event in events if event.kind.is_end] if self.shows_alerts(session) else events
+        told = [event for event in events if event.kind.is_end] if self.screen.shows_alerts(session) else events
         shown = told[: _AT_ONCE - 1] if len(told) > _AT_ONCE else told
         for event in shown:
             over = event.kind.is_end
             mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
             words = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
-            self.notify(words, severity="information" if over else "warning", timeout=_SECONDS, markup=False)
+            self.screen.notify(words, severity="information" if over else "warning", timeout=_SECONDS, markup=False)
         if len(shown) < len(told):
-            self.notify(f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
+            self.screen.notify(f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
         if session.watching.settings.terminal is not None:
-            self.run_worker(self._ring(session, events), group="ringing")
+            self.screen.run_worker(self._ring(session, events), group="ringing")
 
     async def _ring(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         from hpcdash.services.watch.message import message_of
         from hpcdash.services.watch.notifiers.base import NotifyFailed
         from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 
-        driver = self.app._driver
+        driver = self.screen.app._driver
         if driver is None or session.watching is None:
             return
         # Through the driver, as what is painted: a terminal takes one thing at a time.
@@ -80,4 +74,4 @@ class Alerting(Screen[None], inherit_bindings=False):
         try:
             await notifier.send(message_of(events, session.store.title))
         except NotifyFailed as error:
-            self.notify(error.message, severity="warning", markup=False)
+            self.screen.notify(error.message, severity="warning", markup=False)

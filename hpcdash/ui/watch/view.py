@@ -19,6 +19,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.watch.alerts import is_of_job, title_of
 from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import CHART_RANK, ViewSpec
 from hpcdash.ui.watch.announcer import UNWATCHED
@@ -193,9 +194,8 @@ class AlertsView(TableView):
                 self._tell(await board.judge())
 
     def _tell(self, events: Sequence[Any]) -> None:
-        announce = getattr(self.screen, "announce_alerts", None)
-        if announce is not None:
-            announce(self.session, events)
+        if isinstance(self.screen, DashboardScreen):
+            self.screen.announce_alerts(self.session, events)
         self.reload()
 
     def do_snooze(self) -> None:

@@ -1,0 +1,120 @@
+"""What views, the handlers of keys and the command line ask of the app and of its main screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.app import App
+from textual.screen import Screen
+
+from hpcdash.errors import HpcdashError
+from hpcdash.ui.actions import Action, OfferedActions
+from hpcdash.ui.view import View
+
+if TYPE_CHECKING:
+    from hpcdash.services.session import ClusterSession
+    from hpcdash.services.watch.alerts import AlertEvent
+
+
+class DashboardApp(App[None]):
+    """The app that the screen is in."""
+
+    theme_names: tuple[str, ...] = ()
+    # Writes a traceback into the log file of --debug and gives its path, None without one.
+    note_error: Callable[[Exception], Path | None]
+
+    def open_outside(self, program: str, file: Path) -> None:
+        """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
+        raise NotImplementedError
+
+    def action_to_shell(self) -> None:
+        """Stop, so that the shell has the terminal."""
+        raise NotImplementedError
+
+
+class DashboardScreen(Screen[None], inherit_bindings=False):
+    """The screen with a stack of views for each cluster."""
+
+    sessions: list[ClusterSession]
+    offered: OfferedActions
+
+    @property
+    def session(self) -> ClusterSession:
+        """The cluster that is shown."""
+        raise NotImplementedError
+
+    @property
+    def view(self) -> View:
+        """The view that is shown, the top of its cluster's stack."""
+        raise NotImplementedError
+
+    @property
+    def view_name(self) -> str:
+        raise NotImplementedError
+
+    def actions(self) -> list[Action]:
+        """What a person can do in the view they are in."""
+        raise NotImplementedError
+
+    async def act(self, name: str) -> None:
+        """Do what a key, the palette or ':' asks for."""
+        raise NotImplementedError
+
+    async def go(self, name: str, /, **arguments: object) -> None:
+        """Show a root view: back to it where it is on the way here, else on top, so that one can go back."""
+        raise NotImplementedError
+
+    async def push(self, name: str, /, **arguments: object) -> None:
+        """Show a view on top of this one."""
+        raise NotImplementedError
+
+    async def pop(self) -> bool:
+        """Go back one step; False at the first view."""
+        raise NotImplementedError
+
+    async def push_for_job(self, name: str, /, **arguments: object) -> None:
+        """Show a view of the job under the cursor."""
+        job_id = self.view.pointed_job()
+        if job_id is None:
+            self.notify("no job is pointed at", severity="warning", timeout=3)
+        else:
+            await self.push(name, job_id=job_id, **arguments)
+
+    async def switch_to_next(self) -> None:
+        """Show the next cluster."""
+        raise NotImplementedError
+
+    def notice(self, words: str) -> None:
+        """Say something for a while, off the table."""
+        raise NotImplementedError
+
+    def key_sign_of(self, name: str) -> str:
+        """The key of an action, as it is shown."""
+        raise NotImplementedError
+
+    def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
+        """Say each alert once."""
+        raise NotImplementedError
+
+    def alerts_changed(self, session: ClusterSession) -> None:
+        """Draw a cluster's alerts anew: they were judged again."""
+        raise NotImplementedError
+
+    def shows_alerts(self, session: ClusterSession) -> bool:
+        """Whether a cluster's alerts are on the screen."""
+        raise NotImplementedError
+
+
+def unexpected(app: App[object], what: str, error: Exception, before: HpcdashError | None = None) -> HpcdashError:
+    """`hpcdash could not read this: …` for `what` ("read this"), noted in the log file where the app was told to.
+
+    Where that is said already, as `before`, it is not noted again.
+    """
+    message = f"hpcdash could not {what}: {type(error).__name__}: {error}"[:300]
+    if before is not None and before.message == message:
+        return before
+    path = app.note_error(error) if isinstance(app, DashboardApp) else None
+    where = f"The traceback is in {path}." if path else "With --debug the traceback is written to its log file."
+    return HpcdashError(message, where)
