@@ -57,11 +57,11 @@ def run_action(
     signal: str = "",
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
-    train: bool = False,
+    chain: bool = False,
     force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `train` on all of the trains they belong to; `force` is as ActionRequest has it.
+    """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest has it.
 
     Ends the process with 1 where one was refused, with 3 where an outcome is not known.
     """
@@ -80,10 +80,10 @@ def run_action(
             raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
         await session.store.open(force=True)
         wanted = job_ids
-        if train:
-            from hpcdash.cli.chains import train_ids
+        if chain:
+            from hpcdash.cli.chains import chain_ids
 
-            wanted = await train_ids(session, verb, job_ids)
+            wanted = await chain_ids(session, verb, job_ids)
         rows = await session.actions.rows_of(wanted)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)

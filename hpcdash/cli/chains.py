@@ -1,4 +1,4 @@
-"""`hpcdash train`: the train a job belongs to, in signs and as a table; `hpcdash stub`: a script that reads another."""
+"""`hpcdash chain`: the chain a job belongs to, in signs and as a table; `hpcdash stub`: a script that reads another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hpcdash.cli.tables import write_table
 from hpcdash.cli.terminal import print_json, print_text
 from hpcdash.domain.chains import (
     TOLD_STATE,
-    Train,
+    JobChain,
+    chain_notes,
     class_counts,
     latest_end,
     living_targets,
     picture,
-    train_notes,
     wait_words,
 )
 from hpcdash.domain.impact import choose
@@ -33,23 +33,23 @@ from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
-from hpcdash.services.chains import TrainReader
+from hpcdash.services.chains import ChainReader
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.widgets.cells import short_instant, signs
 
 _COLUMNS = ("id", "name", "state", "started_at", "elapsed_seconds", "exit", "dependency")
 
 
-def run_train(common: CommonOptions, *, job: str, form: str) -> None:
-    """Print the train of a job."""
+def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
+    """Print the chain of a job."""
 
-    async def work(session: ClusterSession) -> tuple[Train, tuple[str, ...], float, ClusterSession]:
-        reader, train = await _read(session, job)
-        return train, reader.notes, session.store.clock.now(), session
+    async def work(session: ClusterSession) -> tuple[JobChain, tuple[str, ...], float, ClusterSession]:
+        reader, chain = await _read(session, job)
+        return chain, reader.notes, session.store.clock.now(), session
 
-    train, past_notes, taken_at, session = with_session(common, work)
-    notes = (*train_notes(train), *past_notes)
-    end = latest_end(train, datetime.fromtimestamp(taken_at, UTC))
+    chain, past_notes, taken_at, session = with_session(common, work)
+    notes = (*chain_notes(chain), *past_notes)
+    end = latest_end(chain, datetime.fromtimestamp(taken_at, UTC))
     if form == "json":
         answer = {
             "schema": 1,
@@ -57,25 +57,25 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
             "backend": session.store.backend.name,
             "taken_at": format_utc(taken_at),
             "rejected_rows": 0,
-            "counts": class_counts(train.rows),
+            "counts": class_counts(chain.rows),
             "ends_by": None if end is None else format_utc(end),
             "order": [
-                {"job_id": unit.job_id, "after": list(train.before[unit.number]), "by_name": unit.by_name}
-                for unit in train.units
+                {"job_id": unit.job_id, "after": list(chain.before[unit.number]), "by_name": unit.by_name}
+                for unit in chain.units
             ],
             "notes": list(notes),
-            "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, train.rows)), JOBS), public_names(JOBS)),
+            "jobs": table_to_json_rows(pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS), public_names(JOBS)),
         }
         print_json(answer)
         return
     width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-    print(picture(train.rows, signs().states, (width or 80) - 1))
+    print(picture(chain.rows, signs().states, (width or 80) - 1))
     if end is not None:
         now = datetime.fromtimestamp(taken_at, UTC)
-        held = " and is released now" if any(row["state"] == JobState.HELD for row in train.living) else ""
+        held = " and is released now" if any(row["state"] == JobState.HELD for row in chain.living) else ""
         print(f"if each takes its limit{held}, it ends by {short_instant(end, now, session.zone)}")
     sys.stdout.flush()
-    rows = [{**row, "dependency": wait_words(unit, train)} for unit in train.units for row in unit.rows]
+    rows = [{**row, "dependency": wait_words(unit, chain)} for unit in chain.units for row in unit.rows]
     table = pa.Table.from_pylist(rows, JOBS)
     out, encoding = sys.stdout.buffer, sys.stdout.encoding
     write_table("history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding)
@@ -83,9 +83,9 @@ def run_train(common: CommonOptions, *, job: str, form: str) -> None:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)
 
 
-async def _read(session: ClusterSession, job: str) -> tuple[TrainReader, Train]:
-    """The train of a job; a task of an array may be named by the number that it has beside its array's."""
-    reader = TrainReader(session.store, job)
+async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChain]:
+    """The chain of a job; a task of an array may be named by the number that it has beside its array's."""
+    reader = ChainReader(session.store, job)
     try:
         return reader, await reader.read()
     except NoSuchJob as unknown:
@@ -96,23 +96,23 @@ async def _read(session: ClusterSession, job: str) -> tuple[TrainReader, Train]:
             raise (unknown if error.exit_status == 1 else error) from None
         if in_full == job:
             raise
-    reader = TrainReader(session.store, in_full)
+    reader = ChainReader(session.store, in_full)
     return reader, await reader.read()
 
 
-async def train_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
-    """The ids of all that a verb makes sense for in the trains of some jobs; raises UsageError for nothing at all."""
+async def chain_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
+    """The ids of all that a verb makes sense for in the chains of some jobs; raises UsageError for nothing at all."""
     ids: dict[str, None] = {}
     for job in jobs:
-        _, train = await _read(session, job)
-        living, rows = living_targets(train)
+        _, chain = await _read(session, job)
+        living, rows = living_targets(chain)
         if verb == "release":
             rows = tuple({**row, "state": row.get(TOLD_STATE, row["state"])} for row in rows)
         choice = choose(verb, living, rows)
         if choice.verb == verb:
             ids.update(dict.fromkeys(choice.job_ids))
     if not ids:
-        raise UsageError(f"nothing to {verb} in the train of {', '.join(jobs)}", "hpcdash train JOB shows it.")
+        raise UsageError(f"nothing to {verb} in the chain of {', '.join(jobs)}", "hpcdash chain JOB shows it.")
     return tuple(ids)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
 if TYPE_CHECKING:
     from hpcdash.cli.images import Wanted
     from hpcdash.cli.tables import Kind
+
 _SCHEDULERS = click.Choice(["slurm", "pbs"])
 
 
@@ -116,6 +118,13 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 )
 
 
+def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
+    """--chain, which was called --train."""
+    words = "All of the chain: what runs before and after it too."
+    old = click.option("--train", "chain", flag_value=True, default=False, type=bool, hidden=True)
+    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(old(command))
+
+
 def _acting_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
@@ -131,27 +140,27 @@ def _acting_command(verb: str, words: str) -> click.Command:
 
 @click.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-@click.option("--train", is_flag=True, help="All of the train: what runs before and after it too.")
+@_whole_chain
 @click.option("--force", is_flag=True, help="Remove jobs whose node does not answer too (PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def cancel(common: CommonOptions, jobs: tuple[str, ...], train: bool, force: bool, form: str) -> None:
+def cancel(common: CommonOptions, jobs: tuple[str, ...], chain: bool, force: bool, form: str) -> None:
     """End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]"""
     from hpcdash.cli.actions import run_action
 
-    run_action(common, "cancel", jobs, train=train, force=force, form=form)
+    run_action(common, "cancel", jobs, chain=chain, force=force, form=form)
 
 
-def _train_command(verb: str, words: str) -> click.Command:
+def _chain_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-    @click.option("--train", is_flag=True, help="All of the train: what runs before and after it too.")
+    @_whole_chain
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     @common_options
-    def command(common: CommonOptions, jobs: tuple[str, ...], train: bool, form: str) -> None:
+    def command(common: CommonOptions, jobs: tuple[str, ...], chain: bool, form: str) -> None:
         from hpcdash.cli.actions import run_action
 
-        run_action(common, verb, jobs, train=train, form=form)
+        run_action(common, verb, jobs, chain=chain, form=form)
 
     return command
 
@@ -217,8 +226,8 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 ACT_COMMANDS: tuple[click.Command, ...] = (
     cancel,
-    _train_command("hold", "Keep waiting jobs from starting."),
-    _train_command("release", "Let held jobs start again."),
+    _chain_command("hold", "Keep waiting jobs from starting."),
+    _chain_command("release", "Let held jobs start again."),
     _acting_command("requeue", "End running jobs and put them back into the queue."),
     _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
     _acting_command("resume", "Let suspended jobs go on."),
@@ -259,15 +268,15 @@ def render(common: CommonOptions, **given: Any) -> None:
     run_render(common, **given)
 
 
-@click.command("train")
+@click.command("chain")
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def train_of(common: CommonOptions, job: str, form: str) -> None:
-    """The train a job belongs to: those before and after it, and when it would end."""
-    from hpcdash.cli.chains import run_train
+def chain_of(common: CommonOptions, job: str, form: str) -> None:
+    """The chain a job belongs to: those before and after it, and when it would end."""
+    from hpcdash.cli.chains import run_chain
 
-    run_train(common, job=job, form=form)
+    run_chain(common, job=job, form=form)
 
 
 @click.command("stub")
@@ -312,7 +321,7 @@ def checkpoints(**given: Any) -> None:
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     render,
-    train_of,
+    chain_of,
     stub,
     sudoers,
     checkpoints,
@@ -500,4 +509,7 @@ SETUP_COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-COMMANDS = (*LOOK_COMMANDS, *ACT_COMMANDS, *SUBMIT_COMMANDS, *WATCH_COMMANDS, images, *SETUP_COMMANDS)
+# What `hpcdash chain` was called.
+_OLD_CHAIN = copy(chain_of)
+_OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
+COMMANDS = (*LOOK_COMMANDS, *ACT_COMMANDS, *SUBMIT_COMMANDS, _OLD_CHAIN, *WATCH_COMMANDS, images, *SETUP_COMMANDS)

@@ -221,7 +221,7 @@ every_seconds = 60
 name = "allreduce-bench"
 limit_seconds = 20
 [[watch.losses]]
-[[watch.trains]]
+[[watch.chains]]
 name = "train-7b"
 [[watch.saves]]
 name = "train-7b"

@@ -17,8 +17,7 @@ import pyarrow as pa
 from hpcdash.cli.terminal import ByteStream
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_ids import shortened
+from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_words import queue_note
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState

@@ -184,8 +184,8 @@ _EXAMPLE = """\
 #queues = ["gpu"]
 #least_spare_share = 0.05
 
-# A train that runs must have so much lined up behind it.
-#[[watch.trains]]
+# A chain that runs must have so much lined up behind it.
+#[[watch.chains]]
 #name = "train-7b"
 #fewest_waiting = 1
 

@@ -15,6 +15,8 @@ from hpcdash.config.watch_settings import (
     QUOTA_TOOLS,
     AlertSettings,
     AppriseSettings,
+    ChainRule,
+    ChainWatch,
     CheckpointWatch,
     CommandSettings,
     FailuresRule,
@@ -35,8 +37,6 @@ from hpcdash.config.watch_settings import (
     StorageRule,
     StorageWatch,
     TerminalSettings,
-    TrainRule,
-    TrainWatch,
     WatchSettings,
     WebhookSettings,
 )
@@ -99,9 +99,11 @@ _WEBHOOK: Mapping[str, Reader] = {
     "timeout_seconds": of_watch.some_seconds,
 }
 _TABLES = (
-    *("quiet", "snoozed", "running", "hanging", "losses", "storage", "nodes", "trains", "saves", "failures"),
+    *("quiet", "snoozed", "running", "hanging", "losses", "storage", "nodes", "chains", "saves", "failures"),
     *("mail", "webhook", "command", "apprise", "terminal"),
 )
+# What [[watch.chains]] was called before.
+_OLD_CHAINS = "trains"
 _HEADERS = ("headers", "headers_file", "headers_env")
 
 
@@ -130,7 +132,7 @@ class _Watch:
 
     def settings(self) -> WatchSettings:
         checking, table = self._checking, self._table
-        given = checking.fields(table, ("watch",), {**_TOP, **_ALERTS}, inner=_TABLES)
+        given = checking.fields(table, ("watch",), {**_TOP, **_ALERTS}, inner=(*_TABLES, _OLD_CHAINS))
         alerts = {name: _never(given.pop(name)) for name in _ALERTS if name in given}
         quiet = checking.fields(checking.table(table, ("watch",), "quiet"), ("watch", "quiet"), _QUIET)
         kept = checking.table(table, ("watch",), "snoozed")
@@ -146,7 +148,7 @@ class _Watch:
             losses=tuple(self._each("losses", self._losses)),
             storage=tuple(self._each("storage", self._storage)),
             nodes=tuple(self._each("nodes", self._nodes)),
-            trains=tuple(self._each("trains", self._trains)),
+            chains=(*self._each("chains", self._chains), *self._each(_OLD_CHAINS, self._chains)),
             saves=tuple(self._each("saves", self._saves)),
             failures=tuple(self._each("failures", self._failures)),
             notices=notices,
@@ -221,9 +223,9 @@ class _Watch:
         meant, fit = self._split(table, path, _WHERE, {"queues": of_watch.texts, "least_spare_share": of_watch.share})
         return NodesRule(meant, NodesWatch(**fit))
 
-    def _trains(self, table: Mapping[str, object], path: KeyPath) -> TrainRule | None:
+    def _chains(self, table: Mapping[str, object], path: KeyPath) -> ChainRule | None:
         meant, fit = self._split(table, path, _MEANT, {"fewest_waiting": of_watch.counted})
-        return TrainRule(meant, TrainWatch(**fit))
+        return ChainRule(meant, ChainWatch(**fit))
 
     def _saves(self, table: Mapping[str, object], path: KeyPath) -> SavesRule | None:
         meant, fit = self._split(table, path, _MEANT, {**_CHECKPOINT, **_SAVED})

@@ -84,8 +84,8 @@ class NodesWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainWatch:
-    """A train that runs must have as many jobs or tasks behind it as `fewest_waiting`."""
+class ChainWatch:
+    """A chain that runs must have as many jobs or tasks behind it as `fewest_waiting`."""
 
     fewest_waiting: int = 1
 
@@ -267,11 +267,11 @@ class NodesRule:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainRule:
-    """Trains that must go on."""
+class ChainRule:
+    """Chains that must go on."""
 
     meant: Meant
-    watch: TrainWatch = field(default_factory=TrainWatch)
+    watch: ChainWatch = field(default_factory=ChainWatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class WatchSettings:
     losses: tuple[LossesRule, ...] = ()
     storage: tuple[StorageRule, ...] = ()
     nodes: tuple[NodesRule, ...] = ()
-    trains: tuple[TrainRule, ...] = ()
+    chains: tuple[ChainRule, ...] = ()
     saves: tuple[SavesRule, ...] = ()
     failures: tuple[FailuresRule, ...] = ()
     notices: tuple[Notice, ...] = ()

@@ -91,7 +91,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Train:
+class JobChain:
     """Units in the order they run in; `before` maps a unit's number to those it follows, as far as they are known.
 
     `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure` are ids, likeliest
@@ -127,7 +127,7 @@ class Train:
 
     @property
     def ends(self) -> tuple[Unit, ...]:
-        """Those that nothing follows: one, unless the train has branches."""
+        """Those that nothing follows: one, unless the chain has branches."""
         followed = {number for numbers in self.before.values() for number in numbers}
         return tuple(unit for unit in self.units if unit.number not in followed)
 
@@ -144,8 +144,8 @@ class Train:
         return tuple(found)
 
 
-def find_train(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> Train:
-    """The train of a job, of a task's array, or of an array; `rows` are those of its owner, the freshest first.
+def find_chain(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None = None) -> JobChain:
+    """The chain of a job, of a task's array, or of an array; `rows` are those of its owner, the freshest first.
 
     `told` maps a job's number to the dependency it was submitted with, '' for none, for those whose row has none (any
     more). Empty where no row is of the job.
@@ -153,7 +153,7 @@ def find_train(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None 
     units = _units(rows, told or {})
     number = number_of(job_id)
     if number not in units:
-        return Train((), {})
+        return JobChain((), {})
     links = _links(units)
     named: set[str] = set()
     members = _connected(number, links, units)
@@ -167,27 +167,27 @@ def find_train(job_id: str, rows: Iterable[Row], told: Mapping[str, str] | None 
     before = {one: tuple(leader for leader in links[one] if leader in members) for one in ordered}
     lost = {leader: None for one in ordered for leader in links[one] if leader not in units}
     placed = tuple(replace(units[one], place=places[one], by_name=one in named) for one in ordered)
-    return Train(placed, before, tuple(lost), _unsure(placed, units, told or {}))
+    return JobChain(placed, before, tuple(lost), _unsure(placed, units, told or {}))
 
 
-def living_targets(train: Train, among: Collection[str] | None = None) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+def living_targets(chain: JobChain, among: Collection[str] | None = None) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     """(ids, rows) of what has not ended, the last first: none begins because the one before it is cancelled.
 
     `among`: the ids of the rows that are meant, None for all. Tasks have the ids of their rows: by an array's number
     those that ended would be meant too, which schedulers refuse.
     """
-    rows = tuple(row for row in reversed(train.living) if among is None or row["id"] in among)
+    rows = tuple(row for row in reversed(chain.living) if among is None or row["id"] in among)
     return tuple(str(row["id"]) for row in rows), rows
 
 
-def _unsure(train: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids of the train's units of which nothing tells what they followed, the newest first; then of those of the same
+def _unsure(chain: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the chain's units of which nothing tells what they followed, the newest first; then of those of the same
     name that may follow one of it: they never began, or not before its end."""
     # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
-    own = [unit for unit in reversed(train) if is_unknown(unit, told)]
-    names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in train}
-    members = {unit.number for unit in train}
-    ends = [ended_at for unit in train if (ended_at := unit.ended_at) is not None]
+    own = [unit for unit in reversed(chain) if is_unknown(unit, told)]
+    names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
+    members = {unit.number for unit in chain}
+    ends = [ended_at for unit in chain if (ended_at := unit.ended_at) is not None]
     first = min((int(number) for number in members), default=0)
     others = [
         units[number]
@@ -329,7 +329,7 @@ def _places(members: set[str], links: Mapping[str, Sequence[str]]) -> dict[str, 
 def _joined_by_name(
     members: set[str], links: Mapping[str, Sequence[str]], units: Mapping[str, Unit], told: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """(one of the train, the one before it), or (one after, one of the train): of the same name, one at a time.
+    """(one of the chain, the one before it), or (one after, one of the chain): of the same name, one at a time.
 
     The later is the next of that name, waited while the earlier ran and began after its end, and nothing tells what it
     waited for.
@@ -420,7 +420,7 @@ def class_counts(rows: Iterable[Row]) -> dict[str, int]:
 def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> str:
     """A line of at most `width` cells: `✓✓✗▸◦◦◦◦  2 done, 1 failed, 1 running, 4 waiting`.
 
-    Longer trains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts, of which no more than
+    Longer chains have their runs counted, `✓412 ✗1 ▸1 ◦584`, and very mixed ones only the counts, of which no more than
     44 cells are ever needed up to 9999 elements. `signs` maps states to signs of one cell.
     """
     counts = class_counts(rows)
@@ -435,10 +435,10 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     return words if len(words) <= width else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
 
 
-def wait_words(unit: Unit, train: Train) -> str:
+def wait_words(unit: Unit, chain: JobChain) -> str:
     """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that is known."""
     if unit.by_name:
-        return f"after {', '.join(train.before[unit.number])}, by its name"
+        return f"after {', '.join(chain.before[unit.number])}, by its name"
     parts = []
     for condition in unit.after.conditions:
         if condition.kind == SINGLETON:
@@ -450,28 +450,28 @@ def wait_words(unit: Unit, train: Train) -> str:
     return (" or " if unit.after.is_any else "; ").join(parts)
 
 
-def lost_words(unit: Unit, train: Train) -> str:
+def lost_words(unit: Unit, chain: JobChain) -> str:
     """Why a waiting unit can never start; '' while it can."""
     if not unit.is_waiting:
         return ""
-    return never_words(waits_for(unit.after, train.rows), unit.after.is_any)
+    return never_words(waits_for(unit.after, chain.rows), unit.after.is_any)
 
 
-def latest_end(train: Train, now: datetime) -> datetime | None:
-    """When a train would have ended if each of its elements took its whole limit and waited for nothing else.
+def latest_end(chain: JobChain, now: datetime) -> datetime | None:
+    """When a chain would have ended if each of its elements took its whole limit and waited for nothing else.
 
-    None where one that has not ended has no limit that is known, and for a train that has ended.
+    None where one that has not ended has no limit that is known, and for a chain that has ended.
     """
     begins: dict[str, datetime] = {}
     ends: dict[str, datetime] = {}
-    if not train.living:
+    if not chain.living:
         return None
-    for unit in train.units:
+    for unit in chain.units:
         ready = now
         for condition in unit.after.conditions:
             known = begins if condition.kind == "after" else ends
             ready = max(ready, known.get(number_of(condition.job_id), now))
-        for leader in train.before[unit.number]:
+        for leader in chain.before[unit.number]:
             if not unit.after.conditions or all(one.kind == SINGLETON for one in unit.after.conditions):
                 ready = max(ready, ends.get(leader, now))
         lasts = _latest_end(unit, ready, now)
@@ -500,21 +500,21 @@ def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
     return end + timedelta(seconds=-(-waiting // at_once) * limit_seconds)
 
 
-def train_notes(train: Train) -> tuple[str, ...]:
-    """What a person should know of how the train was put together, a sentence each."""
+def chain_notes(chain: JobChain) -> tuple[str, ...]:
+    """What a person should know of how the chain was put together, a sentence each."""
     notes = []
-    for unit, followers in train.branches:
+    for unit, followers in chain.branches:
         notes.append(f"a branch: {', '.join(followers)} follow {unit.number}")
-    named = [unit.number for unit in train.units if unit.by_name]
+    named = [unit.number for unit in chain.units if unit.by_name]
     if named:
         notes.append(f"joined by name, as nothing tells what they waited for: {', '.join(named)}")
-    if train.lost:
-        notes.append(f"followed once, and in no list any more: {', '.join(train.lost)}")
-    for unit in train.units:
+    if chain.lost:
+        notes.append(f"followed once, and in no list any more: {', '.join(chain.lost)}")
+    for unit in chain.units:
         if unit.is_array and not one_at_a_time(unit):
             at_once = f"{unit.throttle} at once" if unit.throttle else "side by side"
             notes.append(f"the tasks of {unit.job_id} run {at_once}")
-        if words := lost_words(unit, train):
+        if words := lost_words(unit, chain):
             notes.append(f"{unit.job_id} {words}")
     return tuple(notes)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.domain.job_ids import server_of
 from hpcdash.domain.states import JobState, NodeState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -205,3 +206,23 @@ def text_column(pieces: Sequence[bytes | None] | pa.Array) -> pa.Array:
         return pa.array(
             [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()], pa.string()
         )
+
+
+def shared_ending(ids: Column) -> str:
+    """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or there is none."""
+    array = as_array(ids)
+    if not len(array) or array.null_count:
+        return ""
+    server = server_of(array[0].as_py())
+    ending = f".{server}"
+    if not server or not pc.all(pc.ends_with(array, ending)).as_py():
+        return ""
+    begins = pc.subtract(pc.binary_length(array), len(ending))
+    return ending if pc.all(pc.equal(pc.find_substring(array, "."), begins)).as_py() else ""
+
+
+def shortened(ids: Column) -> pa.Array:
+    """The ids without the ending that all share."""
+    array = as_array(ids)
+    ending = shared_ending(array)
+    return pc.utf8_slice_codeunits(array, 0, -len(ending)) if ending else array

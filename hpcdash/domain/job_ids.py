@@ -10,11 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import Column, as_array
 
 # PBS counts to 999 999 999 999 at most (max_job_sequence_id), Slurm less far.
 _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
@@ -242,23 +238,3 @@ def number_of(job_id: str) -> str:
     """The digits a row's id begins with, '' where there are none."""
     found = re.match(r"[0-9]+", job_id)
     return found[0] if found else ""
-
-
-def shared_ending(ids: Column) -> str:
-    """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or there is none."""
-    array = as_array(ids)
-    if not len(array) or array.null_count:
-        return ""
-    server = server_of(array[0].as_py())
-    ending = f".{server}"
-    if not server or not pc.all(pc.ends_with(array, ending)).as_py():
-        return ""
-    begins = pc.subtract(pc.binary_length(array), len(ending))
-    return ending if pc.all(pc.equal(pc.find_substring(array, "."), begins)).as_py() else ""
-
-
-def shortened(ids: Column) -> pa.Array:
-    """The ids without the ending that all share."""
-    array = as_array(ids)
-    ending = shared_ending(array)
-    return pc.utf8_slice_codeunits(array, 0, -len(ending)) if ending else array

@@ -23,7 +23,7 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.script.stub import stub_target
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.chains import Train, find_train, given_dependency
+from hpcdash.domain.chains import JobChain, find_chain, given_dependency
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import array_of, number_of
@@ -91,7 +91,7 @@ async def submit_chain(
     count that is none, and what planning the first raises; a later one that cannot be planned is an outcome.
     """
     if not 1 <= count <= MOST_LINKS:
-        raise UsageError(f"a chain has 1 to {MOST_LINKS} jobs, not {count}", "A longer train is an array: 1-1000%1.")
+        raise UsageError(f"a chain has 1 to {MOST_LINKS} jobs, not {count}", "A longer chain is an array: 1-1000%1.")
     outcomes: list[Outcome] = []
     after: tuple[str, ...] = ()
     for link in range(count):
@@ -140,8 +140,8 @@ def chain_words(outcomes: Sequence[Outcome], count: int) -> str:
     return "; ".join(parts)
 
 
-class TrainReader:
-    """Reads the train of one job, again and again: what a job was submitted to wait for is asked once.
+class ChainReader:
+    """Reads the chain of one job, again and again: what a job was submitted to wait for is asked once.
 
     `notes` say in words what of the past cannot be asked; `changed` is called in the event loop when there is more to
     show.
@@ -150,7 +150,7 @@ class TrainReader:
     def __init__(self, store: ClusterStore, job_id: str, changed: Callable[[], None] = lambda: None) -> None:
         self.store = store
         self.job_id = job_id
-        self.train: Train | None = None
+        self.chain: JobChain | None = None
         self.notes: tuple[str, ...] = ()
         # What a job waited for, by its number: as the queue told it once, or as it was submitted.
         self.told: dict[str, str] = {}
@@ -160,36 +160,36 @@ class TrainReader:
         # were asked for of which it did not tell.
         self._missed: dict[str, tuple[float, int]] = {}
 
-    async def read(self) -> Train:
-        """The train as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
+    async def read(self) -> JobChain:
+        """The chain as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
         await self.store.open()
         self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
         for attempt in range(MOST_ASKED + 1):
-            train = await asyncio.to_thread(self._find, tables)
-            if not train.units:
+            chain = await asyncio.to_thread(self._find, tables)
+            if not chain.units:
                 raise NoSuchJob(
                     f"job {self.job_id} was not found in the queue or in its history", "Is the number right?"
                 )
             # The one that was asked for first: its own past leads to the others.
             wanted = sorted(
-                (job_id for job_id in train.unsure if number_of(job_id) not in self._asked),
+                (job_id for job_id in chain.unsure if number_of(job_id) not in self._asked),
                 key=lambda job_id: number_of(job_id) != number_of(self.job_id),
             )[: MOST_ASKED - len(self._asked)]
             if not wanted:
                 break
-            self.train = train
+            self.chain = chain
             if attempt == 0:
                 self._changed()
             problem = await self._ask(wanted)
             if problem:
                 notes = (*notes, problem)
                 break
-        if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in train.unsure):
+        if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in chain.unsure):
             notes = (*notes, f"more may belong to it: what jobs waited for is asked of {MOST_ASKED} at the most")
-        self.train, self.notes = train, notes
+        self.chain, self.notes = chain, notes
         self._changed()
-        return train
+        return chain
 
     @property
     def again_in_seconds(self) -> float | None:
@@ -245,7 +245,7 @@ class TrainReader:
             f"job {self.job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
         )
 
-    def _find(self, tables: Sequence[pa.Table]) -> Train:
+    def _find(self, tables: Sequence[pa.Table]) -> JobChain:
         number = number_of(self.job_id)
         for table in tables:
             depend = table.filter(pc.is_valid(table["dependency"]))
@@ -261,7 +261,7 @@ class TrainReader:
             of_name = pc.is_in(as_array(table["name"]), pa.array(sorted(names), pa.string()))
             wanted = pc.or_(pc.is_in(as_array(table["_number"]), numbers), of_name)
             rows += table.filter(wanted).to_pylist()
-        return find_train(self.job_id, rows, self.told)
+        return find_chain(self.job_id, rows, self.told)
 
     async def _ask(self, job_ids: Sequence[str]) -> str:
         """What these waited for, as they were submitted; why it cannot be asked, '' where it can."""
@@ -287,7 +287,7 @@ class TrainReader:
     def _miss(self, number: str) -> None:
         """Of a job that is long known nothing more is told later than the next time."""
         _, times = self._missed.get(number, (0.0, 0))
-        rows = self.train.rows if self.train is not None else ()
+        rows = self.chain.rows if self.chain is not None else ()
         moments = [row[key] for row in rows if number_of(row["id"]) == number for key in ("submitted_at", "started_at")]
         newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
         is_new = self.store.clock.now() - newest < _NEW_SECONDS
@@ -313,7 +313,7 @@ def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Appendix:
-    """What is run once more at the end of a train: a job that is known, or a script of one's own.
+    """What is run once more at the end of a chain: a job that is known, or a script of one's own.
 
     `detail` and `past` are what the scheduler says of the job; of a script of one's own they are not there.
     """
@@ -326,7 +326,7 @@ class Appendix:
 
 
 async def same_again(store: ClusterStore, job_id: str) -> Appendix:
-    """The script and options of a job or array of the train; raises what keeps them from being read."""
+    """The script and options of a job or array of the chain; raises what keeps them from being read."""
     detail = await store.fetch_detail(job_id)
     script = await fetch_script(store, job_id, detail=detail)
     try:
@@ -425,7 +425,7 @@ def _content(answer: Answer, *, path: str) -> bytes:
         words = excerpt(answer.stderr)
         raise UnreadableOutput(
             f"{path}: {words.rpartition(': ')[2] or 'it cannot be read'}",
-            "The next of its train fails when it starts, unless the file is put back.",
+            "The next of its chain fails when it starts, unless the file is put back.",
             argv=answer.argv,
             status=answer.status,
             words=words,

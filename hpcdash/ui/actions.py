@@ -13,10 +13,10 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.action_words import changeable_words
 from hpcdash.ui.view import View
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "train", "alerts"})
+TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
-OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "train", "chart"}
+OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
 # What is wrong with a job leads to it; nothing is done to it from there.
 LEADS_TO_A_JOB = OF_A_JOB | {"alerts"}
 # What ended cannot be stopped, held or changed.
@@ -83,9 +83,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("script", "b", "batch script", LEADS_TO_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
     Action("triage", "t", "an array's ended tasks by how they ended", JOB_TABLES | {"job"}, Capability.HISTORY),
     Action(
-        "train",
+        "chain",
         "c",
-        "the train a job is in: those before and after it",
+        "the chain a job is in: those before and after it",
         JOB_TABLES | {"job", "alerts"},
         Capability.JOBS,
     ),
@@ -154,8 +154,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "append",
         "plus",
-        "append to the train",
-        frozenset({"train"}),
+        "append to the chain",
+        frozenset({"chain"}),
         Capability.SUBMIT,
         acts=True,
         shown=2,
@@ -165,7 +165,7 @@ ACTIONS: tuple[Action, ...] = (
         "edit_next",
         "E",
         "edit what the next element runs, where it is a stub",
-        frozenset({"train"}),
+        frozenset({"chain"}),
         Capability.SCRIPT,
         acts=True,
         shown=8,
@@ -271,9 +271,14 @@ def textual_keys(written: str) -> str:
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
 
 
+# What actions were called before, still taken where a person types or configures them.
+OLD_NAMES = {"train": "chain"}
+
+
 def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
     """The registry with a configuration's [keys]; raises ConfigError where two actions of one view share a key."""
     known = {action.name: action for action in ACTIONS}
+    keys = {OLD_NAMES.get(name, name): key for name, key in keys.items()}
     for name in keys:
         if name not in known:
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcdash.domain.query import completions
+from hpcdash.ui.actions import OLD_NAMES
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS
@@ -16,7 +17,7 @@ class CommandLine:
 
     def __init__(self, screen: DashboardScreen, aliases: Mapping[str, str]) -> None:
         self._screen = screen
-        self._aliases = dict(aliases)
+        self._aliases = {**OLD_NAMES, **aliases}
         self.bar = CommandBar(self._completions, self._entered, self._left)
 
     def _completions(self, mode: str, value: str) -> list[str]:

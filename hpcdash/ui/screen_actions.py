@@ -22,6 +22,7 @@ from hpcdash.ui.widgets.hints import Notice, Tour
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
+
 _KEYS_CELLS = 12
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdash.ui.chains import view as train
+from hpcdash.ui.chains import view as chain
 from hpcdash.ui.cluster import clusters, node, nodes, queues
 from hpcdash.ui.jobs import history, job, journal, script, triage
 from hpcdash.ui.jobs import table as jobs
@@ -27,7 +27,7 @@ SPECS: dict[str, ViewSpec] = {
         chart.VIEW,
         script.VIEW,
         triage.VIEW,
-        train.VIEW,
+        chain.VIEW,
         journal.VIEW,
         submit.VIEW,
     )

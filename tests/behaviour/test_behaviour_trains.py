@@ -9,9 +9,9 @@ from collections.abc import Callable
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.stub import stub_script
 from hpcdash.backends.submissions import Submission
-from hpcdash.domain.chains import Train, class_counts, living_targets, wait_words
+from hpcdash.domain.chains import JobChain, class_counts, living_targets, wait_words
 from hpcdash.domain.impact import choose
-from hpcdash.services.chains import TrainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
+from hpcdash.services.chains import ChainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
 from hpcdash.services.submit.plan import Again, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
@@ -28,31 +28,31 @@ async def chain_of(cluster: Cluster, count: int, body: str, *options: str) -> li
     return ids
 
 
-async def train_when(cluster: Cluster, job_id: str, holds: Callable[[Train], object]) -> Train:
+async def train_when(cluster: Cluster, job_id: str, holds: Callable[[JobChain], object]) -> JobChain:
     """The train of a job, once something holds of it."""
-    reader = TrainReader(cluster.store, job_id)
+    reader = ChainReader(cluster.store, job_id)
 
-    async def look() -> Train | None:
+    async def look() -> JobChain | None:
         train = await reader.read()
         told.append(train)
         return train if holds(train) else None
 
-    told: list[Train] = []
+    told: list[JobChain] = []
     return await cluster.until(look, lambda: f"the train of {job_id} as it should be; it is {told[-1]}")
 
 
-async def act_on_all(cluster: Cluster, verb: str, train: Train) -> None:
+async def act_on_all(cluster: Cluster, verb: str, train: JobChain) -> None:
     """As the whole train's row on the screen does it."""
     choice = choose(verb, *living_targets(train))
     assert choice.verb == verb
     await cluster.do(verb, *choice.job_ids)
 
 
-def order(train: Train) -> list[str]:
+def order(train: JobChain) -> list[str]:
     return [unit.job_id for unit in train.units]
 
 
-def waits(train: Train) -> list[str]:
+def waits(train: JobChain) -> list[str]:
     return [wait_words(unit, train) for unit in train.units]
 
 

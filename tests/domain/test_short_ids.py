@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.domain.job_ids import server_of, shared_ending, shortened
+from hpcdash.domain.columns import shared_ending, shortened
+from hpcdash.domain.job_ids import server_of
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 from hpcdash.domain.chains import (
     AppendWish,
-    find_train,
+    chain_notes,
+    find_chain,
     hold_words,
     latest_end,
     picture,
     read_append,
-    train_notes,
     wait_words,
 )
 from hpcdash.domain.states import JobState
@@ -67,7 +67,7 @@ def test_a_very_mixed_long_train_is_counts_alone() -> None:
 
 def test_what_each_waits_for_is_said_in_words() -> None:
     rows = [*CHAIN, row("13", dependency="after:12+5"), row("14", dependency="afternotok:13?afterok:12")]
-    train = find_train("10", rows)
+    train = find_chain("10", rows)
     assert [wait_words(unit, train) for unit in train.units] == [
         "",
         "after 10",
@@ -78,17 +78,17 @@ def test_what_each_waits_for_is_said_in_words() -> None:
 
 
 def test_one_that_can_never_start_is_a_note() -> None:
-    train = find_train("2", [row("2", dependency="afterok:1(failed)"), row("1", "failed")])
-    [note] = train_notes(train)
+    train = find_chain("2", [row("2", dependency="afterok:1(failed)"), row("1", "failed")])
+    [note] = chain_notes(train)
     assert note.startswith("2 can never start: 1 did not end that way")
 
 
 def test_branches_and_jobs_joined_by_name_are_notes() -> None:
-    branch = find_train("10", [*CHAIN, row("13", dependency="afterany:11")])
-    assert train_notes(branch) == ("a branch: 12, 13 follow 11",)
+    branch = find_chain("10", [*CHAIN, row("13", dependency="afterany:11")])
+    assert chain_notes(branch) == ("a branch: 12, 13 follow 11",)
     earlier = row("1", "failed", submitted=0, started=1, ended=60)
-    named = find_train("2", [row("2", "running", submitted=0, started=61), earlier])
-    assert train_notes(named) == ("joined by name, as nothing tells what they waited for: 2",)
+    named = find_chain("2", [row("2", "running", submitted=0, started=61), earlier])
+    assert chain_notes(named) == ("joined by name, as nothing tells what they waited for: 2",)
 
 
 def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
@@ -97,11 +97,11 @@ def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
         row("11", dependency="afterany:10", limit_seconds=3600),
         task("20", "3-10%1", dependency="afterany:11_*", limit_seconds=600),
     ]
-    assert latest_end(find_train("10", rows), at(0)) == at(30 + 60 + 80)
+    assert latest_end(find_chain("10", rows), at(0)) == at(30 + 60 + 80)
 
 
 def test_so_many_tasks_at_once_end_sooner() -> None:
-    assert latest_end(find_train("20", [task("20", "3-10%4", limit_seconds=600)]), at(0)) == at(20)
+    assert latest_end(find_chain("20", [task("20", "3-10%4", limit_seconds=600)]), at(0)) == at(20)
 
 
 def test_branches_end_with_the_longest() -> None:
@@ -111,15 +111,15 @@ def test_branches_end_with_the_longest() -> None:
         row("3", dependency="afterany:1", limit_seconds=1200),
         row("12", dependency="after:1", limit_seconds=6000),
     ]
-    assert latest_end(find_train("1", rows), at(0)) == at(100)
+    assert latest_end(find_chain("1", rows), at(0)) == at(100)
 
 
 def test_without_a_limit_its_end_is_open() -> None:
-    assert latest_end(find_train("10", CHAIN), at(0)) is None
+    assert latest_end(find_chain("10", CHAIN), at(0)) is None
 
 
 def test_a_train_that_ended_has_no_end_ahead() -> None:
-    assert latest_end(find_train("1", [row("1", "completed", ended=3)]), at(9)) is None
+    assert latest_end(find_chain("1", [row("1", "completed", ended=3)]), at(9)) is None
 
 
 def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:

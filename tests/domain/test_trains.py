@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from hpcdash.domain.chains import Train, find_train, given_dependency, living_targets, one_at_a_time
+from hpcdash.domain.chains import JobChain, find_chain, given_dependency, living_targets, one_at_a_time
 from tests.support.train_rows import row, task
 
 
-def order(train: Train) -> list[str]:
+def order(train: JobChain) -> list[str]:
     return [unit.job_id for unit in train.units]
 
 
@@ -24,16 +24,16 @@ CHAIN = [
 
 @pytest.mark.parametrize("job_id", ["10", "11", "12"])
 def test_a_chain_is_found_from_each_of_its_jobs(job_id: str) -> None:
-    assert order(find_train(job_id, CHAIN)) == ["10", "11", "12"]
+    assert order(find_chain(job_id, CHAIN)) == ["10", "11", "12"]
 
 
 def test_a_job_that_waits_for_none_is_a_train_by_itself() -> None:
-    train = find_train("9", CHAIN)
+    train = find_chain("9", CHAIN)
     assert (order(train), train.is_alone) == (["9"], True)
 
 
 def test_a_job_that_nobody_knows_has_no_train() -> None:
-    assert find_train("77", CHAIN).units == ()
+    assert find_chain("77", CHAIN).units == ()
 
 
 def test_the_tasks_of_an_array_are_one_unit_and_one_appended_to_it_comes_after() -> None:
@@ -43,7 +43,7 @@ def test_the_tasks_of_an_array_are_one_unit_and_one_appended_to_it_comes_after()
         task("20", "2", "running"),
         task("20", "1", "failed"),
     ]
-    train = find_train("20_1", rows)
+    train = find_chain("20_1", rows)
     assert order(train) == ["20", "21"]
     assert [one["id"] for one in train.units[0].rows] == ["20_1", "20_2", "20_[3-10%1]"]
     assert (train.units[0].throttle, train.units[0].is_array, train.units[1].is_array) == (1, True, False)
@@ -55,7 +55,7 @@ def test_an_array_after_an_array_in_pbs_s_ids() -> None:
         row("15[].pbs01", "running", array_id="15[].pbs01"),
         row("17.pbs01", "held", "afterany:16[].pbs01", reason="held by its owner"),
     ]
-    train = find_train("15[2].pbs01", rows)
+    train = find_chain("15[2].pbs01", rows)
     assert order(train) == ["15[].pbs01", "16[].pbs01", "17.pbs01"]
     assert [one["state"] for one in train.rows] == ["running", "pending", "held"]
 
@@ -63,17 +63,17 @@ def test_an_array_after_an_array_in_pbs_s_ids() -> None:
 def test_jobs_of_one_name_that_run_one_at_a_time_are_a_train() -> None:
     rows = [row(number, dependency="singleton(unfulfilled)") for number in ("31", "32")]
     rows += [row("30", "running"), row("33", dependency="singleton(unfulfilled)", name="another")]
-    assert order(find_train("32", rows)) == ["30", "31", "32"]
+    assert order(find_chain("32", rows)) == ["30", "31", "32"]
 
 
 def test_a_row_of_the_queue_counts_before_one_of_the_history() -> None:
     rows = [row("10", "running"), task("20", "2", "running"), row("10", "completed"), task("20", "2", "failed")]
-    assert [one["state"] for one in find_train("10", rows).rows] == ["running"]
-    assert [one["state"] for one in find_train("20", rows).rows] == ["running"]
+    assert [one["state"] for one in find_chain("10", rows).rows] == ["running"]
+    assert [one["state"] for one in find_chain("20", rows).rows] == ["running"]
 
 
 def test_two_that_follow_one_are_a_branch() -> None:
-    train = find_train("10", [*CHAIN, row("13", dependency="afterany:11(unfulfilled)")])
+    train = find_chain("10", [*CHAIN, row("13", dependency="afterany:11(unfulfilled)")])
     assert [(unit.job_id, followers) for unit, followers in train.branches] == [("11", ("12", "13"))]
     assert [unit.job_id for unit in train.ends] == ["12", "13"]
     assert [unit.place for unit in train.units] == [0, 1, 2, 2]
@@ -81,32 +81,32 @@ def test_two_that_follow_one_are_a_branch() -> None:
 
 def test_one_that_waits_for_two_comes_after_both() -> None:
     rows = [row("3", dependency="afterany:1:2"), row("1", "running"), row("2", "running")]
-    train = find_train("1", rows)
+    train = find_chain("1", rows)
     assert order(train) == ["1", "2", "3"]
     assert train.before["3"] == ("1", "2")
 
 
 def test_one_that_waits_for_two_of_which_one_waits_for_the_other_is_no_branch() -> None:
     rows = [row("3", dependency="afterany:1:2"), row("2", dependency="afterok:1"), row("1", "running")]
-    train = find_train("1", rows)
+    train = find_chain("1", rows)
     assert (order(train), train.branches) == (["1", "2", "3"], ())
 
 
 def test_what_it_followed_once_is_named_where_nothing_knows_it_any_more() -> None:
-    train = find_train("2", [row("2", dependency="afterok:1(unfulfilled)")])
+    train = find_chain("2", [row("2", dependency="afterok:1(unfulfilled)")])
     assert (order(train), train.lost, train.is_alone) == (["2"], ("1",), False)
 
 
 def test_what_jobs_were_submitted_to_wait_for_joins_those_that_started() -> None:
     rows = [row("3", "running"), row("2", "failed"), row("1", "completed")]
-    assert order(find_train("3", rows, {"3": "afterany:2", "2": "afterany:1", "1": ""})) == ["1", "2", "3"]
+    assert order(find_chain("3", rows, {"3": "afterany:2", "2": "afterany:1", "1": ""})) == ["1", "2", "3"]
 
 
 EARLIER = row("1", "failed", submitted=0, started=1, ended=60)
 
 
 def test_one_that_waited_while_another_of_its_name_ran_is_joined_to_it_and_marked() -> None:
-    train = find_train("2", [row("2", "running", submitted=0, started=61), EARLIER])
+    train = find_chain("2", [row("2", "running", submitted=0, started=61), EARLIER])
     assert [(unit.job_id, unit.by_name) for unit in train.units] == [("1", False), ("2", True)]
 
 
@@ -123,21 +123,21 @@ def test_one_that_waited_while_another_of_its_name_ran_is_joined_to_it_and_marke
     ids=["submitted after it ended", "ran beside it", "another name", "another owner", "waits", "known for none"],
 )
 def test_a_name_alone_joins_nothing(later: dict[str, Any], told: dict[str, str]) -> None:
-    assert order(find_train("2", [later, EARLIER], told)) == ["2"]
+    assert order(find_chain("2", [later, EARLIER], told)) == ["2"]
 
 
 def test_the_last_are_acted_on_first_and_what_ended_is_left_out() -> None:
     rows = [*CHAIN[1:], row("10", "completed"), task("20", "3-10%1", dependency="afterany:12"), row("21")]
-    train = find_train("10", rows)
+    train = find_chain("10", rows)
     assert living_targets(train)[0] == ("20_[3-10%1]", "12", "11")
     assert living_targets(train, {"11"})[0] == ("11",)
 
 
 def test_tasks_of_an_array_run_one_at_a_time_unless_something_says_otherwise() -> None:
-    assert one_at_a_time(find_train("20", [task("20", "3-10%1")]).units[0])
-    assert not one_at_a_time(find_train("20", [task("20", "3-10%4")]).units[0])
+    assert one_at_a_time(find_chain("20", [task("20", "3-10%1")]).units[0])
+    assert not one_at_a_time(find_chain("20", [task("20", "3-10%4")]).units[0])
     beside = [task("20", "1", "running"), task("20", "2", "running")]
-    assert not one_at_a_time(find_train("20", beside).units[0])
+    assert not one_at_a_time(find_chain("20", beside).units[0])
 
 
 @pytest.mark.parametrize(

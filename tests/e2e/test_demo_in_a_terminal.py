@@ -166,7 +166,7 @@ async def test_a_fresh_copy_of_the_project_has_a_demonstration(tmp_path: Path) -
     variables = {**plain.variables, "PYTHONPATH": str(copy)}
     async with dashboard(MakeDemo(plain.home, variables=variables, checkout=copy), columns=80, lines=24) as screen:
         await screen.until(is_full)
-        assert str(copy / "hpcdash" / "local" / "demo" / "train.py") in " ".join(left_behind(tmp_path))
+        assert str(copy / "hpcdash" / "embedded" / "demo" / "train.py") in " ".join(left_behind(tmp_path))
         screen.type("q")
         assert await screen.ended() == 0
     await nothing_is_left(tmp_path)

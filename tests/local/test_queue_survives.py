@@ -32,7 +32,7 @@ def supervise(queue: QueueLab, patch: str) -> subprocess.Popen[bytes]:
     program = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
-        "from hpcdash.embedded import attempt, database, ends, keeper, record, supervisor\n"
+        "from hpcdash.embedded import database, keeper, record, supervisor\n"
         "def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"{patch}\n"
         "supervisor.supervise(Path(sys.argv[1]), [])\n"
@@ -100,14 +100,14 @@ def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: Queue
     [
         pytest.param("supervisor.start_attempt = die", id="between the store and the record"),
         pytest.param(
-            "attempt._work = lambda *a, **k: None\nattempt.os.fork = die", id="between the record and the fork"
+            "supervisor._work = lambda *a, **k: None\nsupervisor.os.fork = die", id="between the record and the fork"
         ),
         pytest.param(
             "start = supervisor.start_attempt\nsupervisor.start_attempt = lambda *a, **k: (start(*a, **k), die())",
             id="after the fork",
         ),
-        pytest.param("ends.Record.forget = die", id="between the end in the store and the record"),
-        pytest.param("ends._note_end = die", id="within the store's transaction"),
+        pytest.param("supervisor.Record.forget = die", id="between the end in the store and the record"),
+        pytest.param("supervisor._note_end = die", id="within the store's transaction"),
         pytest.param("keeper.note_begun = die", id="the keeper before the script"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
 def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted_the_last_end(queue: QueueLab) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
-    assert supervise(queue, "ends.Record.forget = die").wait(20) == -signal.SIGKILL
+    assert supervise(queue, "supervisor.Record.forget = die").wait(20) == -signal.SIGKILL
     assert queue.job(number).state == "completed"
     assert list((queue.folder / "attempts").iterdir())
     queue.run("jobs")
@@ -194,7 +194,7 @@ def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted
 def test_a_record_whose_lock_a_dying_process_still_has_is_dropped_once_it_is_free(queue: QueueLab) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
-    assert supervise(queue, "ends.Record.forget = die").wait(20) == -signal.SIGKILL
+    assert supervise(queue, "supervisor.Record.forget = die").wait(20) == -signal.SIGKILL
     (path,) = (queue.folder / "attempts").iterdir()
     with path.open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

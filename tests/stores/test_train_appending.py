@@ -7,7 +7,7 @@ from pathlib import Path
 from hpcdash.backends.job_detail import Script
 from hpcdash.cli.build import build_replay
 from hpcdash.errors import program_words
-from hpcdash.services.chains import Appendix, TrainReader, plan_append
+from hpcdash.services.chains import Appendix, ChainReader, plan_append
 from hpcdash.services.cluster.snapshots import Kind
 
 PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"
@@ -17,7 +17,7 @@ SCRIPT = Script("#!/bin/sh\n#PBS -N child\nsleep 60\n", "a test's")
 async def test_in_pbs_one_waits_for_the_last_of_a_chain() -> None:
     store = build_replay(PBS).store
     await store.fetch(Kind.EVERYONE)
-    train = await TrainReader(store, "9.pbs01").read()
+    train = await ChainReader(store, "9.pbs01").read()
     assert [unit.job_id for unit in train.units] == ["9.pbs01", "10.pbs01", "11.pbs01"]
     detail = await store.fetch_detail("10.pbs01")
     again = plan_append(store, Appendix("10.pbs01", SCRIPT, "child", detail, {}), (train.ends[-1].job_id,))

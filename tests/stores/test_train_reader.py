@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
-from hpcdash.services.chains import MOST_ASKED, TrainReader
+from hpcdash.services.chains import MOST_ASKED, ChainReader
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_transport import HISTORY
 from tests.ui.acting_stage import acting_session, job
@@ -18,13 +18,13 @@ def store_on(transport: TrainTransport, folder: Path) -> ClusterStore:
     return acting_session(transport, folder).store
 
 
-async def order(reader: TrainReader) -> list[str]:
+async def order(reader: ChainReader) -> list[str]:
     return [unit.job_id for unit in (await reader.read()).units]
 
 
 @pytest.mark.parametrize("job_id", ["60", "61", "62", "63", "64", "64_[1-300%1]"])
 async def test_each_of_its_jobs_leads_to_the_whole_train(tmp_path: Path, job_id: str) -> None:
-    reader = TrainReader(store_on(TrainTransport(), tmp_path), job_id)
+    reader = ChainReader(store_on(TrainTransport(), tmp_path), job_id)
     assert await order(reader) == ["60", "61", "62", "63", "64"]
     assert reader.notes == ()
 
@@ -33,7 +33,7 @@ async def test_what_a_job_waited_for_is_asked_once(tmp_path: Path) -> None:
     transport = TrainTransport()
     asked: list[str] = []
     transport.line_asked = asked.append
-    reader = TrainReader(store_on(transport, tmp_path), "63")
+    reader = ChainReader(store_on(transport, tmp_path), "63")
     await reader.read()
     assert sorted(asked) == ["60", "61", "62"]
     await reader.read()
@@ -50,7 +50,7 @@ async def test_of_a_long_past_no_more_than_a_few_are_asked(tmp_path: Path) -> No
         for n in range(40)
     ]
     transport.lines = {str(100 + n): f"sbatch -d afterany:{99 + n} run.sh" for n in range(1, 40)}
-    reader = TrainReader(store_on(transport, tmp_path), "139")
+    reader = ChainReader(store_on(transport, tmp_path), "139")
     found = await order(reader)
     assert len(asked) == MOST_ASKED
     assert found == [str(100 + n) for n in range(40 - MOST_ASKED - 1, 40)]
@@ -61,7 +61,7 @@ async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path)
     transport = TrainTransport(has_array=False)
     transport.history = []
     transport.fails[HISTORY] = AccountingUnavailable("no accounting answers", argv=("sacct",))
-    reader = TrainReader(store_on(transport, tmp_path), "63")
+    reader = ChainReader(store_on(transport, tmp_path), "63")
     assert await order(reader) == ["62", "63"]
     assert reader.notes == ("what left the queue is not known: no accounting answers",)
     transport.recent = [job("62", name="train", state="COMPLETED"), job("63", name="train")]
@@ -71,18 +71,18 @@ async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path)
 async def test_what_others_share_is_its_name_alone_and_joins_nothing(tmp_path: Path) -> None:
     transport = TrainTransport(has_array=False)
     transport.recent.append(job("70", name="train"))
-    assert await order(TrainReader(store_on(transport, tmp_path), "70")) == ["70"]
+    assert await order(ChainReader(store_on(transport, tmp_path), "70")) == ["70"]
 
 
 async def test_a_job_that_nothing_knows_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoSuchJob, match="job 999 was not found"):
-        await TrainReader(store_on(TrainTransport(), tmp_path), "999").read()
+        await ChainReader(store_on(TrainTransport(), tmp_path), "999").read()
 
 
 async def test_a_job_whose_turn_has_come_and_that_waits_for_room_still_follows_what_ended(tmp_path: Path) -> None:
     transport = TrainTransport(has_array=False)
     transport.recent = [job("62", name="other", **{**WAITS, "reason": "Resources"})]
-    reader = TrainReader(store_on(transport, tmp_path), "62")
+    reader = ChainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["60", "61", "62"]
 
 
@@ -100,7 +100,7 @@ async def test_what_the_history_does_not_know_yet_is_asked_once_more(tmp_path: P
     asked: list[str] = []
     transport.line_asked = asked.append
     transport.recent = [job("62", name="other", timeused="30:00")]
-    reader = TrainReader(store_on(transport, tmp_path), "62")
+    reader = ChainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["62"]
     assert reader.again_in_seconds == 1.0
     transport.knows = True

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from hpcdash.backends.script.stub import stub_script
-from hpcdash.ui.chains.view import WHOLE, TrainView
+from hpcdash.ui.chains.view import WHOLE, ChainView
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.ui.acting_stage import acting_app, mark, point_at
 from tests.ui.stage import ids_of, press, screen_text, settled, type_text, until
@@ -19,12 +19,12 @@ from tests.ui.train_stage import SCRIPT, TrainTransport
 SIZES = [(80, 24), (120, 40)]
 
 
-async def open_train(pilot: Pilot[Any], job_id: str = "63") -> TrainView:
+async def open_train(pilot: Pilot[Any], job_id: str = "63") -> ChainView:
     await settled(pilot)
     await point_at(pilot, job_id)
     await press(pilot, "c")
     view = pilot.app.main.view
-    assert isinstance(view, TrainView)
+    assert isinstance(view, ChainView)
     return view
 
 

@@ -11,16 +11,16 @@ import pytest
 from hpcdash.backends.pbs.backend import PbsBackend
 from hpcdash.backends.slurm.backend import SlurmBackend
 from hpcdash.config.watch_settings import (
+    ChainWatch,
     CheckpointWatch,
     FailuresWatch,
     HangingWatch,
     LossWatch,
     NodesWatch,
     RunningWatch,
-    TrainWatch,
 )
 from hpcdash.domain.alerts import Finding, Severity, finding_key
-from hpcdash.domain.chains import find_train
+from hpcdash.domain.chains import find_chain
 from hpcdash.domain.schema import JOBS, NODES
 from hpcdash.services.watch.alerts import title_of
 from hpcdash.services.watch.judge import ALL_RULES, pulse_line, pulse_words
@@ -203,8 +203,8 @@ class TestNodes:
 
 
 class TestSuccessors:
-    def found(self, *rows: dict[str, Any], watch: TrainWatch | None = None) -> list[Finding]:
-        train = find_train(rows[0]["id"], rows)
+    def found(self, *rows: dict[str, Any], watch: ChainWatch | None = None) -> list[Finding]:
+        train = find_chain(rows[0]["id"], rows)
         assert train is not None
         return no_successor([train], EITHER, watch)
 
@@ -219,7 +219,7 @@ class TestSuccessors:
 
     def test_fewer_than_wanted(self) -> None:
         rows = (row("8", "running"), row("9", "pending", "afterany:8(unfulfilled)"))
-        (found,) = self.found(*rows, watch=TrainWatch(fewest_waiting=2))
+        (found,) = self.found(*rows, watch=ChainWatch(fewest_waiting=2))
         assert found.words == "train (8) runs with 1 behind it"
 
     def test_those_that_are_held_or_never_start_do_not_count(self) -> None:

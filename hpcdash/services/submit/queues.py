@@ -23,6 +23,7 @@ from hpcdash.services.cluster.store import ClusterStore
 
 if TYPE_CHECKING:
     from hpcdash.domain.offers import CpuShare, QueueLimits
+
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
 _OF_NODES = ["state", "queues", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type", "memory_bytes"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import RunningWatch
 from hpcdash.domain.alerts import Finding, job_words, shown
-from hpcdash.domain.chains import find_train
+from hpcdash.domain.chains import find_chain
 from hpcdash.domain.job_words import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.services.cluster.snapshots import Kind
@@ -60,7 +60,7 @@ class Endings(Judge):
             deadlines.NO_SAVE: self._of_saves,
             deadlines.GRACE: self._of_saves,
             waiting.RULE: self._of_waiting,
-            successors.RULE: self._of_train,
+            successors.RULE: self._of_chain,
             unseen.RULE: self._of_place,
         }
         if finding.rule in endings:
@@ -149,15 +149,15 @@ class Endings(Judge):
         hint = self.store.backend.reason_hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
         return Ending(f"{who} may start after all" + (f": {shown(hint)}" if hint else ""))
 
-    def _of_train(self, finding: Finding, jobs: pa.Table) -> Ending:
-        rules = self._here(self.settings.trains)
+    def _of_chain(self, finding: Finding, jobs: pa.Table) -> Ending:
+        rules = self._here(self.settings.chains)
         if not rules:
             return UNWATCHED
         first = _row(jobs, finding.subject)
-        train = find_train(finding.subject, self._of_owner(jobs, first["user"] if first is not None else None))
-        active = [row for row in train.rows if row["state"] in ACTIVE] if train is not None else []
+        chain = find_chain(finding.subject, self._of_owner(jobs, first["user"] if first is not None else None))
+        active = [row for row in chain.rows if row["state"] in ACTIVE] if chain is not None else []
         if not active:
-            return Ending(f"the train of job {shown(finding.subject)} no longer runs")
+            return Ending(f"the chain of job {shown(finding.subject)} no longer runs")
         last = active[-1]
         states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
         meant = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}

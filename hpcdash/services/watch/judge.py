@@ -22,7 +22,7 @@ from hpcdash.config.watch_settings import (
     WatchSettings,
 )
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, finding_key
-from hpcdash.domain.chains import find_train
+from hpcdash.domain.chains import find_chain
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.impact import span_words
 from hpcdash.domain.states import ACTIVE, JobState
@@ -114,7 +114,7 @@ class Judge:
         """Whose jobs must be known: one's own, or everyone's where a rule is about somebody else."""
         settings = self.settings
         of_logs = (*settings.hanging, *settings.losses)
-        of_jobs = self._here((*settings.running, *of_logs, *settings.trains, *settings.saves))
+        of_jobs = self._here((*settings.running, *of_logs, *settings.chains, *settings.saves))
         own = {self.store.user}
         is_own = all(not rule.meant.users or set(rule.meant.users) <= own for rule in of_jobs)
         return Kind.MINE if is_own else Kind.EVERYONE
@@ -232,13 +232,13 @@ class Judge:
         if settings.never_starts:
             own = self._own(jobs)
             look.findings += waiting.waits_for_ever(own, reasons)
-        for rule in self._here(settings.trains):
+        for rule in self._here(settings.chains):
             seen: set[str] = set()
             for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):
-                train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
-                if train.units and train.units[0].job_id not in seen:
-                    seen.add(train.units[0].job_id)
-                    look.findings += successors.no_successor([train], reasons, rule.watch)
+                chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
+                if chain.units and chain.units[0].job_id not in seen:
+                    seen.add(chain.units[0].job_id)
+                    look.findings += successors.no_successor([chain], reasons, rule.watch)
 
     def _own(self, jobs: pa.Table) -> pa.Table:
         if self.job_kind is Kind.MINE or not self.store.user:
@@ -311,9 +311,9 @@ class Judge:
                     look.findings += losses.ends_late(row, stand, now, self._waiting_behind(jobs, row))
 
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
-        """How many jobs and tasks of a job's train wait and will start."""
-        train = find_train(str(row["id"]), self._of_owner(jobs, row["user"]))
-        return successors.ready_behind(train, self.store.backend)
+        """How many jobs and tasks of a job's chain wait and will start."""
+        chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
+        return successors.ready_behind(chain, self.store.backend)
 
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since

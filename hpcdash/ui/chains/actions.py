@@ -1,4 +1,4 @@
-"""What keys do to trains of jobs: one is opened, jobs are appended to it, what its next element runs is edited."""
+"""What keys do to chains of jobs: one is opened, jobs are appended to it, what its next element runs is edited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_append, same_again, submit_chain
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Again
-from hpcdash.ui.chains.view import APPEND, TrainView
+from hpcdash.ui.chains.view import APPEND, ChainView
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.action_words import error_words
 from hpcdash.ui.screen import DashboardScreen
@@ -33,13 +33,13 @@ class ChainActions:
         self.runner = runner
         self._is_appending = False
 
-    async def do_train(self) -> None:
-        await self.screen.push_for_job("train")
+    async def do_chain(self) -> None:
+        await self.screen.push_for_job("chain")
 
     def do_append(self) -> None:
         """Ask how many, or which tasks, and of which script; the same number of the same again is proposed."""
         view = self.screen.view
-        if not isinstance(view, TrainView) or self._is_appending:
+        if not isinstance(view, ChainView) or self._is_appending:
             return
         end = view.end_unit()
         if end is None:
@@ -67,7 +67,7 @@ class ChainActions:
         # What it asks for stands above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
-    async def _append(self, view: TrainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
+    async def _append(self, view: ChainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
         store = session.store
 
         async def plan(after: tuple[str, ...]) -> Again:
@@ -99,7 +99,7 @@ class ChainActions:
     def do_edit_next(self) -> None:
         """Open in one's editor what the next element's stub will read, and put what is saved in its place."""
         view, session = self.screen.view, self.screen.session
-        job_id = view.next_job() if isinstance(view, TrainView) else None
+        job_id = view.next_job() if isinstance(view, ChainView) else None
         if job_id is None:
             self.screen.notify(
                 "nothing of it waits: what runs goes on with what it read", severity="warning", timeout=5
@@ -108,7 +108,7 @@ class ChainActions:
             self.screen.run_worker(self._edit(session, job_id), group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
-        # Asked for by few, and not needed for a first sight of a train.
+        # Asked for by few, and not needed for a first sight of a chain.
         from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
         open_outside = getattr(self.screen.app, "open_outside", None)

@@ -1,4 +1,4 @@
-"""The train a job belongs to: a picture of it in one line, its elements in their order, the whole of it as one row."""
+"""The chain a job belongs to: a picture of it in one line, its elements in their order, the whole of it as one row."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain import chains as train_words
-from hpcdash.domain.chains import Train, Unit, living_targets
-from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain import chains
+from hpcdash.domain.chains import JobChain, Unit, living_targets
+from hpcdash.domain.columns import STATE_ORDER, shared_ending
 from hpcdash.domain.impact import count_jobs
-from hpcdash.domain.job_ids import number_of, shared_ending
+from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.job_words import ended_words
 from hpcdash.domain.schema import JOBS, TEXT
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, visible
-from hpcdash.services.chains import TrainReader
+from hpcdash.services.chains import ChainReader
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint
@@ -35,7 +35,7 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.table_rows import Column
 
 ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
-WHOLE = "whole train"
+WHOLE = "whole chain"
 # The line that asks what is to be appended.
 APPEND = "append"
 _MOST_NOTES = 4
@@ -58,25 +58,25 @@ def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cell
     return cells.text_cell(value.removesuffix(ending) if value else value, row)
 
 
-class TrainView(ReadTableView):
-    """One train. It is read again when the lists show that something of it, or after it, is in another state."""
+class ChainView(ReadTableView):
+    """One chain. It is read again when the lists show that something of it, or after it, is in another state."""
 
-    NAME = "train"
+    NAME = "chain"
     IDENTITY = "_row_id"
     DEFAULT_COLUMNS = ("id", "name", "state", "started", "ended", "elapsed", "how", "waits")
     DEFAULT_CSS = """
-    TrainView > Static { width: 1fr; height: auto; padding: 0 1; }
-    TrainView > .notes { color: $text-muted; }
+    ChainView > Static { width: 1fr; height: auto; padding: 0 1; }
+    ChainView > .notes { color: $text-muted; }
     """
 
-    reader: TrainReader
+    reader: ChainReader
 
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
-        self.reader = TrainReader(session.store, job_id, self._read_more)
+        self.reader = ChainReader(session.store, job_id, self._read_more)
         # What a history could not tell yet is asked for later, though no list changes by then.
         self._later: Timer | None = None
-        self._made: tuple[Train, pa.Table] | None = None
+        self._made: tuple[JobChain, pa.Table] | None = None
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
@@ -87,47 +87,47 @@ class TrainView(ReadTableView):
     # -- what the table is made of
 
     @property
-    def train(self) -> Train | None:
-        return self.reader.train
+    def chain(self) -> JobChain | None:
+        return self.reader.chain
 
     @property
     def schema(self) -> pa.Schema:
         return ROWS
 
     def source(self) -> pa.Table | None:
-        train = self.train
-        if train is None:
+        chain = self.chain
+        if chain is None:
             return None
         # Of ten thousand elements a table takes a noticeable while, and it is asked for more than once.
-        if self._made is not None and self._made[0] is train:
+        if self._made is not None and self._made[0] is chain:
             return self._made[1]
-        ending = self._ending(train) or "\0"
+        ending = self._ending(chain) or "\0"
         rows = [
-            {**row, "_row_id": row["id"], "_waits": self._waits(unit, train).replace(ending, "")}
-            for unit in train.units
+            {**row, "_row_id": row["id"], "_waits": self._waits(unit, chain).replace(ending, "")}
+            for unit in chain.units
             for row in unit.rows
         ]
         table = pa.Table.from_pylist(rows, ROWS)
-        self._made = (train, table)
+        self._made = (chain, table)
         return table
 
-    def _waits(self, unit: Unit, train: Train) -> str:
-        return train_words.lost_words(unit, train).partition(":")[0] or train_words.wait_words(unit, train)
+    def _waits(self, unit: Unit, chain: JobChain) -> str:
+        return chains.lost_words(unit, chain).partition(":")[0] or chains.wait_words(unit, chain)
 
-    def _ending(self, train: Train) -> str:
+    def _ending(self, chain: JobChain) -> str:
         """What all ids end in: PBS's server."""
-        return shared_ending(pa.array([str(row["id"]) for row in train.rows], TEXT))
+        return shared_ending(pa.array([str(row["id"]) for row in chain.rows], TEXT))
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         column = super().fitted(column, table)
-        if column.key == "id" and self.train is not None and (ending := self._ending(self.train)):
+        if column.key == "id" and self.chain is not None and (ending := self._ending(self.chain)):
             return replace(column, cell=partial(short_id_cell, ending=ending))
         return column
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """The whole train first, then its elements."""
+        """The whole chain first, then its elements."""
         table = super().shaped(table, sort)
-        if self.train is None or not table.num_rows:
+        if self.chain is None or not table.num_rows:
             return table
         return pa.concat_tables([pa.Table.from_pylist([self._whole(table)], ROWS), table]).unify_dictionaries()
 
@@ -178,11 +178,11 @@ class TrainView(ReadTableView):
         self._show_picture()
 
     def states_in_lists(self) -> object:
-        train = self.train
+        chain = self.chain
         table = self.session.store.table(Kind.MINE)
-        if table is None or train is None:
+        if table is None or chain is None:
             return None
-        numbers = pa.array([int(unit.number) for unit in train.units], pa.int64())
+        numbers = pa.array([int(unit.number) for unit in chain.units], pa.int64())
         wanted = pc.or_(pc.is_in(table["_number"], numbers), pc.is_valid(table["dependency"]))
         rows = table.filter(wanted).select(["id", "state", "dependency"])
         return rows.to_pylist()
@@ -204,32 +204,32 @@ class TrainView(ReadTableView):
     def _show_picture(self) -> None:
         if not self.is_live:
             return
-        train = self.train
+        chain = self.chain
         head, notes = self.query_one(".picture", Static), self.query_one(".notes", Static)
-        if train is None:
+        if chain is None:
             if self._error is not None:
-                head.update("no train to show; ! tells more")
+                head.update("no chain to show; ! tells more")
             return
-        head.update(train_words.picture(train.rows, signs().states, max(40, self.size.width - 2)))
-        lines = [visible(line) for line in self._note_lines(train)]
+        head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 2)))
+        lines = [visible(line) for line in self._note_lines(chain)]
         notes.update("\n".join(clip(line, max(20, self.size.width - 2)) for line in lines[:_MOST_NOTES]))
         notes.display = bool(lines)
 
-    def _note_lines(self, train: Train) -> list[str]:
-        if train.is_alone:
-            number = train.units[0].job_id
+    def _note_lines(self, chain: JobChain) -> list[str]:
+        if chain.is_alone:
+            number = chain.units[0].job_id
             alone = [f"{number} waits for no other job and none waits for it: + appends one"]
             return [*alone, *self.reader.notes]
-        lines = list(train_words.train_notes(train))
-        if train.living:
-            end = train_words.latest_end(train, self.now())
+        lines = list(chains.chain_notes(chain))
+        if chain.living:
+            end = chains.latest_end(chain, self.now())
             if end is None:
                 lines.insert(0, "when it ends is open: not all have a time limit")
             else:
                 ends = cells.short_instant(end, self.now(), self.session.zone)
-                held = any(row["state"] == "held" for row in train.living)
+                held = any(row["state"] == "held" for row in chain.living)
                 lines.insert(0, f"if each takes its limit{' and is released now' if held else ''}: ends {ends}")
-            if words := train_words.hold_words(train.rows, self.now()):
+            if words := chains.hold_words(chain.rows, self.now()):
                 lines.append(words)
         return [*lines, *self.reader.notes]
 
@@ -241,14 +241,14 @@ class TrainView(ReadTableView):
         return " ".join(part for part in (self._error.message, self._error.next_step) if part)
 
     def scope_crumbs(self) -> Sequence[str]:
-        if self.train is None or not self.train.units:
-            return ("train", self.job_id)
-        names = list(dict.fromkeys(str(row["name"] or "") for row in self.train.rows))
+        if self.chain is None or not self.chain.units:
+            return ("chain", self.job_id)
+        names = list(dict.fromkeys(str(row["name"] or "") for row in self.chain.rows))
         name = clip(visible(names[0]), _NAME_CELLS) + (f" +{len(names) - 1}" if len(names) > 1 else "")
-        return ("train", f"of {number_of(self.job_id)} {name}".strip())
+        return ("chain", f"of {number_of(self.job_id)} {name}".strip())
 
     def way_crumb(self) -> str:
-        return f"train of {number_of(self.job_id)}"
+        return f"chain of {number_of(self.job_id)}"
 
     def hint(self) -> str:
         bar = self.screen.query_one(CommandBar) if self.is_live else None
@@ -263,7 +263,7 @@ class TrainView(ReadTableView):
     def row_hint(self, row: Mapping[str, Any]) -> str:
         if row["_row_id"] != WHOLE:
             return job_hint(self.session, row, self.now())
-        living = count_jobs(self.train.living) if self.train is not None else 0
+        living = count_jobs(self.chain.living) if self.chain is not None else 0
         if not living:
             return "all of it has ended; R on one submits it again"
         return f"keys are for all {living} that have not ended; on one below for that one"
@@ -279,39 +279,39 @@ class TrainView(ReadTableView):
         return self.job_id if row_id in (None, WHOLE) else row_id
 
     def targets(self) -> Targets:
-        """The marked elements, else the one under the cursor; of the whole train those that have not ended.
+        """The marked elements, else the one under the cursor; of the whole chain those that have not ended.
 
         The last come first: no element begins because the one before it is cancelled.
         """
-        train = self.train
+        chain = self.chain
         wanted = self.rows.marked or ({self.rows.cursor_id} if self.rows.cursor_id is not None else set())
-        if train is None or not wanted:
+        if chain is None or not wanted:
             return Targets()
         if WHOLE not in wanted:
-            rows = tuple(row for row in train.rows if row["id"] in wanted)
+            rows = tuple(row for row in chain.rows if row["id"] in wanted)
             missing = sorted(str(one) for one in wanted - {row["id"] for row in rows})
             return Targets(tuple(str(row["id"]) for row in reversed(rows)), tuple(reversed(rows)), tuple(missing))
         table = self.source()
         shown = set() if table is None else set(self.matched(table)["id"].to_pylist())
-        return Targets(*living_targets(train, shown))
+        return Targets(*living_targets(chain, shown))
 
     def end_unit(self) -> Unit | None:
         """What is appended follows this one: the pointed one where nothing follows it, else the last."""
-        train = self.train
-        if train is None or not train.units:
+        chain = self.chain
+        if chain is None or not chain.units:
             return None
-        pointed = train.unit_of(self.pointed_job() or self.job_id)
-        ends = train.ends
+        pointed = chain.unit_of(self.pointed_job() or self.job_id)
+        ends = chain.ends
         return pointed if pointed is not None and pointed in ends else ends[-1]
 
     # -- what a stub reads
 
     def next_job(self) -> str | None:
         """The pointed element where it waits, else the first that does."""
-        rows = self.train.rows if self.train is not None else ()
+        rows = self.chain.rows if self.chain is not None else ()
         waiting = [str(row["id"]) for row in rows if row["state"] in WAITING]
         pointed = self.pointed_job()
         return pointed if pointed in waiting else next(iter(waiting), None)
 
 
-VIEW = ViewSpec("train", "train", TrainView, Capability.JOBS, root=False)
+VIEW = ViewSpec("chain", "chain", ChainView, Capability.JOBS, root=False)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
-from hpcdash.domain.job_ids import shared_ending
+from hpcdash.domain.columns import shared_ending
 from hpcdash.domain.job_words import ended_words, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.text import visible

@@ -63,7 +63,7 @@ def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
 
 def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting: int) -> list[Finding]:
     """At most one: a running job (a row of domain.schema.JOBS) will not be at its final step by its time limit, and of
-    its train fewer jobs or tasks wait than that takes. `waiting` counts those that will start; `now` is an epoch."""
+    its chain fewer jobs or tasks wait than that takes. `waiting` counts those that will start; `now` is an epoch."""
     if course is None or course.seconds_per_step is None or row["ends_at"] is None or not row["limit_seconds"]:
         return []
     work = max(0, course.last_step - course.step) * course.seconds_per_step

@@ -1,27 +1,27 @@
-"""Is there a job lined up? A train that runs with nothing, or too little, behind it."""
+"""Is there a job lined up? A chain that runs with nothing, or too little, behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpcdash.config.watch_settings import TrainWatch
+from hpcdash.config.watch_settings import ChainWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
-from hpcdash.domain.chains import Train
+from hpcdash.domain.chains import JobChain
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.services.watch.rules.waiting import Reasons
 
 RULE = "no-successor"
 
 
-def no_successor(trains: Iterable[Train], reasons: Reasons, watch: TrainWatch | None = None) -> list[Finding]:
-    """One for each train that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
-    watch = watch or TrainWatch()
+def no_successor(chains: Iterable[JobChain], reasons: Reasons, watch: ChainWatch | None = None) -> list[Finding]:
+    """One for each chain that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
+    watch = watch or ChainWatch()
     found = []
-    for train in trains:
-        running = [row for row in train.rows if row["state"] in ACTIVE]
+    for chain in chains:
+        running = [row for row in chain.rows if row["state"] in ACTIVE]
         if not running:
             continue
-        ready, held, never = _waiting(train, reasons)
+        ready, held, never = _waiting(chain, reasons)
         if ready >= watch.fewest_waiting:
             continue
         last = running[-1]
@@ -32,19 +32,19 @@ def no_successor(trains: Iterable[Train], reasons: Reasons, watch: TrainWatch | 
         )
         step = f"hpcdash submit SCRIPT --array 1-10%1 --after {shown(last['id'])}"
         if held and not never:
-            step = f"hpcdash release {shown(last['id'])} --train"
-        found.append(Finding(RULE, train.units[0].job_id, Severity.WARNING, words, step))
+            step = f"hpcdash release {shown(last['id'])} --chain"
+        found.append(Finding(RULE, chain.units[0].job_id, Severity.WARNING, words, step))
     return found
 
 
-def ready_behind(train: Train, reasons: Reasons) -> int:
-    """How many of a train's jobs and tasks wait and will start by themselves."""
-    return _waiting(train, reasons)[0]
+def ready_behind(chain: JobChain, reasons: Reasons) -> int:
+    """How many of a chain's jobs and tasks wait and will start by themselves."""
+    return _waiting(chain, reasons)[0]
 
 
-def _waiting(train: Train, reasons: Reasons) -> tuple[int, int, int]:
-    """(those that will start, those that are held, those that never will) of a train's jobs and tasks that wait."""
-    waiting = [row for row in train.rows if row["state"] in WAITING]
+def _waiting(chain: JobChain, reasons: Reasons) -> tuple[int, int, int]:
+    """(those that will start, those that are held, those that never will) of a chain's jobs and tasks that wait."""
+    waiting = [row for row in chain.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
     never = sum(row["_tasks"] or 1 for row in waiting if reasons.never_starts(row["state"], row["reason"]))
     return sum(row["_tasks"] or 1 for row in waiting) - held - never, held, never
