@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.text import width_of
 from hpcdash.services.metrics.loss_tails import LossTail
-from hpcdash.ui.jobs.table import CURVE_CELLS, VALUE_CELLS, loss_cell, sparkline, value_words
+from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, loss_cell, sparkline, value_words
 from hpcdash.ui.widgets import cells
 from tests.support.real_files import append, put
 from tests.ui.chart_stage import training_log
@@ -85,7 +85,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
 
 
 def test_the_app_starts_without_what_only_the_column_needs() -> None:
-    modules = ("hpcdash.services.metrics.loss_tails", "hpcdash.ui.jobs.table", "hpcdash.services.metrics.run")
+    modules = ("hpcdash.services.metrics.loss_tails", "hpcdash.ui.jobs.losses", "hpcdash.services.metrics.run")
     program = f"import sys, hpcdash.ui.app; sys.exit(any(name in sys.modules for name in {modules}))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
