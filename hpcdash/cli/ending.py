@@ -1,4 +1,4 @@
-"""How hpcdash ends when it is told to: by a signal, ctrl+c, or a terminal that is gone; its log of tracebacks."""
+"""How hpcdash ends when it is told to: by a signal, by ctrl+c, or because its terminal is gone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
-
-from hpcdash.private_files import close_to_others
 
 GRACE_SECONDS = 5.0
 T = TypeVar("T")
@@ -146,28 +143,3 @@ def leave_terminal() -> None:
 def _heeded(*numbers: signal.Signals) -> list[signal.Signals]:
     """Without those that are ignored: nohup, and a shell's background, have a program go on."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-
-
-def log_file() -> Path:
-    """Where --debug writes."""
-    import platformdirs
-
-    return platformdirs.user_log_path("hpcdash") / "hpcdash.log"
-
-
-def log_traceback(error: BaseException) -> Path | None:
-    """Into the log file, whose path it gives; None where that cannot be written."""
-    path = log_file()
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        close_to_others(path)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        # What was typed may be no UTF-8.
-        with os.fdopen(descriptor, "a", errors="backslashreplace") as stream:
-            print(*sys.argv, file=stream)
-            import traceback
-
-            traceback.print_exception(error, file=stream)
-    except OSError:
-        return None
-    return path

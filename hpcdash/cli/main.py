@@ -15,7 +15,7 @@ import click
 
 from hpcdash import __version__
 from hpcdash.cli.commands import COMMANDS
-from hpcdash.cli.ending import log_traceback
+from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_words
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
@@ -77,7 +77,7 @@ def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
 @common_options
 def demo(common: CommonOptions) -> None:
     """The dashboard on a throw-away queue of this machine, where sample trainings run for real."""
-    from hpcdash.cli.dashboard import run_demo
+    from hpcdash.cli.demo import run_demo
 
     run_demo(common)
 

@@ -15,8 +15,9 @@ import pyarrow.csv as pa_csv
 from rich.color import ColorSystem
 from rich.style import Style
 
+from hpcdash.domain.columns import without_formulas
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.text import visible, without_formulas
+from hpcdash.domain.text import visible
 from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
 from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, words_of_course

@@ -168,7 +168,7 @@ class _Watch:
         return 0 if report.is_kept and was_told else EXIT_REFUSED
 
     def _went_wrong(self, title: str, error: Exception) -> None:
-        from hpcdash.cli.ending import log_traceback
+        from hpcdash.cli.debug_log import log_traceback
 
         path = log_traceback(error) if self._debug else None
         where = f"the traceback is in {path}" if path else "run it with --debug to write the traceback to its log file"

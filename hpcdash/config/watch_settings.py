@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, tzinfo
-from zoneinfo import ZoneInfo
 
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, HOUR, MINUTE
@@ -359,6 +358,8 @@ def zone_of(name: str) -> tzinfo | None:
     """A zone by its IANA name; None, this machine's, for ''."""
     if not name:
         return None
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):

@@ -1,4 +1,4 @@
-"""Makes text that anyone may have written safe to show in a terminal cell and to open in a spreadsheet."""
+"""Makes text that anyone may have written safe to show in a terminal cell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import unicodedata
 from functools import lru_cache
 
-import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS = "…"
@@ -24,7 +23,6 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\uf
 _RESERVED_BUT_PRINTABLE = re.compile("[\U0001f300-\U0001faff\U00020000-\U0002fffd\U00030000-\U0003fffd]")
 _LINE_ENDS_AND_TABS = re.compile("((?:\r?\n|\t)+)")
 _PLAIN, _MARK, _JOINER = range(3)
-_BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def decode(raw: bytes) -> str:
@@ -122,21 +120,3 @@ def _is_symbol(character: str) -> bool:
     return bool(character) and (
         unicodedata.category(character) in {"So", "Sk", "Sm"} or _RESERVED_BUT_PRINTABLE.match(character) is not None
     )
-
-
-def as_text(words: str) -> str:
-    """The words with a `'` before what a spreadsheet would compute."""
-    return f"'{words}" if words.startswith(_BEGINS_FORMULA) else words
-
-
-def without_formulas(table: pa.Table) -> pa.Table:
-    """The table with its titles and its cells of text as text; numbers stay as they are."""
-    columns = [_column(column) if pa.types.is_string(column.type) else column for column in table.columns]
-    return pa.table(columns, names=[as_text(name) for name in table.column_names])
-
-
-def _column(column: pa.ChunkedArray) -> pa.Array:
-    # A column of a run's name or a metric's has the same text over and over.
-    encoded = column.combine_chunks().dictionary_encode()
-    words = [None if word is None else as_text(word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(words, pa.string()).take(encoded.indices)

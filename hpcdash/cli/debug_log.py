@@ -1,0 +1,34 @@
+"""The log file of --debug, for the tracebacks of what went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hpcdash.private_files import close_to_others
+
+
+def log_file() -> Path:
+    """Where --debug writes."""
+    import platformdirs
+
+    return platformdirs.user_log_path("hpcdash") / "hpcdash.log"
+
+
+def log_traceback(error: BaseException) -> Path | None:
+    """Into the log file, whose path it gives; None where that cannot be written."""
+    path = log_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_to_others(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # What was typed may be no UTF-8.
+        with os.fdopen(descriptor, "a", errors="backslashreplace") as stream:
+            print(*sys.argv, file=stream)
+            import traceback
+
+            traceback.print_exception(error, file=stream)
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,154 @@
+"""The column of losses in a table of jobs: of the rows on the screen, read at the pace of polls while it is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import fsum, isfinite, isnan
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import visible
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.metrics.charts.state import is_loss, main_metric
+from hpcdash.services.metrics.loss_tails import LossTail, LossTails
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.screen import unexpected
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table import RowsTable
+
+# Polls are never quite on time.
+_EARLY = 0.8
+
+
+CURVE_CELLS = 10
+
+
+VALUE_CELLS = 7
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+_PLAIN = "_.-=+*#"
+
+
+_NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
+
+
+class ShownLosses:
+    """What the logs of the jobs on the screen say, for their cells."""
+
+    def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
+        self._session = session
+        self._tails = LossTails(session.store, loss_among, patterns)
+        self._looked_at = float("-inf")
+        self._told: set[str] = set()
+
+    def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        return loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
+
+    def is_due(self, kind: Kind) -> bool:
+        """Whether it is so long since the last look as polls of that kind are apart."""
+        pause = self._session.poller.interval_seconds(kind)
+        return time.monotonic() - self._looked_at >= _EARLY * pause
+
+    async def look(self, rows: RowsTable) -> None:
+        """Read the logs of one's own running jobs among the rows that are seen."""
+        seen = rows.visible_ids()
+        if not seen:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            is_new = await self._tails.refresh(self._own_running(rows.table, seen))
+        except Exception as error:  # a log may hold anything; it ends nothing
+            is_new = False
+            self._tell(rows, "", error)
+        for job_id, failure in list(self._tails.failures.items()):
+            self._tell(rows, f"{job_id}: ", failure)
+        for words in self._tails.pattern_problems():
+            self._say_once(rows, words, "warning")
+        if is_new and rows.is_attached:
+            rows.repaint()
+
+    def _tell(self, rows: RowsTable, whose: str, error: Exception) -> None:
+        """Once for each job and kind of error."""
+        if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
+            self._told.add(key)
+            self._say_once(rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error")
+
+    def _say_once(self, rows: RowsTable, words: str, severity: Literal["warning", "error"]) -> None:
+        if words not in self._told and rows.is_attached:
+            self._told.add(words)
+            rows.app.notify(visible(words), severity=severity, markup=False)
+
+    def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:
+        ids = table["_row_id"]
+        shown = table.filter(pc.is_in(ids, value_set=pa.array(seen, ids.type)))
+        wanted = shown.select(["id", "state", "user", "stdout_path", "stderr_path", "_fold"]).to_pylist()
+        user = self._session.store.user
+        # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
+        return [
+            row
+            for row in wanted
+            if row["state"] == JobState.RUNNING and row["_fold"] not in (1, 2) and (not user or row["user"] == user)
+        ]
+
+
+def loss_among(names: tuple[str, ...]) -> str | None:
+    """The training's loss, where a log has one."""
+    name = main_metric(names)
+    return name if name is not None and is_loss(name) else None
+
+
+def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) -> list[str]:
+    """At most `width` characters, one for each stretch of the values: how high their mean is between all of them.
+
+    A stretch with nan or inf in it is a cross.
+    """
+    count = min(width, len(values))
+    stretches = [values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)]
+    # Of huge values the sum may be more than a number holds.
+    means = [fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None for part in stretches]
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
+    signs = []
+    for mean in means:
+        # A range of two huge values may be more than a number holds.
+        part = (mean / 2 - low / 2) / (high / 2 - low / 2) if mean is not None and high > low else 0.0
+        signs.append(cross if mean is None else levels[min(int(part * len(levels)), len(levels) - 1)])
+    return signs
+
+
+def value_words(value: float) -> str:
+    """A value in at most VALUE_CELLS: four digits; nan and inf in words."""
+    if isnan(value):
+        return "nan"
+    if not isfinite(value):
+        return "inf" if value > 0 else "-inf"
+    for digits in (4, 3, 2):
+        words = f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-")
+        if len(words) <= VALUE_CELLS:
+            return words
+    return f"{value:.0e}"[:VALUE_CELLS]
+
+
+def loss_cell(tail: LossTail | None) -> cells.Cell:
+    """`█▆▅▃▃▂▂▂▁▁ 2.313`; blank where no log was read yet, a dash where it has no loss."""
+    is_ascii = cells.signs() is cells.ASCII_SIGNS
+    if tail is None:
+        return ""
+    if not tail.values:
+        return cells.signs().missing, cells.MUTED
+    curve = sparkline(tail.values, CURVE_CELLS, is_ascii=is_ascii)
+    pieces: list[cells.Piece] = [
+        (sign, cells.BAD if sign in (_NOT_FINITE, _NOT_FINITE_PLAIN) else cells.ACCENT) for sign in curve
+    ]
+    pieces.append((" " * (CURVE_CELLS - len(curve) + 1), ""))
+    newest = tail.values[-1]
+    pieces.append((value_words(newest), "" if isfinite(newest) else cells.BAD))
+    return pieces
