@@ -42,7 +42,7 @@ def test_a_train_is_told_from_any_of_its_jobs(slurm_lab: SlurmLab, program: Prog
     raw = slurm_lab.admin("squeue", "-h", "-o", "%A", "-j", f"{array}_1").stdout.decode().strip()
     assert raw not in (array, last)
     for job in (array, last, f"{array}_1", raw):
-        answer = program("train", job, "--format", "json").json
+        answer = program("chain", job, "--format", "json").json
         assert answer["counts"] == {"running": 1, "waiting": 4}
         assert answer["order"] == [
             {"job_id": array, "after": [], "by_name": False},
@@ -54,7 +54,7 @@ def test_a_train_is_told_from_any_of_its_jobs(slurm_lab: SlurmLab, program: Prog
 
 def test_a_train_is_shown_in_a_line_and_a_table(program: Program, train: tuple[str, str]) -> None:
     array, last = train
-    lines = program("train", last).text.splitlines()
+    lines = program("chain", last).text.splitlines()
     assert lines[0].endswith("  1 running, 4 waiting")
     assert lines[1].startswith("if each takes its limit, it ends by ")
     assert [line.split()[0] for line in lines[3:]] == [f"{array}_1", f"{array}_[2-4%1]", last]

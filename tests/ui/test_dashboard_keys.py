@@ -42,7 +42,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "chart": ("g",),
     "script": ("b",),
     "triage": ("t",),
-    "train": ("c",),
+    "chain": ("c",),
     "submit": ("n",),
 }
 
@@ -188,6 +188,10 @@ def test_two_actions_of_one_view_on_a_key_are_a_config_error() -> None:
         remapped({"explode": "k"})
     with pytest.raises(ConfigError, match="moves the cursor"):
         remapped({"fold": "f,j"})
+
+
+def test_the_chain_s_key_is_configured_by_its_former_name_too() -> None:
+    assert remapped({"train": "C"}) == remapped({"chain": "C"}) != remapped({})
     assert textual_keys(",") == "comma"
 
 

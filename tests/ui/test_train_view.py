@@ -178,7 +178,7 @@ async def test_to_a_train_that_ended_nothing_is_appended(tmp_path: Path) -> None
         for number in ("62", "63"):
             transport.history.append({**transport.history[0], "jobid": number})
         view.read()
-        await until(pilot, lambda: view.train is not None and not view.train.living, "its end")
+        await until(pilot, lambda: view.chain is not None and not view.chain.living, "its end")
         await press(pilot, "plus")
         assert any("has ended: nothing can wait for it" in words for words in told(pilot))
 

@@ -21,13 +21,11 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
-from hpcdash.job.zip import job_zip
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search
-from hpcdash.services.submit.staging import staged_files, staging_command
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
@@ -411,6 +409,8 @@ def planned_launch(
 
     Raises UsageError for what cannot be staged or submitted.
     """
+    from hpcdash.services.submit.staging import staged_files, staging_command
+
     run_as = request.site.run_as
     content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
     own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
@@ -457,6 +457,8 @@ def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRec
 
 @cache
 def _library() -> bytes:
+    from hpcdash.job.zip import job_zip
+
     try:
         return job_zip()
     except OSError as error:
