@@ -76,7 +76,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.command_line = CommandLine(self, aliases or {})
         self.runner = ActionRunner(self)
         self._submit_actions = SubmitActions(self, self.runner)
-        self._handlers = (
+        self.handlers = (
             ScreenActions(self),
             JobActions(self, self.runner),
             ChainActions(self, self.runner),
@@ -328,7 +328,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if name not in {action.name for action in self.actions()}:
             return
         self._tour.performed(name)
-        for owner in (self.view, *self._handlers):
+        for owner in (self.view, *self.handlers):
             handler = getattr(owner, f"do_{name}", None)
             if handler is not None:
                 result = handler()
