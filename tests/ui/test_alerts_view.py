@@ -273,7 +273,7 @@ async def test_an_alert_about_a_job_leads_to_the_job_its_log_script_and_chart(tm
             for one in group
             if words == "the job"
         }
-        assert of_its_job == {"detail", "log", "error_log", "chart", "script", "train"}
+        assert of_its_job == {"detail", "log", "error_log", "chart", "script", "chain"}
         for key, name in (("enter", "job"), ("d", "job"), ("l", "log"), ("e", "log"), ("b", "script"), ("g", "chart")):
             assert view.rows.move_to(train.key)
             assert "g chart" in screen_text(app).splitlines()[-1]
