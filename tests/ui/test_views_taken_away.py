@@ -12,7 +12,7 @@ from tests.ui.stage import settled
 
 # Turns of the event loop between opening and leaving.
 _TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
-_OF_A_JOB = ("job", "log", "chart", "script", "train", "triage")
+_OF_A_JOB = ("job", "log", "chart", "script", "chain", "triage")
 
 
 @pytest.mark.parametrize("view", [*_OF_A_JOB, "journal", "submit"])
