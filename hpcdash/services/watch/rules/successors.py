@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hpcdash.backends.base import ReasonsPart
 from hpcdash.config.watch_settings import TrainWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
 from hpcdash.domain.chains import Train
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.services.watch.rules.waiting import Reasons
 
 RULE = "no-successor"
 
 
-def no_successor(trains: Iterable[Train], reasons: Reasons, watch: TrainWatch | None = None) -> list[Finding]:
+def no_successor(trains: Iterable[Train], reasons: ReasonsPart, watch: TrainWatch | None = None) -> list[Finding]:
     """One for each train that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
     watch = watch or TrainWatch()
     found = []
@@ -37,12 +37,12 @@ def no_successor(trains: Iterable[Train], reasons: Reasons, watch: TrainWatch | 
     return found
 
 
-def ready_behind(train: Train, reasons: Reasons) -> int:
+def ready_behind(train: Train, reasons: ReasonsPart) -> int:
     """How many of a train's jobs and tasks wait and will start by themselves."""
     return _waiting(train, reasons)[0]
 
 
-def _waiting(train: Train, reasons: Reasons) -> tuple[int, int, int]:
+def _waiting(train: Train, reasons: ReasonsPart) -> tuple[int, int, int]:
     """(those that will start, those that are held, those that never will) of a train's jobs and tasks that wait."""
     waiting = [row for row in train.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
