@@ -28,7 +28,7 @@ NAMED = {
     "domain/switches.py": "directive lines are no commands",
     "domain/chains.py": "PBS's words for a job that its dependency holds",
     "services/submit/form_fields.py": "labels of fields",
-    "config/request_fields.py": "errors of values, and fields that are PBS's",
+    "config/request_fields.py": "errors of values",
     "services/submit/sudoers.py": "remarks in the rules",
     "services/submit/launches.py": "commands that may have acted though they failed",
     "services/state/templates.py": "directive lines tell a script from a request",
@@ -83,8 +83,7 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
                 importing.add(place.as_posix())
-    # The values of request fields that PBS alone has are read by its grammar.
-    assert importing == {"config/request_fields.py"}
+    assert importing == set()
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

@@ -187,6 +187,19 @@ def _reader_of_none() -> ScriptReader:
     return undirected
 
 
+@dataclass(frozen=True, slots=True)
+class RequestField:
+    """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
+
+    `read` gives what the request holds of a line of text; it raises ValueError with what is wrong with it. Where
+    `is_list` the key has an array of such lines.
+    """
+
+    name: str
+    read: Callable[[str], str]
+    is_list: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePart:
     """Whether a scheduler is there, and what of it stands on a machine."""
@@ -299,6 +312,9 @@ class ScriptsPart:
 
     writer: Callable[[], ScriptWriter | None] = _not_told
     """None where no scripts can be made."""
+
+    request_fields: tuple[RequestField, ...] = ()
+    """What a request can hold for it alone: the writer's."""
 
     reader: Callable[[], ScriptReader] = _reader_of_none
     """Of the directives that its scripts have."""

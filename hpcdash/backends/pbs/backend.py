@@ -37,6 +37,7 @@ from hpcdash.backends.pbs import (
     submit,
 )
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
@@ -112,6 +113,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         logs=LogsPart(files=partial(log_files.log_files, one)),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
+            request_fields=REQUEST_FIELDS,
             reader=partial(_reader, one),
             explain=explain.explain,
             submitted_file=log_files.submitted_file,
