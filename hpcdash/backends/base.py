@@ -153,6 +153,10 @@ def _without_words(*_: object) -> str:
     return ""
 
 
+def _no_variables(*_: object) -> Mapping[str, str | None]:
+    return {}
+
+
 def _never(*_: object) -> bool:
     return False
 
@@ -181,7 +185,7 @@ def _refused(*_: object) -> NoReturn:
     raise UsageError("this scheduler has no way to do that")
 
 
-def _reader_of_none() -> ScriptReader:
+def _undirected_reader() -> ScriptReader:
     from hpcdash.backends.script import undirected
 
     return undirected
@@ -222,7 +226,7 @@ class ProbePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePart:
-    """What waits and runs, and where."""
+    """What waits and runs, and where: tables of domain.schema.JOBS, NODES and QUEUES."""
 
     jobs: Callable[[JobScope], Query[ParsedTable]]
     nodes: Callable[[], Query[ParsedTable]] = _no_nodes
@@ -291,7 +295,7 @@ class DetailPart:
     requeue_refusal: Callable[[Mapping[str, str]], str] = _without_words
     """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
 
-    variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = dict[str, str | None]
+    variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
 
 
@@ -316,7 +320,7 @@ class ScriptsPart:
     request_fields: tuple[RequestField, ...] = ()
     """What a request can hold for it alone: the writer's."""
 
-    reader: Callable[[], ScriptReader] = _reader_of_none
+    reader: Callable[[], ScriptReader] = _undirected_reader
     """Of the directives that its scripts have."""
 
     explain: Callable[[str], str] = _without_words
