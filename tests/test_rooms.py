@@ -19,7 +19,6 @@ NAMED = {
     "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/options.py": "--backend",
     "cli/sudoers.py": "--for",
-    "config/check.py": "backend =",
     "config/example.py": "the example's remarks",
     "config/values.py": "an example in an error",
     "domain/job_ids.py": "how both write the ids of tasks",
