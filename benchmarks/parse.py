@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.generate_jobs import jobs_text
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable
 from hpcdash.backends.slurm.jobs import parse_jobs
@@ -103,7 +103,7 @@ def slurm_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
 
 def pbs_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
     """What qstat printed, the token in it, and the reading of it; before the jobs comes the login node's clock."""
-    query = PbsBackend(Dialect.OPENPBS).jobs_query(JobScope())
+    query = pbs_backend(Dialect.OPENPBS).queue.jobs(JobScope())
     token = token_of(query.argv)
     assert token is not None
     raw = b"Clock: 1795233995\n" + pbs_text(count, token)

@@ -20,7 +20,6 @@ NAMED = {
     "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/options.py": "--backend",
     "cli/sudoers.py": "--for",
-    "config/check.py": "backend =",
     "config/example.py": "the example's remarks",
     "config/values.py": "an example in an error",
     "domain/job_ids.py": "how both write the ids of tasks",
@@ -29,7 +28,7 @@ NAMED = {
     "domain/switches.py": "directive lines are no commands",
     "domain/chains.py": "PBS's words for a job that its dependency holds",
     "services/submit/form_fields.py": "labels of fields",
-    "config/request_fields.py": "errors of values, and fields that are PBS's",
+    "config/request_fields.py": "errors of values",
     "services/submit/sudoers.py": "remarks in the rules",
     "services/submit/launches.py": "commands that may have acted though they failed",
     "services/state/templates.py": "directive lines tell a script from a request",
@@ -84,8 +83,7 @@ def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() ->
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
                 importing.add(place.as_posix())
-    # The values of request fields that PBS alone has are read by its grammar.
-    assert importing == {"config/request_fields.py"}
+    assert importing == set()
 
 
 def test_no_import_goes_round_in_a_circle() -> None:

@@ -1,21 +1,23 @@
-"""What a backend is: what a scheduler can do and be asked, and who answers there."""
+"""What a backend is: what a scheduler can do and be asked, part by part."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
-from hpcdash.backends.queries import JobScope, ParsedOffers, ParsedTable, Query
+from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import Handover, StartEstimate, Submission
+from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
+from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
@@ -143,225 +145,299 @@ class ScriptReader(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """A scheduler. All methods build or read; nothing runs here."""
+def _not_told(*_: object) -> None:
+    return None
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def capabilities(self) -> frozenset[Capability]: ...
-    @property
-    def script_writer(self) -> ScriptWriter | None:
-        """None where no scripts can be made."""
+
+def _without_words(*_: object) -> str:
+    return ""
+
+
+def _no_variables(*_: object) -> Mapping[str, str | None]:
+    return {}
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _shown_files(detail: JobDetail, script: Script | None) -> LogFiles:
+    stdout, stderr = (detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path"))
+    return LogFiles(stdout, None if stderr == stdout else stderr)
+
+
+def _no_nodes() -> Query[ParsedTable]:
+    return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
+
+
+def _no_queues() -> Query[ParsedTable]:
+    return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
+
+
+def _without_history(*_: object) -> Query[Any]:
+    def parse(answer: Answer) -> NoReturn:
+        raise AccountingUnavailable("this scheduler keeps no history")
+
+    return Query(("true",), parse)
+
+
+def _refused(*_: object) -> NoReturn:
+    raise UsageError("this scheduler has no way to do that")
+
+
+def _undirected_reader() -> ScriptReader:
+    from hpcdash.backends.script import undirected
+
+    return undirected
+
+
+@dataclass(frozen=True, slots=True)
+class RequestField:
+    """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
+
+    `read` gives what the request holds of a line of text; it raises ValueError with what is wrong with it. Where
+    `is_list` the key has an array of such lines.
+    """
+
+    name: str
+    read: Callable[[str], str]
+    is_list: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePart:
+    """Whether a scheduler is there, and what of it stands on a machine."""
+
+    query: Callable[[], Query[Probe]]
+    """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
+
+    of_dialect: Callable[[str], Backend] | None = None
+    """The backend for a Probe's `dialect`. None: there is one kind, which can be asked before its probe is answered."""
+
+    local_configuration: LocalConfiguration | None = None
+    """None where it is of no configuration."""
+
+    usual_folder: str = ""
+    """Where its commands are on most clusters."""
+
+    delegated_commands: tuple[str, ...] = ()
+    """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePart:
+    """What waits and runs, and where: tables of domain.schema.JOBS, NODES and QUEUES."""
+
+    jobs: Callable[[JobScope], Query[ParsedTable]]
+    nodes: Callable[[], Query[ParsedTable]] = _no_nodes
+    queues: Callable[[], Query[ParsedTable]] = _no_queues
+
+    down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _not_told
+    """Which of some hosts are down; None where no job is said to run on a host that is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonsPart:
+    """What a job's state (of domain.states) and the scheduler's reason for it mean."""
+
+    hint: Callable[[str, str | None], str] = _without_words
+    """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
+
+    never_starts: Callable[[str, str | None], str] = _without_words
+    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+
+
+class HistoryQuery(Protocol):
+    def __call__(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /) -> Query[ParsedTable]:
+        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`, ended or not.
+
+        parse raises AccountingUnavailable.
+        """
         ...
 
-    @property
-    def script_reader(self) -> ScriptReader:
-        """Of the directives that its scripts have."""
-        ...
 
-    @property
-    def delegated_commands(self) -> tuple[str, ...]:
-        """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPart:
+    """What ended."""
 
-    @property
-    def local_configuration(self) -> LocalConfiguration | None:
-        """None where it is of no configuration."""
-        ...
+    jobs: HistoryQuery = _without_history
 
-    @property
-    def usual_folder(self) -> str:
-        """Where its commands are on most clusters."""
-        ...
+    native: Callable[[str], Query[Mapping[str, str]]] = _without_history
+    """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
 
-    @property
-    def alterable(self) -> tuple[str, ...]:
-        """What of ALTERABLE can be changed here."""
-        ...
+    keeps_ended: bool = False
+    """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
 
-    @property
-    def whole_array_verbs(self) -> frozenset[Verb]:
-        """The verbs that it does to whole arrays only, and refuses for tasks of one."""
-        ...
+    no_history: str = "not kept here"
+    """What it means that the site's scheduler keeps none."""
 
-    @property
-    def has_whole_ids(self) -> bool:
-        """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server."""
-        ...
 
-    @property
-    def keeps_ended(self) -> bool:
-        """Whether what its history told of an ended job stays as it is: only what ended since has to be asked for."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetailPart:
+    """All about one job. A `row` is one of domain.schema.JOBS."""
+
+    native: Callable[[str], Query[Mapping[str, str]]]
+    """Everything the scheduler says of a job it still holds; parse raises NoSuchJob."""
+
+    join: Callable[[pa.Table, Mapping[str, str]], JobDetail] = JobDetail
+    """A job's row with its native answer: fills the paths."""
+
+    usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _not_told
+    """What a job uses (running) or used (ended); None for one that has not started."""
+
+    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _not_told
+    """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
+
+    priority: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
+    the scheduler has no such thing."""
+
+    requeue_refusal: Callable[[Mapping[str, str]], str] = _without_words
+    """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
+
+    variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
+    """What of a job's environment its row tells; None where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsPart:
+    """Where jobs write."""
+
+    files: Callable[[JobDetail, Script | None], LogFiles] = _shown_files
+    """The script is asked for only where the detail does not say it (`needs_script`)."""
+
+    needs_script: Callable[[JobDetail], bool] = _never
+    """Whether only the batch script's own directives can tell the paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptsPart:
+    """Batch scripts: how they are written and read, and those of jobs."""
+
+    writer: Callable[[], ScriptWriter | None] = _not_told
+    """None where no scripts can be made."""
+
+    request_fields: tuple[RequestField, ...] = ()
+    """What a request can hold for it alone: the writer's."""
+
+    reader: Callable[[], ScriptReader] = _undirected_reader
+    """Of the directives that its scripts have."""
+
+    explain: Callable[[str], str] = _without_words
+    """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
+
+    query: Callable[[str], Query[Script] | None] = _not_told
+    """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused. None where it
+    gives none back (no KEEPS_SCRIPTS)."""
+
+    history_query: Callable[[str], Query[Script] | None] = _not_told
+    """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it keeps
+    none. None as above."""
+
+    submitted_file: Callable[[JobDetail], str | None] = _not_told
+    """The file on the login node that a job's script was read from when it was submitted, where that is told."""
+
+    cron_parts: Callable[[CronJob], CronParts] = _refused
+    """The parts of a job's script that stands in for cron; raises UsageError where there can be none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPart:
+    """What the site allows. None throughout: the scheduler has no such thing."""
+
+    qos: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
+
+    queue_rules: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
+
+    queue_limits: Callable[[], Query[Mapping[str, QueueLimits]] | None] = _not_told
+    """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
+
+    preemption: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    """Which queues' jobs take the place of a queue's, and how its own make way, in the words of `qos`."""
+
+    associations: Callable[[str, str], Query[ParsedOffers[AccountOffer]] | None] = _not_told
+    """(user, cluster): the accounts that a user may charge on a cluster ('': any), with their QoS; parse raises
+    AccountingUnavailable."""
+
+    qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _not_told
+    """All QoS with their limits; parse raises AccountingUnavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionsPart:
+    """What can be done to jobs."""
+
+    commands: Callable[[ActionRequest], tuple[ActionCommand, ...]] = _refused
+    """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
+    none, a change there is no such thing as), naming it."""
+
+    alterable: tuple[str, ...] = ()
+    """What of ALTERABLE can be changed here."""
+
+    whole_array_verbs: frozenset[Verb] = frozenset()
+    """The verbs that it does to whole arrays only, and refuses for tasks of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitPart:
+    """How scripts are handed in."""
+
+    submission: Callable[[Submission], Handover] = _refused
+    """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
+    name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
+
+    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str], Handover] = _refused
+    """(detail, past, script, tasks, mark): submit a job's script with its options again, of an array only `tasks`
+    (None: all it had), as they were.
+
+    `past` is what HistoryPart.native says, {} where that is not to be had. The command's one outcome is for the job's
+    id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
+    so.
+    """
+
+    array_refusal: Callable[[Submission], Query[str] | None] = _not_told
+    """Why the cluster would take no array as large as a submission's, in words, '' where it would. None where nothing
+    has to be asked for."""
+
+    start_estimate: Callable[[Submission], Query[StartEstimate] | None] = _not_told
+    """When a script would start: nothing is submitted. Its `file`, or the command's stdin, gives the script; None where
+    the scheduler has no such thing.
+
+    A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A scheduler. All its parts build or read; nothing runs here. A part that is left out is one it has not."""
+
+    name: str
+    title: str
+    capabilities: frozenset[Capability]
+    probe: ProbePart
+    queue: QueuePart
+    detail: DetailPart
+    reasons: ReasonsPart = ReasonsPart()
+    history: HistoryPart = HistoryPart()
+    logs: LogsPart = LogsPart()
+    scripts: ScriptsPart = ScriptsPart()
+    policy: PolicyPart = PolicyPart()
+    actions: ActionsPart = ActionsPart()
+    submit: SubmitPart = SubmitPart()
+
+    has_whole_ids: bool = True
+    """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server."""
+
+    is_embedded: bool = False
+    """Whether its queue is a folder of this machine, and hpcdash runs its jobs."""
 
     @property
     def is_settled(self) -> bool:
         """Whether its questions can be asked before its probe was answered."""
-        ...
+        return self.probe.of_dialect is None
 
     def settled(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        ...
-
-    def probe_query(self) -> Query[Probe]:
-        """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
-        ...
-
-    def jobs_query(self, scope: JobScope) -> Query[ParsedTable]: ...
-    def nodes_query(self) -> Query[ParsedTable]: ...
-    def queues_query(self) -> Query[ParsedTable]: ...
-
-    def down_hosts_query(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
-        """Which of some hosts are down; None where no job is said to run on a host that is."""
-        ...
-
-    def history_query(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
-        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`, ended or not."""
-        ...
-
-    def native_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        """Everything the scheduler says of a job it still holds; parse raises NoSuchJob."""
-        ...
-
-    def history_native_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        """Everything the accounting database says of a job; parse raises NoSuchJob."""
-        ...
-
-    def requeue_refusal(self, native: Mapping[str, str]) -> str:
-        """Why a job is not put back into the queue, by what `native_query` says of it; '' where nothing forbids it."""
-        ...
-
-    def job_detail(self, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        """Join a job's row with its native answer: fills the paths."""
-        ...
-
-    def reason_hint(self, state: str, reason: str | None) -> str:
-        """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
-        ...
-
-    def never_starts(self, state: str, reason: str | None) -> str:
-        """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
-        ...
-
-    @property
-    def no_history(self) -> str:
-        """What it means that the site's scheduler keeps no history."""
-        ...
-
-    def job_variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
-        """What of a job's environment a row of domain.schema.JOBS tells; None where it does not."""
-        ...
-
-    def cron_parts(self, job: CronJob) -> CronParts:
-        """The parts of a job's script that stands in for cron."""
-        ...
-
-    def log_files(self, detail: JobDetail, script: Script | None) -> LogFiles:
-        """Where a job writes; `script` is asked for only where the detail does not say it (`needs_script_for_logs`)."""
-        ...
-
-    def needs_script_for_logs(self, detail: JobDetail) -> bool:
-        """Whether only the batch script's own directives can tell the paths."""
-        ...
-
-    def script_query(self, job_id: str) -> Query[Script] | None:
-        """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused.
-
-        None where it gives none back (no KEEPS_SCRIPTS).
-        """
-        ...
-
-    def history_script_query(self, job_id: str) -> Query[Script] | None:
-        """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it
-        keeps none. None as above."""
-        ...
-
-    def submitted_file(self, detail: JobDetail) -> str | None:
-        """The file on the login node that a job's script was read from when it was submitted, where that is told."""
-        ...
-
-    def explain_directive(self, line: str) -> str:
-        """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
-        ...
-
-    def usage_query(self, row: Mapping[str, Any]) -> Query[Usage] | None:
-        """What a job of domain.schema.JOBS uses (running) or used (ended); None for one that has not started."""
-        ...
-
-    def stacks_query(self, row: Mapping[str, Any]) -> Query[Stacks] | None:
-        """Where the Python processes of a running job of domain.schema.JOBS stand, on each of its nodes.
-
-        None where the scheduler has no way onto them.
-        """
-        ...
-
-    def priority_query(self, job_id: str) -> Query[Mapping[str, str]] | None:
-        """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told.
-
-        None, here and below, where the scheduler has no such thing.
-        """
-        ...
-
-    def qos_query(self, qos: str) -> Query[Mapping[str, str]] | None:
-        """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
-        ...
-
-    def queue_rules_query(self, queue: str) -> Query[Mapping[str, str]] | None:
-        """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
-        ...
-
-    def queue_limits_query(self) -> Query[Mapping[str, QueueLimits]] | None:
-        """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
-        ...
-
-    def preemption_query(self, queue: str) -> Query[Mapping[str, str]] | None:
-        """Which queues' jobs take the place of a queue's, and how its own make way, in the words of qos_query."""
-        ...
-
-    def action_commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
-        """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
-        none, a change there is no such thing as), naming it."""
-        ...
-
-    def resubmission(
-        self, detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-    ) -> Handover:
-        """Submit a job's script with its options again, of an array only `tasks` (None: all it had), as they were.
-
-        `past` is what history_native_query says, {} where that is not to be had. The command's one outcome is for the
-        job's id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot
-        be submitted so.
-        """
-        ...
-
-    def array_refusal_query(self, wanted: Submission) -> Query[str] | None:
-        """Why the cluster would take no array as large as a submission's, in words, '' where it would.
-
-        None where nothing has to be asked for.
-        """
-        ...
-
-    def submission(self, wanted: Submission) -> Handover:
-        """Hand a script in, from the folder the command runs in. The command's one outcome is for `wanted.name`; its
-        words name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
-        ...
-
-    def associations_query(self, user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]] | None:
-        """The accounts that `user` may charge on `cluster` ('': any), with their QoS. None, here and below, where the
-        scheduler has no such thing; parse raises AccountingUnavailable."""
-        ...
-
-    def qos_offers_query(self) -> Query[ParsedOffers[QosOffer]] | None:
-        """All QoS with their limits; parse raises AccountingUnavailable."""
-        ...
-
-    def start_estimate_query(self, wanted: Submission) -> Query[StartEstimate] | None:
-        """When a script would start: nothing is submitted. `wanted.file`, or the command's stdin, gives the script.
-
-        A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be
-        asked.
-        """
-        ...
+        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe.dialect)

@@ -16,7 +16,7 @@ from pathlib import Path
 import platformdirs
 
 from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import SCRIPTS_OF, embedded_backend
 from hpcdash.backends.registry import BACKENDS
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
@@ -76,7 +76,7 @@ def why_none_here() -> str:
 
 def _configurations() -> Iterator[tuple[str, LocalConfiguration]]:
     for name, backend in BACKENDS.items():
-        if (configuration := backend.local_configuration) is not None:
+        if (configuration := backend.probe.local_configuration) is not None:
             yield name, configuration
 
 
@@ -211,7 +211,7 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
                 f"cluster {cluster.name}: the embedded queue is this machine's own, and not behind {cluster.transport}",
                 "Run hpcdash there, or leave the backend out to have its scheduler found.",
             )
-        return (EmbeddedBackend(queue_program(queue_folder())),)
+        return (embedded_backend(queue_program(queue_folder())),)
     if unknown := [name for name in names if name not in BACKENDS]:
         raise UsageError(
             f"cluster {cluster.name}: this version has no backend {unknown[0]!r}",
@@ -328,7 +328,7 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
     store = ClusterStore(
         name,
         LocalTransport(),
-        (EmbeddedBackend(queue_program(folder), ended_seconds=3600),),
+        (embedded_backend(queue_program(folder), ended_seconds=3600),),
         clock=ClusterClock(),
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
     )
@@ -381,8 +381,7 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
 
 def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
     """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
-    # A class attribute: the queue itself need not be there.
-    name = said or (EmbeddedBackend.scripts_of if cluster.backend == EMBEDDED else cluster.backend)
+    name = said or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
     if name:
         return BACKENDS[name]
     raise UsageError(

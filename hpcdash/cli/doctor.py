@@ -294,4 +294,4 @@ def _accounting_check(store: ClusterStore) -> Check:
     if has:
         return Check("accounting", True, "kept: ended jobs are known")
     assert store.probe is not None
-    return Check("accounting", True, store.backend.no_history)
+    return Check("accounting", True, store.backend.history.no_history)

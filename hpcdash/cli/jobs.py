@@ -246,7 +246,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
 
 def _explained(script: Script, session: ClusterSession) -> str:
     """The script, and below each directive a comment that says what it asks for."""
-    explained = script_lines(script.text, session.store.backend.explain_directive)
+    explained = script_lines(script.text, session.store.backend.scripts.explain)
     lines = script.text.split("\n")
     shown = []
     for at, line in enumerate(lines):
@@ -268,7 +268,7 @@ def run_stacks(common: CommonOptions, job: str) -> None:
             raise UsageError(f"{visible(job)} is an array", f"Name one of its tasks: hpcdash stacks {visible(job)}_1")
         if row["state"] not in ACTIVE:
             raise UsageError(f"{visible(job)} does not run: it is {row['state']}", "`hpcdash log` shows its log.")
-        query = store.backend.stacks_query(row)
+        query = store.backend.detail.stacks(row)
         if query is None:
             where = f" ({visible(row['node_list'])})" if row["node_list"] else ""
             raise UsageError(

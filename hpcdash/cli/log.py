@@ -350,7 +350,7 @@ async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
         return place
-    queued = await store.ask(store.backend.jobs_query(JobScope(job_ids=(array_id,))))
+    queued = await store.ask(store.backend.queue.jobs(JobScope(job_ids=(array_id,))))
     task = telling_task([queued.table], array_id)
     return place if task is None else await locate_logs(store, task)
 

@@ -30,7 +30,7 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
     """Print the script alone to stdout, what is to be said of it to stderr. The same request gives the same script."""
     site = chosen_site(common)
     backend = scheduler_for(scheduler, site.cluster)
-    if (writer := backend.script_writer) is None:
+    if (writer := backend.scripts.writer()) is None:
         raise UsageError(f"no scripts are made for {backend.title}")
     source = read_source(request, site=site.launch.site, user=site.cluster.user)
     wanted = with_queue_defaults(source.request, site.launch.queues, ())

@@ -322,7 +322,7 @@ class _ScriptSubmitting:
         from hpcdash.domain.offers import Offers
 
         name = self._path or self._wanted.name
-        reader = session.store.backend.script_reader
+        reader = session.store.backend.scripts.reader()
         found = [one for one in reader.lint_script(self._wanted.script, Offers()) if one.field in ("", "line 1")]
         for one in found:
             if one.severity == "error":
@@ -345,10 +345,10 @@ async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
     """What a script asks for that no queue can give, as far as the queues are known; the scheduler decides."""
     from hpcdash.domain.demand import unmet
 
-    if session.launches is None or session.store.backend.script_writer is None:
+    if session.launches is None or session.store.backend.scripts.writer() is None:
         return []
     await session.launches.queues.learn()
-    demand = session.store.backend.script_reader.script_demand(wanted.script, wanted.options)
+    demand = session.store.backend.scripts.reader().script_demand(wanted.script, wanted.options)
     return [finding_words(one) for one in unmet(demand, await session.launches.queues.offers())]
 
 

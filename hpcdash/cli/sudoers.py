@@ -54,13 +54,13 @@ def run_sudoers(
     if not account:
         print(f"hpcdash: for the account {login} (--account names another)", file=sys.stderr)
     if not folder:
-        folder = made_for.usual_folder
+        folder = made_for.probe.usual_folder
         print(f"hpcdash: {made_for.name}'s commands are taken to be in {folder} (--bin names another)", file=sys.stderr)
     text = sudoers_text(
         login,
         group,
         bin_folder=folder.rstrip("/"),
-        commands=made_for.delegated_commands,
+        commands=made_for.probe.delegated_commands,
         storage_root=root,
         launch_program=site.launch.launch_program,
         env_file=env_file or "",

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
 from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
 from hpcdash.cli.actions import is_agreed
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, queue_folder, queue_program, state_root
@@ -299,10 +298,10 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
     store = session.store
     await store.open(force=True)
     folder = await folder_there(store, asked.folder)
-    program = queue_program(queue_folder()) if isinstance(store.backend, EmbeddedBackend) else ()
+    program = queue_program(queue_folder()) if store.backend.is_embedded else ()
     job = CronJob(asked.every_seconds, folder, asked.options, program)
     if asked.deed is None:
-        return (cron_script(job, store.backend.cron_parts(job)).rstrip("\n"),)
+        return (cron_script(job, store.backend.scripts.cron_parts(job)).rstrip("\n"),)
     _, found = await stands(store, asked.folder)
     stand = next((one for one in found if one.label == job.label), None)
     if asked.deed == "status":
@@ -362,7 +361,7 @@ async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
                 "Install it there, with a configuration; or run `hpcdash watch` where it is.",
             )
         return watch_script((program[0], "--local", "watch", "--once"), {})
-    return _text_here(common, is_queue=isinstance(session.store.backend, EmbeddedBackend))
+    return _text_here(common, is_queue=session.store.backend.is_embedded)
 
 
 def _text_here(common: CommonOptions, *, is_queue: bool) -> str:

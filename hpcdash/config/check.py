@@ -40,12 +40,20 @@ _POLL: Mapping[str, Reader] = {
     "commands_per_minute": values.commands_per_minute,
     "controller_share": values.controller_share,
 }
+
+
+def _backend(value: object) -> str:
+    from hpcdash.backends.registry import BACKENDS
+
+    return values.one_of(*BACKENDS, "local")(value)
+
+
 _CLUSTER: Mapping[str, Reader] = {
     "title": values.line_of_text,
     "transport": values.one_of("local", "ssh", "openssh"),
     "ssh": values.ssh_destination,
     "port": values.port,
-    "backend": values.one_of("slurm", "pbs", "local"),
+    "backend": _backend,
     "path": values.search_path,
     "user": values.user_name,
 }

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from hpcdash.backends.pbs import options as qsub
+from hpcdash.backends import registry
+from hpcdash.backends.base import RequestField
 from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
@@ -31,9 +32,6 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 # What people call a slot that is a GPU.
 _GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
-_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*=.*\S", re.ASCII)
-# As verify_keepfiles_common of OpenPBS takes them; n stands alone or before d.
-_KEEP_FILES = re.compile(r"nd?|(?=[oed]*[oe])(?:([oed])(?![oed]*\1))+")
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
 # Keys whose field has its unit in its name.
 FIELD_OF_KEY = {"time": "limit_seconds", "memory": "memory_bytes"}
@@ -228,23 +226,10 @@ def _slot_type(value: object) -> SlotType:
     return SlotType(one_of(*SlotType)(value))
 
 
-def _place(value: object) -> str:
-    return str(_parsed(value, qsub.read_placement))
-
-
-def _attribute(value: object) -> str:
-    """`NAME=VALUE`, as of qsub's -W."""
-    text = line_of_text(value)
-    if not _ATTRIBUTE.fullmatch(text):
-        raise Unfit(f"{shown(text)} is no NAME=VALUE, as in {quoted('umask=027')}")
-    return text
-
-
-def _keep_files(value: object) -> str:
-    text = line_of_text(value)
-    if not _KEEP_FILES.fullmatch(text):
-        raise Unfit(f"expected letters of {quoted('oed')} with o or e among them, or {quoted('n')}, not {shown(text)}")
-    return text
+def _own_reader(field: RequestField) -> Reader:
+    """Of a key that one scheduler alone has."""
+    read: Callable[[object], str] = partial(_parsed, parse=field.read)
+    return partial(text_list, read=read) if field.is_list else read
 
 
 def _launcher(value: object) -> Launcher:
@@ -260,6 +245,7 @@ def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
         raise Unfit(printable(str(error))) from None
 
 
+_OWN_FIELDS = {name: _own_reader(field) for name, field in registry.REQUEST_FIELDS.items()}
 REQUEST_FIELDS: Mapping[str, Reader] = {
     "name": line_of_text,
     "kind": line_of_text,
@@ -275,7 +261,6 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "qos": line_of_text,
     "time": limit_seconds,
     "memory": memory_bytes,
-    "place": _place,
     "work_dir": folder_there,
     "array": _array,
     "after": _after,
@@ -288,12 +273,11 @@ REQUEST_FIELDS: Mapping[str, Reader] = {
     "job_library": flag,
     "exclude_nodes": partial(text_list, read=_nodes),
     "extra_args": text_list,
-    "attributes": partial(text_list, read=_attribute),
-    "keep_files": _keep_files,
     "launcher": _launcher,
     "project": line_of_text,
     "workspace": line_of_text,
     "labels": text_list,
+    **_OWN_FIELDS,
 }
 CONTAINER_FIELDS: Mapping[str, Reader] = {
     "runtime": _runtime,
@@ -331,7 +315,7 @@ QUEUE_FIELDS: Mapping[str, Reader] = {
             "signal",
             "requeue",
         ),
-        *("place", "exclude_nodes", "extra_args", "attributes", "keep_files"),
+        *("exclude_nodes", "extra_args", *_OWN_FIELDS),
         *("launcher", "project", "workspace", "labels"),
         *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe"),
         *("image_root", "apptainer_image_root", "singularity_image_root"),

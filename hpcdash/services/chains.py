@@ -210,7 +210,7 @@ class ChainReader:
             tables = await self._asked_for(array_of(self.job_id))
         owner = row["user"] if row is not None else next((table["user"][0].as_py() for table in tables), None)
         queued, past = await asyncio.gather(
-            store.ask(backend.jobs_query(JobScope(user=owner or store.user, ended=True))),
+            store.ask(backend.queue.jobs(JobScope(user=owner or store.user, ended=True))),
             self._past(owner or store.user),
             return_exceptions=True,
         )
@@ -229,12 +229,12 @@ class ChainReader:
     async def _past(self, owner: str) -> ParsedTable:
         if self.store.probe is not None and self.store.probe.has_accounting is False:
             raise AccountingUnavailable("this cluster keeps no accounting")
-        return await self.store.ask(self.store.backend.history_query(owner, HISTORY_SECONDS))
+        return await self.store.ask(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
 
     async def _asked_for(self, job_id: str) -> list[pa.Table]:
         """The job or array by itself, where no list has it."""
         backend = self.store.backend
-        for query in (backend.jobs_query(JobScope(job_ids=(job_id,))), backend.history_query(None, 0, (job_id,))):
+        for query in (backend.queue.jobs(JobScope(job_ids=(job_id,))), backend.history.jobs(None, 0, (job_id,))):
             try:
                 table = (await self.store.ask(query)).table
             except (NoSuchJob, AccountingUnavailable, CommandMissing):
@@ -267,7 +267,7 @@ class ChainReader:
         """What these waited for, as they were submitted; why it cannot be asked, '' where it can."""
         backend = self.store.backend
         self._asked.update(map(number_of, job_ids))
-        asked = (self.store.ask(backend.history_native_query(job_id)) for job_id in job_ids)
+        asked = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(job_ids, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             number = number_of(job_id)
             if isinstance(answer, NoSuchJob):
@@ -330,7 +330,7 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
     detail = await store.fetch_detail(job_id)
     script = await fetch_script(store, job_id, detail=detail)
     try:
-        past = await store.ask(store.backend.history_native_query(job_id))
+        past = await store.ask(store.backend.history.native(job_id))
     except (NoSuchJob, AccountingUnavailable, CommandMissing):
         past = {}
     return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
@@ -353,8 +353,8 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     row = appendix.detail.job.to_pylist()[0]
     # Which tasks an array had need not be known where others are named.
     tasks = parse_tasks(array) if array and row["array_id"] else None
-    again = store.backend.resubmission(appendix.detail, appendix.past or {}, appendix.script, tasks, mark)
-    phrased = store.backend.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
+    again = store.backend.submit.resubmission(appendix.detail, appendix.past or {}, appendix.script, tasks, mark)
+    phrased = store.backend.submit.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
     waiting = appended(again, phrased)
     if waiting is None:
         return _from_row(store, wanted, row)

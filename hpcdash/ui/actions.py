@@ -368,7 +368,7 @@ class OfferedActions:
             hidden.add("next_cluster")
         if session.watching is None:
             hidden.add("show_alerts")
-        alterable = backend.alterable
+        alterable = backend.actions.alterable
         return [
             replace(action, words=changeable_words(alterable)) if action.name == "alter" and alterable else action
             for action in available(self.registry, view_name, backend.capabilities, self.read_only)

@@ -9,18 +9,18 @@ import pytest
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.appending import appended
-from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.embedded.backend import embedded_backend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Handover, Submission
 
-OPENPBS, TORQUE = PbsBackend(Dialect.OPENPBS), PbsBackend(Dialect.TORQUE)
+OPENPBS, TORQUE = pbs_backend(Dialect.OPENPBS), pbs_backend(Dialect.TORQUE)
 
 
 def words_after(backend: Any, argv: tuple[str, ...], after: str, array: str = "") -> tuple[str, ...] | None:
     """The command that waits for a job, with what this backend says for that."""
-    phrased = backend.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=(after,)))
+    phrased = backend.submit.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=(after,)))
     found = appended(Handover(ActionCommand(argv, ("1",), partial(lambda answer: ()))), phrased)
     return None if found is None else found.command.argv
 
@@ -63,4 +63,4 @@ def test_torque_has_words_of_its_own_for_arrays() -> None:
 
 
 def test_where_neither_is_called_it_cannot_be_said() -> None:
-    assert words_after(EmbeddedBackend(("queue",)), ("queue", "again", "12"), "12") is None
+    assert words_after(embedded_backend(("queue",)), ("queue", "again", "12"), "12") is None

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.actions import read_outcomes
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.embedded.submit import submission
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
@@ -27,7 +27,7 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 
 def act(queue: QueueLab, request: ActionRequest) -> tuple[Outcome, ...]:
     outcomes: list[Outcome] = []
-    for command in EmbeddedBackend(queue.program).action_commands(request):
+    for command in embedded_backend(queue.program).actions.commands(request):
         done = subprocess.run(command.argv, capture_output=True, env=queue.environment, timeout=60, check=False)
         outcomes += command.read(Answered(command.argv, done.returncode, done.stdout, done.stderr))
     return tuple(outcomes)
@@ -73,7 +73,7 @@ def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
 
 
 def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -> None:
-    backend = EmbeddedBackend(queue.program)
+    backend = embedded_backend(queue.program)
     for request, words in (
         (ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="3"), "no numbered steps"),
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is no signal"),
@@ -83,7 +83,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
         (ActionRequest(Verb.SUBMIT, ("1",)), "no action on a job"),
     ):
         with pytest.raises(UsageError, match=words):
-            backend.action_commands(request)
+            backend.actions.commands(request)
 
 
 def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
@@ -96,7 +96,7 @@ def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
 
 def test_many_jobs_go_into_as_many_commands_as_fit() -> None:
     ids = tuple(str(number) for number in range(4500))
-    commands = EmbeddedBackend(("q",)).action_commands(ActionRequest(Verb.HOLD, ids))
+    commands = embedded_backend(("q",)).actions.commands(ActionRequest(Verb.HOLD, ids))
     assert tuple(job for command in commands for job in command.job_ids) == ids
     assert [len(command.argv) for command in commands] == [2002, 2002, 502]
 

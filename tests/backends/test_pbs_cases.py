@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
@@ -26,7 +26,7 @@ from tests.support.play_case import backend_of, expected_of, play, table_questio
 VERSIONS = Path(__file__).resolve().parents[2] / "fixtures" / "pbs"
 CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml"))
 EXPECTED = {case: json.loads((case / "expected.json").read_text("utf-8")) for case in CASES}
-SETTLED = PbsBackend(Dialect.OPENPBS)
+SETTLED = pbs_backend(Dialect.OPENPBS)
 by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -144,12 +144,12 @@ def test_the_page_of_a_job_says_what_its_row_says(case: Path, row: dict[str, Any
     backend = backend_of(transport)
     has_past = Capability.HISTORY in backend.capabilities
     rows = (
-        backend.history_query(None, 0, (row["id"],)) if has_past else backend.jobs_query(JobScope(job_ids=(row["id"],)))
+        backend.history.jobs(None, 0, (row["id"],)) if has_past else backend.queue.jobs(JobScope(job_ids=(row["id"],)))
     )
     found = play(transport, rows).table
     index = found["id"].to_pylist().index(row["id"])
-    native = play(transport, (backend.history_native_query if has_past else backend.native_query)(row["id"]))
-    detail = backend.job_detail(found.slice(index, 1), native)
+    native = play(transport, (backend.history.native if has_past else backend.detail.native)(row["id"]))
+    detail = backend.detail.join(found.slice(index, 1), native)
     (shown,) = detail.job.to_pylist()
     assert (shown["name"], shown["user"], shown["queue"]) == (row["name"], row["user"], row["queue"])
     assert detail.native["Job_Name"] == row["name"]
@@ -170,7 +170,7 @@ def actions() -> Iterator[tuple[str, ActionRequest]]:
 def test_an_action_has_one_outcome_for_each_job_whatever_it_said(
     name: str, request_: ActionRequest, said: list[bytes]
 ) -> None:
-    for command in SETTLED.action_commands(request_):
+    for command in SETTLED.actions.commands(request_):
         for status in (0, 1, 153, 255):
             outcomes = command.read(Completed(command.argv, status, b"", b"".join(said), 0.0))
             assert [outcome.job_id for outcome in outcomes] == list(command.job_ids)

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.submissions import Submission
@@ -22,7 +22,7 @@ from hpcdash.recorded import token_of
 from hpcdash.transport.base import Completed
 from tests.backends.test_pbs_wrapped_records import PRINTED, lists, told_by_squeue
 
-WRAPPERS = PbsBackend(Dialect.SLURM_WRAPPERS)
+WRAPPERS = pbs_backend(Dialect.SLURM_WRAPPERS)
 UNKNOWN = "99999999"
 CLOCK = 1795264849
 
@@ -47,7 +47,7 @@ def listed(query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr
 
 
 def jobs_of(scene: str) -> dict[str, dict[str, Any]]:
-    parsed = listed(WRAPPERS.jobs_query(JobScope(ended=True)), *lists(scene))
+    parsed = listed(WRAPPERS.queue.jobs(JobScope(ended=True)), *lists(scene))
     assert parsed.rejected == ()
     return {row["id"]: row for row in table_to_json_rows(parsed.table, schema.public_names(schema.JOBS))}
 
@@ -107,7 +107,7 @@ def test_how_a_job_ended_is_not_told_and_not_guessed() -> None:
 
 
 def test_jobs_that_ended_are_not_in_the_queue() -> None:
-    table = listed(WRAPPERS.jobs_query(JobScope()), *lists("everyday")).table
+    table = listed(WRAPPERS.queue.jobs(JobScope()), *lists("everyday")).table
     assert "C" not in table["native_state"].to_pylist()
     assert table.num_rows == sum(
         fields[3] in (b"RUNNING", b"PENDING", b"SUSPENDED", b"SPECIAL_EXIT")
@@ -134,22 +134,22 @@ def test_an_array_is_a_job_with_its_number() -> None:
 
 
 def test_no_job_at_all_is_an_empty_queue() -> None:
-    query = WRAPPERS.jobs_query(JobScope())
+    query = WRAPPERS.queue.jobs(JobScope())
     assert listed(query, b"", b"").table.num_rows == 0
 
 
 def test_an_unknown_job_is_said_to_be_unknown() -> None:
     answer = recorded("empty", "unknown-job")
     with pytest.raises(NoSuchJob):
-        WRAPPERS.native_query(UNKNOWN).parse(answer)
+        WRAPPERS.detail.native(UNKNOWN).parse(answer)
 
 
 @pytest.mark.parametrize("name", ["qstat-f", "pbsnodes-a", "qstat-Q-f"])
 def test_a_controller_that_is_down_is_slurm_s(name: str) -> None:
     query: Query[Any] = {
-        "qstat-f": WRAPPERS.jobs_query(JobScope()),
-        "pbsnodes-a": WRAPPERS.nodes_query(),
-        "qstat-Q-f": WRAPPERS.queues_query(),
+        "qstat-f": WRAPPERS.queue.jobs(JobScope()),
+        "pbsnodes-a": WRAPPERS.queue.nodes(),
+        "qstat-Q-f": WRAPPERS.queue.queues(),
     }[name]
     with pytest.raises(ControllerDown, match="slurmctld"):
         query.parse(recorded("controller-down", name))
@@ -159,7 +159,7 @@ def test_a_controller_that_is_down_is_slurm_s(name: str) -> None:
 
 
 def test_nodes_have_their_states_and_gpus() -> None:
-    parsed = WRAPPERS.nodes_query().parse(recorded("everyday", "pbsnodes-a"))
+    parsed = WRAPPERS.queue.nodes().parse(recorded("everyday", "pbsnodes-a"))
     rows = {row["name"]: row for row in table_to_json_rows(parsed.table, schema.public_names(schema.NODES))}
     assert {name: row["state"] for name, row in rows.items()} == {
         "g1": "mixed",
@@ -176,7 +176,7 @@ def test_nodes_have_their_states_and_gpus() -> None:
 
 
 def test_the_reason_of_a_node_may_hold_anything() -> None:
-    parsed = WRAPPERS.nodes_query().parse(recorded("hostile", "pbsnodes-a"))
+    parsed = WRAPPERS.queue.nodes().parse(recorded("hostile", "pbsnodes-a"))
     rows = {row["name"]: row for row in parsed.table.to_pylist()}
     assert set(rows) == {"g1", "g2", "n1", "n2", "n3", "x1"}
     assert "fell off" in rows["n3"]["reason"]
@@ -184,7 +184,7 @@ def test_the_reason_of_a_node_may_hold_anything() -> None:
 
 
 def test_queues_are_those_of_slurm() -> None:
-    parsed = WRAPPERS.queues_query().parse(recorded("everyday", "qstat-Q-f"))
+    parsed = WRAPPERS.queue.queues().parse(recorded("everyday", "qstat-Q-f"))
     assert parsed.table["name"].to_pylist() == ["main", "debug", "gpu", "long", "closed", "staff"]
     assert parsed.table["nodes"].to_pylist() == [4, 1, 2, 2, 1, 5]
     # closed is down, which is not told.
@@ -192,7 +192,7 @@ def test_queues_are_those_of_slurm() -> None:
 
 
 def test_queues_have_their_longest_time_and_the_jobs_that_run() -> None:
-    query = WRAPPERS.queues_query()
+    query = WRAPPERS.queue.queues()
     stdout = recorded("everyday", "qstat-Q-f").stdout + recorded("everyday", "qstat-q").stdout
     table = query.parse(Completed(query.argv, 0, stdout, b"", 0.05)).table
     hours = [seconds and seconds / 3600 for seconds in table["limit_seconds"].to_pylist()]
@@ -207,7 +207,7 @@ def test_queues_have_their_longest_time_and_the_jobs_that_run() -> None:
 def outcome_of(verb: Verb, name: str) -> tuple[bool | None, str]:
     """What a recorded answer to one job's command means."""
     answer = recorded("acting", name)
-    (command,) = WRAPPERS.action_commands(ActionRequest(verb, (answer.argv[-1],)))
+    (command,) = WRAPPERS.actions.commands(ActionRequest(verb, (answer.argv[-1],)))
     (outcome,) = command.read(answer)
     return outcome.done, outcome.words
 
@@ -242,7 +242,7 @@ def test_a_qrerun_that_cannot_is_a_refusal_with_what_can() -> None:
 
 def test_commands_are_as_the_wrappers_take_them() -> None:
     def words(verb: Verb, *job_ids: str) -> list[tuple[str, ...]]:
-        return [command.argv[3:] for command in WRAPPERS.action_commands(ActionRequest(verb, job_ids))]
+        return [command.argv[3:] for command in WRAPPERS.actions.commands(ActionRequest(verb, job_ids))]
 
     assert words(Verb.HOLD, "12", "13") == [("qhold", "-h", "u", "12", "13")]
     assert words(Verb.RELEASE, "12", "13") == [("qrls", "12", "13")]
@@ -255,7 +255,7 @@ def test_commands_are_as_the_wrappers_take_them() -> None:
 def test_a_task_which_qdel_would_take_for_its_array_is_refused(job_id: str) -> None:
     # As it was recorded: qdel 117[1] ended all of array 117.
     with pytest.raises(UsageError):
-        WRAPPERS.action_commands(ActionRequest(Verb.CANCEL, (job_id,)))
+        WRAPPERS.actions.commands(ActionRequest(Verb.CANCEL, (job_id,)))
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_a_task_which_qdel_would_take_for_its_array_is_refused(job_id: str) -> N
 )
 def test_what_there_is_no_command_for_is_refused_with_the_way_that_is_left(verb: Verb, changes: dict[str, str]) -> None:
     with pytest.raises(UsageError) as refusal:
-        WRAPPERS.action_commands(ActionRequest(verb, ("12",), signal="USR1", changes=changes))
+        WRAPPERS.actions.commands(ActionRequest(verb, ("12",), signal="USR1", changes=changes))
     assert "slurm" in refusal.value.next_step
 
 
 def test_what_the_backend_offers_is_what_there_is() -> None:
-    assert WRAPPERS.alterable == ()
+    assert WRAPPERS.actions.alterable == ()
     assert Capability.SUBMIT in WRAPPERS.capabilities
     assert not {Capability.SIGNAL, Capability.SUSPEND, Capability.HISTORY, Capability.ALTER} & WRAPPERS.capabilities
 
@@ -279,7 +279,7 @@ def test_what_the_backend_offers_is_what_there_is() -> None:
 
 def handed_in(name: str) -> tuple[bool | None, str]:
     """What a recorded answer of qsub means."""
-    handover = WRAPPERS.submission(Submission(b"#!/bin/sh\n", "train.sh"))
+    handover = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh"))
     (outcome,) = handover.command.read(recorded("acting", name))
     return outcome.done, outcome.words
 
@@ -306,15 +306,15 @@ def test_a_refusal_is_sbatch_s_without_the_wrapper_s_report(name: str, words: st
 
 
 def test_a_submission_has_no_mark_and_is_known_by_its_name() -> None:
-    handover = WRAPPERS.submission(Submission(b"#!/bin/sh\n", "train.sh", mark="hpcdash:1"))
+    handover = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", mark="hpcdash:1"))
     assert (handover.mark, handover.job_name) == ("", "train.sh")
 
 
 def test_what_qsub_s_shell_would_read_is_kept_from_it() -> None:
-    handover = WRAPPERS.submission(
+    handover = WRAPPERS.submit.submission(
         Submission(b"#!/bin/sh\n", "train.sh", options=("-N", "$(id) x"), arguments=("a b", "$(id)"))
     )
     assert "\\$\\(id\\)\\ x" in handover.command.argv
     assert handover.command.argv[-2:] == ("'a b'", "'$(id)'")
     with pytest.raises(UsageError):
-        WRAPPERS.submission(Submission(b"#!/bin/sh\n", "train.sh", options=("-W", "group_list=x';id;'")))
+        WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", options=("-W", "group_list=x';id;'")))

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.records import Form, read_records
 from hpcdash.backends.queries import JobScope, Query
@@ -25,7 +25,7 @@ from tests.support.pbs.torque_site import PRINTED, TorqueSite
 T = TypeVar("T")
 WEEK_SECONDS = 604800
 GIBIBYTE = 1 << 30
-TORQUE = PbsBackend(Dialect.TORQUE)
+TORQUE = pbs_backend(Dialect.TORQUE)
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +56,21 @@ def shown(table: pa.Table, kind: pa.Schema) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def jobs(site: TorqueSite) -> dict[str, dict[str, Any]]:
     """Everyone's jobs by their names, those that ended a short while ago too."""
-    parsed = ask(site, TORQUE.jobs_query(JobScope(ended=True)))
+    parsed = ask(site, TORQUE.queue.jobs(JobScope(ended=True)))
     assert parsed.rejected == ()
     return by_name(shown(parsed.table, schema.JOBS))
 
 
 @pytest.fixture(scope="module")
 def nodes(site: TorqueSite) -> dict[str, dict[str, Any]]:
-    parsed = ask(site, TORQUE.nodes_query())
+    parsed = ask(site, TORQUE.queue.nodes())
     assert parsed.rejected == ()
     return by_name(shown(parsed.table, schema.NODES))
 
 
 @pytest.fixture(scope="module")
 def queues(site: TorqueSite) -> dict[str, dict[str, Any]]:
-    parsed = ask(site, TORQUE.queues_query())
+    parsed = ask(site, TORQUE.queue.queues())
     assert parsed.rejected == ()
     return by_name(shown(parsed.table, schema.QUEUES))
 
@@ -83,7 +83,7 @@ def test_what_is_kept_is_what_the_definition_writes() -> None:
 
 
 def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> None:
-    probe = ask(site, BACKEND.probe_query())
+    probe = ask(site, BACKEND.probe.query())
     assert (probe.dialect, probe.version, probe.user) == ("torque", "Torque 6.1.3", "maya")
     assert (probe.cluster, probe.controller_answers, probe.clock_epoch_seconds) == (SERVER_NAME, True, CLOCK)
     settled = BACKEND.settled(probe)
@@ -198,24 +198,24 @@ def test_bytes_that_no_xml_may_hold_break_no_row(jobs: dict[str, dict[str, Any]]
 
 def test_one_s_own_jobs_are_those_with_one_s_name(site: TorqueSite) -> None:
     for user in ("maya", ""):
-        table = ask(site, TORQUE.jobs_query(JobScope(user, ended=True))).table
+        table = ask(site, TORQUE.queue.jobs(JobScope(user, ended=True))).table
         assert set(table["user"].to_pylist()) == {"maya"}
         assert table.num_rows == sum(job.attributes["euser"] == "maya" for job in JOBS)
 
 
 def test_without_the_ended_there_is_none_that_ended(site: TorqueSite) -> None:
-    table = ask(site, TORQUE.jobs_query(JobScope())).table
+    table = ask(site, TORQUE.queue.jobs(JobScope())).table
     assert table.num_rows == sum(job.attributes["job_state"] != "C" for job in JOBS)
     assert "C" not in table["native_state"].to_pylist()
 
 
 @pytest.mark.parametrize("job_id", ["1044", f"1044.{SERVER_NAME}"])
 def test_a_job_is_found_by_its_id_with_and_without_its_server(site: TorqueSite, job_id: str) -> None:
-    assert ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table["name"].to_pylist() == ["held-by-me"]
+    assert ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table["name"].to_pylist() == ["held-by-me"]
 
 
 def test_the_history_is_what_the_server_still_shows_as_complete(site: TorqueSite) -> None:
-    table = ask(site, TORQUE.history_query("maya", WEEK_SECONDS)).table
+    table = ask(site, TORQUE.history.jobs("maya", WEEK_SECONDS)).table
     assert set(table["native_state"].to_pylist()) == {"C"}
     assert table.num_rows == sum(job.attributes["job_state"] == "C" for job in JOBS)
 
@@ -241,37 +241,37 @@ def test_the_text_of_qstat_f_says_the_same_as_its_xml() -> None:
 
 def test_the_page_of_a_job_has_everything_and_its_log_paths(site: TorqueSite) -> None:
     job_id = f"1042.{SERVER_NAME}"
-    row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table
-    native = ask(site, TORQUE.native_query(job_id))
+    row = ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table
+    native = ask(site, TORQUE.detail.native(job_id))
     assert native["exec_gpus"] == "g01-gpu/0+g02-gpu/1"
     assert native["Resource_List.nodes"] == "g01:ppn=4:gpus=1+g02:ppn=1:gpus=1"
-    detail = TORQUE.job_detail(row, native)
+    detail = TORQUE.detail.join(row, native)
     (job,) = detail.job.to_pylist()
     assert (job["stdout_path"], job["stderr_path"]) == (
         "/home/maya/runs/train-resnet.o1042",
         "/home/maya/runs/train-resnet.e1042",
     )
     # Until it ends its output lies in the spool of its first node.
-    files = TORQUE.log_files(detail, None)
+    files = TORQUE.logs.files(detail, None)
     assert files.host == "g01"
     assert "g01" in files.note or "spool" in (files.stdout or "")
 
 
 def test_a_job_whose_streams_are_joined_has_one_log(site: TorqueSite) -> None:
     job_id = f"1052.{SERVER_NAME}"
-    row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table
-    files = TORQUE.log_files(TORQUE.job_detail(row, ask(site, TORQUE.native_query(job_id))), None)
+    row = ask(site, TORQUE.queue.jobs(JobScope(job_ids=(job_id,)))).table
+    files = TORQUE.logs.files(TORQUE.detail.join(row, ask(site, TORQUE.detail.native(job_id))), None)
     assert files.stderr is None
 
 
 def test_a_job_nobody_knows_is_said_so(site: TorqueSite) -> None:
     with pytest.raises(NoSuchJob):
-        ask(site, TORQUE.native_query("77"))
+        ask(site, TORQUE.detail.native("77"))
 
 
 def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
-    row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(f"1043[2].{SERVER_NAME}",)))).table.to_pylist()[0]
-    query = TORQUE.usage_query(row)
+    row = ask(site, TORQUE.queue.jobs(JobScope(job_ids=(f"1043[2].{SERVER_NAME}",)))).table.to_pylist()[0]
+    query = TORQUE.detail.usage(row)
     assert query is not None
     usage = ask(site, query)
     assert usage.cpu_seconds == 2 * 3600 + 55 * 60 + 40
@@ -339,7 +339,7 @@ def test_queues_tell_who_is_open_who_is_default_and_how_long(queues: dict[str, d
 def acted(site: TorqueSite, request: ActionRequest) -> tuple[list[list[str]], dict[str, bool | None]]:
     """The calls that an action makes, and what it tells of each job."""
     outcomes: dict[str, bool | None] = {}
-    for command in TORQUE.action_commands(request):
+    for command in TORQUE.actions.commands(request):
         outcomes.update((outcome.job_id, outcome.done) for outcome in command.read(site.act(command)))
     return [words for words, _ in site.called], outcomes
 
@@ -379,7 +379,7 @@ def test_a_signal_and_a_longer_limit_are_asked_for(fresh_site: TorqueSite) -> No
 
 
 def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: TorqueSite) -> None:
-    handover = TORQUE.submission(
+    handover = TORQUE.submit.submission(
         Submission(
             b"#!/bin/sh\n#PBS -l nodes=1:ppn=2\necho $1\n",
             "train.sh",
@@ -406,4 +406,4 @@ def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: Torqu
 
 def test_what_torque_has_no_such_thing_as_is_refused_in_words() -> None:
     with pytest.raises(UsageError, match="qos"):
-        TORQUE.action_commands(ActionRequest(Verb.ALTER, ("1042",), changes={"qos": "high"}))
+        TORQUE.actions.commands(ActionRequest(Verb.ALTER, ("1042",), changes={"qos": "high"}))

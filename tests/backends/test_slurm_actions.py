@@ -23,7 +23,7 @@ LOADED = (
 def commands(
     verb: str, *job_ids: str, signal: str = "", recipient: str = "", changes: Mapping[str, str] | None = None
 ) -> tuple[ActionCommand, ...]:
-    return BACKEND.action_commands(ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}))
+    return BACKEND.actions.commands(ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {}))
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:

@@ -134,9 +134,9 @@ def play_text(transport: ReplayTransport, job_id: str) -> str:
 def test_a_job_s_detail_has_its_own_name_and_its_own_paths(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     row_id = row_of(EXPECTED[case]["jobs_and_ended"], job_id)["id"]
-    table = play(transport, BACKEND.jobs_query(JobScope(job_ids=(row_id,)))).table
+    table = play(transport, BACKEND.queue.jobs(JobScope(job_ids=(row_id,)))).table
     row = table.slice(table["id"].to_pylist().index(row_id), 1)
-    detail = BACKEND.job_detail(row, play(transport, BACKEND.native_query(job_id)))
+    detail = BACKEND.detail.join(row, play(transport, BACKEND.detail.native(job_id)))
     shown = table_to_json_rows(detail.job, schema.public_names(schema.JOBS))[0]
     assert detail.native["JobName"] == shown["name"]
     assert detail.native["UserId"].partition("(")[0] == shown["user"]

@@ -100,6 +100,6 @@ def test_every_reason_that_was_recorded_has_a_hint() -> None:
         (row["state"], row["reason"])
         for file in CASES
         for row in json.loads(file.read_text("utf-8")).get("jobs_and_ended", ())
-        if row["reason"] is not None and not BACKEND.reason_hint(row["state"], row["reason"])
+        if row["reason"] is not None and not BACKEND.reasons.hint(row["state"], row["reason"])
     }
     assert silent == set()

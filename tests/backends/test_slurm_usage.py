@@ -136,8 +136,8 @@ def test_without_a_gathering_plugin_nothing_is_known_rather_than_nought() -> Non
 
 
 def test_sstat_is_asked_of_what_runs_and_sacct_of_what_ended() -> None:
-    asked = BACKEND.usage_query(row())
-    past = BACKEND.usage_query(row(state="failed"))
+    asked = BACKEND.detail.usage(row())
+    past = BACKEND.detail.usage(row(state="failed"))
     assert asked is not None
     assert past is not None
     assert program_words(asked.argv)[:6] == ("sstat", "-a", "-n", "-P", "-j", "7")
@@ -147,7 +147,7 @@ def test_sstat_is_asked_of_what_runs_and_sacct_of_what_ended() -> None:
 @pytest.mark.parametrize("job_id", ["6_1", "25+1"])
 def test_a_task_and_a_component_are_asked_for_by_a_number_of_their_own(job_id: str) -> None:
     # sstat takes both for the job before the sign.
-    asked = BACKEND.usage_query(row(id=job_id))
+    asked = BACKEND.detail.usage(row(id=job_id))
     assert asked is not None
     words = program_words(asked.argv)
     assert (words[:2], words[3:5]) == (("sh", "-c"), ("sh", job_id))
@@ -155,7 +155,7 @@ def test_a_task_and_a_component_are_asked_for_by_a_number_of_their_own(job_id: s
 
 @pytest.mark.parametrize("known", [{"state": "pending"}, {"started_at": None}, {"id": "6_[3-9]", "_tasks": 7}])
 def test_what_has_not_started_uses_nothing(known: dict[str, Any]) -> None:
-    assert BACKEND.usage_query(row(**known)) is None
+    assert BACKEND.detail.usage(row(**known)) is None
 
 
 def test_a_priority_is_told_by_factor_with_the_part_of_its_most() -> None:

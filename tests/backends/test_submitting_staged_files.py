@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hpcdash.backends.base import Backend
-from hpcdash.backends.embedded.backend import EmbeddedBackend
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.embedded.backend import embedded_backend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
@@ -16,8 +16,8 @@ from hpcdash.errors import UsageError, program_words
 
 FILE = "/jobs/one-1/batch.sh"
 STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
-EMBEDDED = EmbeddedBackend(("queue",))
-PBS, TORQUE, WRAPPERS = map(PbsBackend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
+EMBEDDED = embedded_backend(("queue",))
+PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ PBS, TORQUE, WRAPPERS = map(PbsBackend, (Dialect.OPENPBS, Dialect.TORQUE, Dialec
     ids=["slurm", "embedded", "openpbs", "torque", "wrappers"],
 )
 def test_the_file_is_named_in_place_of_stdin(backend: Backend, argv: tuple[str, ...]) -> None:
-    assert program_words(backend.submission(STAGED).command.argv) == argv
+    assert program_words(backend.submit.submission(STAGED).command.argv) == argv
 
 
 def test_a_script_that_pbs_would_not_give_back_comes_along_to_be_kept() -> None:
-    assert PBS.submission(STAGED).command.stdin == STAGED.script
-    assert SLURM.submission(STAGED).command.stdin is None
+    assert PBS.submit.submission(STAGED).command.stdin == STAGED.script
+    assert SLURM.submit.submission(STAGED).command.stdin is None
 
 
 def test_arguments_of_a_script_follow_its_file() -> None:
     given = replace(STAGED, arguments=("--lr", "0.1"))
-    assert program_words(SLURM.submission(given).command.argv)[-3:] == (FILE, "--lr", "0.1")
-    assert EMBEDDED.submission(given).command.argv[-3:] == (FILE, "--lr", "0.1")
+    assert program_words(SLURM.submit.submission(given).command.argv)[-3:] == (FILE, "--lr", "0.1")
+    assert EMBEDDED.submit.submission(given).command.argv[-3:] == (FILE, "--lr", "0.1")
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_arguments_of_a_script_follow_its_file() -> None:
     ids=["slurm", "openpbs"],
 )
 def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(backend: Backend, argv: tuple[str, ...]) -> None:
-    command = backend.submission(replace(STAGED, run_as="alice", program=argv[0])).command
+    command = backend.submit.submission(replace(STAGED, run_as="alice", program=argv[0])).command
     assert command.argv == ("sudo", "-n", "-u", "alice", *argv)
 
 
 @pytest.mark.parametrize("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
 def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
     with pytest.raises(UsageError):
-        backend.submission(replace(STAGED, file="", run_as="alice"))
+        backend.submit.submission(replace(STAGED, file="", run_as="alice"))

@@ -84,7 +84,7 @@ class Cluster:
 
     async def rows(self, *job_ids: str) -> list[Row]:
         """The rows of the queue, of ended jobs too; raises NoSuchJob."""
-        parsed = await self.store.ask(self.store.backend.jobs_query(JobScope(job_ids=job_ids)))
+        parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=job_ids)))
         assert parsed.rejected == ()
         found: list[Row] = parsed.table.to_pylist()
         return found
@@ -103,7 +103,7 @@ class Cluster:
 
     async def past(self, *job_ids: str) -> list[Row]:
         """The rows of the history."""
-        parsed = await self.store.ask(self.store.backend.history_query(None, 0, job_ids))
+        parsed = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
         found: list[Row] = parsed.table.to_pylist()
         return found
 
@@ -130,7 +130,7 @@ class Cluster:
         """Once the history knows how a job was submitted."""
 
         async def look() -> str | None:
-            known = await self.store.ask(self.store.backend.history_native_query(job_id))
+            known = await self.store.ask(self.store.backend.history.native(job_id))
             return known.get(self.submission_field)
 
         await self.until(look, lambda: f"the history to have {job_id}")

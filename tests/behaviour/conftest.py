@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from tests.behaviour.clusters import Cluster, Slurm, opened
@@ -51,7 +51,7 @@ async def scheduler(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "embedded":
             queue: QueueLab = request.getfixturevalue("embedded_lab")
-            backend = EmbeddedBackend(queue_program(queue.folder))
+            backend = embedded_backend(queue_program(queue.folder))
             found = Cluster("embedded", backend, queue.work, journal, look_seconds=0.05)
         else:
             lab: SlurmLab = request.getfixturevalue("slurm_lab")

@@ -116,7 +116,7 @@ async def lost(cluster: Cluster, again: Again, monkeypatch: pytest.MonkeyPatch, 
 
 async def of_name(cluster: Cluster, name: str) -> list[str]:
     """The ids of all jobs of a name that were submitted here."""
-    query = cluster.store.backend.jobs_query(JobScope(user=cluster.store.user, ended=True))
+    query = cluster.store.backend.queue.jobs(JobScope(user=cluster.store.user, ended=True))
     rows = (await cluster.store.ask(query)).table.to_pylist()
     return [row["id"] for row in rows if (row["name"], row["work_dir"]) == (name, str(cluster.work))]
 

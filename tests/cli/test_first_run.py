@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
@@ -16,6 +15,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.e2e.program import Program, home_with, together
 from tests.e2e.screen import dashboard
+from tests.support.registered import files_in
 
 _CASE = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
 
@@ -89,9 +89,7 @@ async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) 
 
 
 def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    usual = slurm_probe.LOCAL_CONFIGURATION
-    nowhere = tuple(replace(one, files=(str(tmp_path / "slurm.conf"),)) for one in usual.files)
-    monkeypatch.setattr(slurm_probe, "LOCAL_CONFIGURATION", replace(usual, files=nowhere))
+    files_in(tmp_path, "slurm", ("slurm.conf", "slurm.conf"), monkeypatch)
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
     monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))

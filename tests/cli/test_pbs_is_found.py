@@ -6,14 +6,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcdash.backends.pbs import probe as pbs_probe
-from hpcdash.backends.slurm import probe as slurm_probe
 from hpcdash.cli.build import backends_of, found_here, why_this
 from hpcdash.cli.clusters import cluster_rows
 from hpcdash.cli.options import CommonOptions
@@ -22,6 +19,7 @@ from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.errors import UsageError
 from tests.e2e.program import Program, home_with
 from tests.support.pbs import StandIns
+from tests.support.registered import files_in
 
 _HERE = ClusterSettings("local", "local")
 _THERE = ClusterSettings("juno", "Juno", "ssh", parse_ssh_destination("juno"))
@@ -35,10 +33,8 @@ _SLURM_CONF = "ClusterName=juno\nSlurmctldHost = ctl1(10.0.0.1)\n"
 @pytest.fixture
 def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Put:
     """`put(squeue="…")` lays programs of this text on a PATH that has no others; no scheduler is configured."""
-    for module, names in ((slurm_probe, ("slurm.conf", "slurmd")), (pbs_probe, ("pbs.conf", "server_name"))):
-        usual = module.LOCAL_CONFIGURATION
-        files = (replace(one, files=(str(tmp_path / name),)) for one, name in zip(usual.files, names, strict=True))
-        monkeypatch.setattr(module, "LOCAL_CONFIGURATION", replace(usual, files=tuple(files)))
+    files_in(tmp_path, "slurm", ("slurm.conf", "slurmd"), monkeypatch)
+    files_in(tmp_path, "pbs", ("pbs.conf", "server_name"), monkeypatch)
     for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "bin").mkdir()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
@@ -26,7 +26,7 @@ def session(backend: Any, asked: list[tuple[str, ...]]) -> Any:
     )
 
 
-@pytest.mark.parametrize("backend", [SLURM, PbsBackend(Dialect.SLURM_WRAPPERS)])
+@pytest.mark.parametrize("backend", [SLURM, pbs_backend(Dialect.SLURM_WRAPPERS)])
 async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked(backend: Any) -> None:
     asked: list[tuple[str, ...]] = []
     assert await _after_in_full(WANTED, session(backend, asked)) == WANTED
@@ -35,5 +35,5 @@ async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked(backend: An
 
 async def test_where_it_may_be_an_array_s_the_queue_tells() -> None:
     asked: list[tuple[str, ...]] = []
-    wanted = await _after_in_full(WANTED, session(PbsBackend(Dialect.OPENPBS), asked))
+    wanted = await _after_in_full(WANTED, session(pbs_backend(Dialect.OPENPBS), asked))
     assert (wanted.after, asked) == (("12[].pbs01",), [("12",)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.slurm.backend import BACKEND
 from tests.e2e.program import Program, home_with
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
@@ -159,7 +159,7 @@ def as_launcher(slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Submitting]:
         slurm_lab.admin("usermod", "-a", "-G", site.group, member)
         variables = site.top / "slurm.env"
         variables.write_text(f"SLURM_CONF={slurm_lab.conf}\n")
-        site.install(commands=SlurmBackend.delegated_commands, env_file=str(variables))
+        site.install(commands=BACKEND.probe.delegated_commands, env_file=str(variables))
         ssh_config = f"Host lab-launcher\n  User {site.launcher}\n{slurm_lab.ssh_config.read_text()}"
         yield Submitting(Program(home_with(tmp_path / "launcher", ssh_config), ("--ssh", "lab-launcher")), site, member)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.job_detail import Script
-from hpcdash.backends.queries import Query
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
@@ -39,14 +36,12 @@ SUBMISSIONS: tuple[tuple[tuple[str, ...], str], ...] = (
 ESCAPED = "#!/bin/sh\n#SBATCH -o esc\\\\%j.out\ntrue\n"
 
 
-class ForgetfulSlurm(SlurmBackend):
-    """Slurm whose controller has forgotten every job: it is asked for one it never had."""
-
-    def native_query(self, job_id: str) -> Query[Mapping[str, str]]:
-        return super().native_query("999999999")
-
-    def script_query(self, job_id: str) -> Query[Script]:
-        return super().script_query("999999999")
+# Slurm whose controller has forgotten every job: it is asked for one it never had.
+FORGETFUL = replace(
+    BACKEND,
+    detail=replace(BACKEND.detail, native=lambda job_id: BACKEND.detail.native("999999999")),
+    scripts=replace(BACKEND.scripts, query=lambda job_id: BACKEND.scripts.query("999999999")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,7 @@ async def test_the_controller_s_jobs_wrote_where_it_is_said(written: Written) ->
 async def test_jobs_that_only_the_accounting_knows_wrote_where_it_is_said(written: Written) -> None:
     async with store_on(written.lab, "alice") as store:
         await store.open()
-        store.backend = ForgetfulSlurm()
+        store.backend = FORGETFUL
         assert await located(store, written) == written.files
 
 
@@ -150,7 +145,7 @@ async def test_a_script_is_what_was_submitted_byte_by_byte(slurm_lab: SlurmLab) 
         await store.open()
         of_the_controller = await fetch_script(store, f"{job_id}_2")
         assert of_the_controller.text.encode("utf-8", "surrogateescape") == sent
-        store.backend = ForgetfulSlurm()
+        store.backend = FORGETFUL
         wait_until(
             "the accounting to keep it", lambda: b"echo" in slurm_lab.admin("sacct", "-B", "-j", job_id).stdout, 20
         )

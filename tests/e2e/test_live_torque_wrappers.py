@@ -13,7 +13,7 @@ import pytest
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.pbs.backend import BACKEND as PBS
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
@@ -118,7 +118,7 @@ async def test_the_wrappers_are_found_and_offer_only_what_they_have(lab: SlurmLa
     missing = {Capability.HISTORY, Capability.SIGNAL, Capability.SUSPEND, Capability.KEEPS_SCRIPTS}
     assert not missing & store.backend.capabilities
     assert {Capability.CANCEL, Capability.HOLD, Capability.SUBMIT} <= store.backend.capabilities
-    assert store.backend.alterable == ()
+    assert store.backend.actions.alterable == ()
 
 
 async def test_slurm_itself_is_found_first_where_nobody_said_which(lab: SlurmLab) -> None:
@@ -386,7 +386,7 @@ def test_no_word_of_a_submission_is_run_by_the_wrapper_s_shell(lab: SlurmLab, wo
         wanted = Submission(
             b"#!/bin/sh\n", "plain.sh", options=given, arguments=(f"$(touch {lab.tripwire})",), held=True
         )
-        command = PbsBackend(Dialect.SLURM_WRAPPERS).submission(wanted).command
+        command = pbs_backend(Dialect.SLURM_WRAPPERS).submit.submission(wanted).command
     except UsageError:
         # What cannot be kept from the shell is not handed to it.
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut
@@ -21,7 +21,7 @@ from tests.support.pbs.over_ssh import HOST
 from tests.support.person import Person
 from tests.support.sshd import until_gone
 
-SETTLED = PbsBackend(Dialect.OPENPBS)
+SETTLED = pbs_backend(Dialect.OPENPBS)
 At = Callable[[str], PbsPerson]
 
 
@@ -152,7 +152,7 @@ async def test_a_hung_server_is_given_up_in_time_and_no_command_is_left_on_the_l
     person = pbs_cluster("server-hung")
     transport = SshTransport(HOST, Person(), config_path=person.program.home / ".ssh" / "config")
     try:
-        for query in (SETTLED.jobs_query(JobScope("alice")), SETTLED.nodes_query(), SETTLED.queues_query()):
+        for query in (SETTLED.queue.jobs(JobScope("alice")), SETTLED.queue.nodes(), SETTLED.queue.queues()):
             began = time.monotonic()
             with pytest.raises(CommandTimedOut):
                 await transport.run(query.argv, limit_seconds=1.0)

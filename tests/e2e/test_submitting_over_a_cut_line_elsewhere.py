@@ -13,7 +13,7 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import Backend
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import Submission
@@ -90,7 +90,7 @@ async def submit(
         assert report.outcomes[0].done is None
         (outcome,) = await settle(store, again, report)
         await acting
-        table = (await store.ask(store.backend.jobs_query(JobScope(ended=True)))).table
+        table = (await store.ask(store.backend.queue.jobs(JobScope(ended=True)))).table
         jobs = [row["id"] for row in table.to_pylist() if row["comment"] == search.mark]
         assert await until_gone(search.mark) == []
         return outcome, jobs, search.mark
@@ -149,7 +149,7 @@ async def test_on_an_embedded_queue_of_a_login_node_it_is_found_by_its_mark(
     )
     try:
         with gate("queue", "", real=shlex.join(queue_program(queue.folder)), only='" submit "') as there:
-            backend = EmbeddedBackend((f"{there.path}/queue",))
+            backend = embedded_backend((f"{there.path}/queue",))
             outcome, jobs, _ = await submit(there, own_login.port, config, backend, tmp_path, point)
             judge(there, outcome, jobs, point)
     finally:

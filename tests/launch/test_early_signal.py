@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.pbs.script import pbs_fanout, pbs_signal_timer
+from hpcdash.backends.pbs.script import fanout as pbs_fanout
+from hpcdash.backends.pbs.script import signal_timer as pbs_signal_timer
 from hpcdash.backends.script.body import START
-from hpcdash.backends.slurm.script import slurm_fanout, slurm_signal_option, slurm_signal_trap
+from hpcdash.backends.slurm.script import fanout as slurm_fanout
+from hpcdash.backends.slurm.script import signal_option as slurm_signal_option
+from hpcdash.backends.slurm.script import signal_trap as slurm_signal_trap
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
 

@@ -18,10 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.script import MARK, pbs_end_time, pbs_fanout
+from hpcdash.backends.pbs.script import MARK
+from hpcdash.backends.pbs.script import end_time as pbs_end_time
+from hpcdash.backends.pbs.script import fanout as pbs_fanout
 from hpcdash.backends.script.body import START, library_line
 from hpcdash.backends.script.containers import Word
-from hpcdash.backends.slurm.script import slurm_fanout, slurm_srun, status_kept
+from hpcdash.backends.slurm.script import fanout as slurm_fanout
+from hpcdash.backends.slurm.script import srun_line as slurm_srun
+from hpcdash.backends.slurm.script import status_kept
 from hpcdash.errors import UsageError
 
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.pbs.script import ENVIRONMENT as PBS
-from hpcdash.backends.pbs.script import pbs_fanout, pbs_preamble
+from hpcdash.backends.pbs.script import fanout as pbs_fanout
+from hpcdash.backends.pbs.script import preamble as pbs_preamble
 from hpcdash.backends.script.body import START, Place
 from hpcdash.backends.script.launchers import start_of
 from hpcdash.backends.slurm.script import ENVIRONMENT as SLURM
-from hpcdash.backends.slurm.script import SRUN_OPTIONS, slurm_fanout, slurm_preamble
+from hpcdash.backends.slurm.script import SRUN_OPTIONS
+from hpcdash.backends.slurm.script import fanout as slurm_fanout
+from hpcdash.backends.slurm.script import preamble as slurm_preamble
 from hpcdash.domain.request import EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
 from tests.support.scripts import Scheduler, batch_script

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.script import pbs_project
+from hpcdash.backends.pbs.script import project_options as pbs_project
 from hpcdash.backends.script.body import accounted_to, job_name
-from hpcdash.backends.slurm.script import slurm_project
+from hpcdash.backends.slurm.script import project_options as slurm_project
 from hpcdash.errors import ConfigError
 
 

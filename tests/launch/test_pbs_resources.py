@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.pbs.script import pbs_resources
+from hpcdash.backends.pbs.script import resource_directives as pbs_resources
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.options import RESERVED as PBS_RESERVED
-from hpcdash.backends.pbs.options import pbs_extra_options
-from hpcdash.backends.slurm.options import slurm_extra_options
+from hpcdash.backends.pbs.options import extra_options as pbs_extra_options
+from hpcdash.backends.slurm.options import extra_options as slurm_extra_options
 from hpcdash.errors import UsageError
 
 LONG = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.script import slurm_resources
+from hpcdash.backends.slurm.script import resource_directives as slurm_resources
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
 

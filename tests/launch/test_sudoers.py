@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.pbs.backend import PbsBackend
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import sudoers_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
@@ -30,7 +30,7 @@ def rules(
         account,
         group,
         bin_folder=folder,
-        commands=SlurmBackend.delegated_commands,
+        commands=SLURM.probe.delegated_commands,
         storage_root=root,
         launch_program=program,
         env_file=env_file,
@@ -43,13 +43,13 @@ def rule_of(text: str) -> str:
 
 
 def test_the_scheduler_s_commands_and_root_s_program_are_run_as_members_of_the_group() -> None:
-    paths = ", ".join((*(f"/usr/bin/{name}" for name in SlurmBackend.delegated_commands), PROGRAM))
+    paths = ", ".join((*(f"/usr/bin/{name}" for name in SLURM.probe.delegated_commands), PROGRAM))
     assert rule_of(rules()) == f"Defaults:launcher use_pty launcher ALL = (%hpcusers, !root, !#0) NOPASSWD: {paths}"
     pbs = sudoers_text(
         "launcher",
         "hpcusers",
         bin_folder="/opt/pbs/bin",
-        commands=PbsBackend.delegated_commands,
+        commands=PBS.probe.delegated_commands,
         storage_root="/jobs",
         launch_program=PROGRAM,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
@@ -142,7 +142,7 @@ async def test_a_file_server_that_hangs_is_said_without_the_shell_s_text() -> No
 
 
 async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
-    backend = EmbeddedBackend(queue_program(tmp_path / "queue"))
+    backend = embedded_backend(queue_program(tmp_path / "queue"))
     store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(10))
     estimate = await estimate_start(store, b"#!/bin/sh\n")
     await store.close()

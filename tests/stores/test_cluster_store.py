@@ -4,15 +4,16 @@ import asyncio
 import gc
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.base import Probe
+from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.slurm.backend import BACKEND, SlurmBackend
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import (
     CommandMissing,
     CommandTimedOut,
@@ -94,18 +95,13 @@ async def test_what_a_failed_command_printed_is_not_kept_with_its_error(cluster:
 
     kept: list[weakref.ref[Printed]] = []
 
-    class Unreadable(SlurmBackend):
-        def nodes_query(self) -> Query[ParsedTable]:
-            query = super().nodes_query()
+    def parse(answer: Answer) -> ParsedTable:
+        printed = Printed(b"x" * 100)
+        kept.append(weakref.ref(printed))
+        raise UnreadableOutput("no nodes")
 
-            def parse(answer: Answer) -> ParsedTable:
-                printed = Printed(b"x" * 100)
-                kept.append(weakref.ref(printed))
-                raise UnreadableOutput("no nodes")
-
-            return Query(query.argv, parse)
-
-    cluster.store.backend = Unreadable()
+    unreadable = replace(BACKEND.queue, nodes=lambda: Query(BACKEND.queue.nodes().argv, parse))
+    cluster.store.backend = replace(BACKEND, queue=unreadable)
     with pytest.raises(UnreadableOutput):
         await cluster.store.fetch(Kind.NODES)
     gc.collect()
@@ -169,21 +165,20 @@ async def test_what_stands_in_the_way_is_kept_until_the_line_is_open(cluster: Cl
     assert {changed.kind for changed in cluster.told} == {None}
 
 
+def probed(name: str, parse: Callable[[Answer], Probe]) -> Backend:
+    """Slurm by another name, whose probe is read by `parse`."""
+    query = Query(BACKEND.probe.query().argv, parse)
+    return replace(BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query))
+
+
 async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
-    class Absent(SlurmBackend):
-        name = "absent"
+    def parse(answer: Answer) -> Probe:
+        raise CommandMissing("not here")
 
-        def probe_query(self) -> Query[Probe]:
-            query = super().probe_query()
-
-            def parse(answer: Answer) -> Probe:
-                raise CommandMissing("not here")
-
-            return Query(query.argv, parse)
-
+    absent = probed("absent", parse)
     cluster = Cluster(tmp_path)
     store = ClusterStore(
-        "two", cluster.transport, (Absent(), BACKEND), clock=cluster.clock, budget=CommandBudget(30, cluster.clock)
+        "two", cluster.transport, (absent, BACKEND), clock=cluster.clock, budget=CommandBudget(30, cluster.clock)
     )
     assert store.backend.name == "absent"
     await store.open()
@@ -191,25 +186,14 @@ async def test_backends_are_tried_in_order(tmp_path: Path) -> None:
     assert (cluster.transport.count(PROBED), cluster.transport.adoptions) == (2, 0)
 
 
-class Unconfigured(SlurmBackend):
-    """Its commands are installed, and belong to no cluster."""
-
-    name = "unconfigured"
-
-    def probe_query(self) -> Query[Probe]:
-        def parse(answer: Answer) -> Probe:
-            raise NoConfiguration("no configuration")
-
-        return Query(super().probe_query().argv, parse)
+def without_configuration(answer: Answer) -> Probe:
+    raise NoConfiguration("no configuration")
 
 
-class Silent(SlurmBackend):
-    """Its server does not answer."""
-
-    name = "silent"
-
-    def probe_query(self) -> Query[Probe]:
-        return Query(super().probe_query().argv, lambda answer: Probe("alice", "1", controller_answers=False))
+# Its commands are installed, and belong to no cluster.
+UNCONFIGURED = probed("unconfigured", without_configuration)
+# Its server does not answer.
+SILENT = probed("silent", lambda answer: Probe("alice", "1", controller_answers=False))
 
 
 async def test_a_scheduler_that_is_installed_and_belongs_to_no_cluster_makes_way_for_one_that_answers(
@@ -217,17 +201,17 @@ async def test_a_scheduler_that_is_installed_and_belongs_to_no_cluster_makes_way
 ) -> None:
     cluster = Cluster(tmp_path)
 
-    def store_of(*backends: SlurmBackend) -> ClusterStore:
+    def store_of(*backends: Backend) -> ClusterStore:
         budget = CommandBudget(30, cluster.clock)
         return ClusterStore("some", cluster.transport, backends, clock=cluster.clock, budget=budget)
 
-    store = store_of(Unconfigured(), BACKEND)
+    store = store_of(UNCONFIGURED, BACKEND)
     await store.open()
     assert store.backend is BACKEND
-    for backends in ((Unconfigured(),), (Unconfigured(), Silent())):
+    for backends in ((UNCONFIGURED,), (UNCONFIGURED, SILENT)):
         with pytest.raises(NoConfiguration):
             await store_of(*backends).open()
-    store = store_of(Silent(), BACKEND)
+    store = store_of(SILENT, BACKEND)
     await store.open()
     assert store.backend.name == "silent"
 
@@ -475,7 +459,7 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
     cluster.transport.fails[ONE] = CommandTimedOut(
         "sh had not finished", argv=("sh", "-c", "…"), words="said on stderr"
     )
-    asked = cluster.store.backend.jobs_query(JobScope(job_ids=("88",)))
+    asked = cluster.store.backend.queue.jobs(JobScope(job_ids=("88",)))
     asked = replace(asked, command=("qstat", "-f"), limit_seconds=30.0)
     with pytest.raises(CommandTimedOut, match=r"qstat gave no answer within 30 s") as raised:
         await cluster.store.ask(asked)

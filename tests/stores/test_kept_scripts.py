@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.base import Capability
-from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.base import Backend, Capability, ScriptsPart
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
 from hpcdash.services.cluster.clock import FrozenClock
@@ -178,27 +177,25 @@ def test_a_full_disk_leaves_nothing_half_written(scripts: KeptScripts, monkeypat
 # -- with a scheduler that gives none back
 
 
-class Forgetful(SlurmBackend):
+def forgetful(file: str | None = None) -> Backend:
     """A scheduler that keeps no scripts; `file` is what a job says it was submitted from."""
-
-    title = "PBS"
-    capabilities = SlurmBackend.capabilities - {Capability.KEEPS_SCRIPTS}
-    file: str | None = None
-
-    def script_query(self, job_id: str) -> None:  # type: ignore[override]
-        return None
-
-    def history_script_query(self, job_id: str) -> None:  # type: ignore[override]
-        return None
-
-    def submitted_file(self, detail: JobDetail) -> str | None:
-        return self.file
+    return replace(
+        BACKEND,
+        title="PBS",
+        capabilities=BACKEND.capabilities - {Capability.KEEPS_SCRIPTS},
+        scripts=ScriptsPart(
+            writer=BACKEND.scripts.writer,
+            reader=BACKEND.scripts.reader,
+            explain=BACKEND.scripts.explain,
+            submitted_file=lambda detail: file,
+        ),
+    )
 
 
 def store_of(
-    transport: FailedArray, scripts: KeptScripts | None, backend: SlurmBackend | None = None, now: float = NOW
+    transport: FailedArray, scripts: KeptScripts | None, backend: Backend | None = None, now: float = NOW
 ) -> ClusterStore:
-    chosen = backend or Forgetful()
+    chosen = backend or forgetful()
     budget = CommandBudget(600)
     return ClusterStore(
         "lab", transport, (chosen,), clock=FrozenClock(now), budget=budget, scripts=scripts, user="alice"
@@ -220,7 +217,7 @@ async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, script
 
 
 async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(tmp_path: Path, scripts: KeptScripts) -> None:
-    await submitted(store_of(FailedArray(tmp_path), scripts, SlurmBackend()), tmp_path)
+    await submitted(store_of(FailedArray(tmp_path), scripts, BACKEND), tmp_path)
     assert not scripts.folder.exists()
 
 
@@ -284,9 +281,9 @@ async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
     tmp_path: Path, scripts: KeptScripts
 ) -> None:
     transport = FailedArray(tmp_path)
-    backend = Forgetful()
-    backend.file = str(tmp_path / "train.sh")
-    shown: Mapping[str, bytes] = {backend.file: b"#!/bin/sh\nnow\n"}
+    file = str(tmp_path / "train.sh")
+    backend = forgetful(file)
+    shown: Mapping[str, bytes] = {file: b"#!/bin/sh\nnow\n"}
     run = transport.run
 
     async def with_files(argv: tuple[str, ...], **given: object) -> object:

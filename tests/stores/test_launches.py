@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
@@ -136,7 +136,7 @@ async def test_an_only_queue_is_not_named(launches: Launches, transport: WithShe
 
 
 async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluster: Cluster, launches: Launches) -> None:
-    cluster.store.backend = PbsBackend(Dialect.TORQUE)
+    cluster.store.backend = pbs_backend(Dialect.TORQUE)
     with pytest.raises(UsageError, match="Torque"):
         launches.render(Request(command="true"), uid="1", root="/jobs")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
@@ -152,7 +152,7 @@ def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site
     file = site.home(site.alice) / "batch.sh"
     file.write_text("#!/bin/sh\n")
     wanted = Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1", file=str(file), run_as=site.alice, program=str(qsub))
-    command = PbsBackend(Dialect.OPENPBS).submission(wanted).command
+    command = pbs_backend(Dialect.OPENPBS).submit.submission(wanted).command
     own = {"PBS_CONF_FILE": "/tmp/mine.conf", "PBS_DEFAULT": "mine"}
     done = site.run_as(site.launcher, *command.argv, stdin=command.stdin or b"", variables=own)
     answer = Completed(command.argv, done.returncode, done.stdout, done.stderr, 0.0)

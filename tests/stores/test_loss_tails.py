@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConnectionFailed, HpcdashError
 from hpcdash.services.cluster.clock import SystemClock
@@ -45,7 +45,7 @@ def transport() -> KeepingTransport:
 
 
 def store_of(transport: KeepingTransport, folder: Path, ceiling: int = 600) -> ClusterStore:
-    backend = EmbeddedBackend(queue_program(folder))
+    backend = embedded_backend(queue_program(folder))
     return ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(ceiling))
 
 

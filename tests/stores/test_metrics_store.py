@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hpcdash
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConfigError, ConnectionFailed, NoSuchJob
 from hpcdash.services.cluster.clock import SystemClock
@@ -71,7 +71,7 @@ def transport() -> CountingTransport:
 
 @pytest.fixture
 async def store(queue: QueueLab, transport: CountingTransport) -> AsyncIterator[ClusterStore]:
-    backend = EmbeddedBackend(queue_program(queue.folder))
+    backend = embedded_backend(queue_program(queue.folder))
     made = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
     await made.open()
     yield made
@@ -354,7 +354,7 @@ async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
 
 async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(queue: QueueLab) -> None:
     transport = DeafTransport()
-    backend = EmbeddedBackend(queue_program(queue.folder))
+    backend = embedded_backend(queue_program(queue.folder))
     store = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
     await store.open()
     job_id, path = sleeping(queue, "deaf")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
@@ -172,7 +172,7 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
 
 
 async def test_the_embedded_queue_offers_this_machine(tmp_path: Path) -> None:
-    backend = EmbeddedBackend(queue_program(tmp_path / "queue"))
+    backend = embedded_backend(queue_program(tmp_path / "queue"))
     store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(100))
     offers = await fetch_offers(store)
     await store.close()

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 import hpcdash.job
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.domain.switch_words import Progress, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
@@ -69,7 +69,7 @@ class Site:
         store = ClusterStore(
             "here",
             LocalTransport(),
-            (EmbeddedBackend(lab.program),),
+            (embedded_backend(lab.program),),
             clock=SystemClock(),
             budget=CommandBudget(100_000),
         )

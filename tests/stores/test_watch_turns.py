@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
 from hpcdash.config.read import settings_from_text
@@ -48,7 +48,7 @@ class Busy(ClusterStore):
 
     def __init__(self, jobs: int, answer: Callable[[Asked], Facts] = lambda asked: Facts()) -> None:
         self.ticking = Clock()
-        backends = (EmbeddedBackend(("false",)),)
+        backends = (embedded_backend(("false",)),)
         budget = CommandBudget(100_000)
         super().__init__("here", LocalTransport(), backends, clock=self.ticking, budget=budget, user="ada")
         started = datetime.fromtimestamp(NOW - 2 * HOUR, UTC)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.base import LogsPart
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.cli.build import queue_program
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
@@ -63,13 +64,14 @@ SECONDS = 30.0
 class Watched:
     """A queue with a store and the watchdogs' files; every round begins with what the one before has kept."""
 
-    def __init__(self, lab: QueueLab, text: str, folder: Path) -> None:
+    def __init__(self, lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> None:
         self.lab = lab
         self.transport = Counting()
+        backend = embedded_backend(queue_program(lab.folder))
         self.store = ClusterStore(
             "here",
             self.transport,
-            (EmbeddedBackend(queue_program(lab.folder)),),
+            (replace(backend, logs=logs or backend.logs),),
             clock=SystemClock(),
             budget=CommandBudget(100_000),
         )
@@ -113,8 +115,8 @@ async def _no_pause(seconds: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def watched(lab: QueueLab, text: str, folder: Path) -> AsyncIterator[Watched]:
-    found = Watched(lab, text, folder)
+async def watched(lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> AsyncIterator[Watched]:
+    found = Watched(lab, text, folder, logs)
     try:
         yield found
     finally:
@@ -194,9 +196,8 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
     (tmp_path / "node").mkdir()
     node = Node(tmp_path / "node")
     monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(EmbeddedBackend, "log_files", lambda backend, detail, script: node.files(detail))
     text = '[[watch.hanging]]\nlimit_seconds = 1\n[[watch.losses]]\nkinds = ["nan"]'
-    async with watched(queue, text, tmp_path) as here:
+    async with watched(queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text("step 1 loss 2.5\n")
         assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "is-hanging")]

@@ -28,11 +28,11 @@ import pyarrow as pa
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Backend
-from hpcdash.backends.embedded.backend import EmbeddedBackend
+from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.job_detail import Script
 from hpcdash.backends.output_patterns import PathFacts, finish_shown, output_path, paths_as_shown
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import options as sbatch
@@ -56,13 +56,13 @@ from tests.support.slurm_text import PAST_JOB
 
 _TOKEN = RECORDED_TOKEN.encode()
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-EMBEDDED = EmbeddedBackend(("queue",))
+EMBEDDED = embedded_backend(("queue",))
 BACKENDS: Mapping[str, tuple[Backend, Sequence[str]]] = {
     "slurm": (SLURM, ("slurm",)),
-    "openpbs": (PbsBackend(Dialect.OPENPBS), ("pbs/23.06",)),
-    "pbs-text": (PbsBackend(Dialect.PBS_TEXT), ("pbs/23.06/older",)),
-    "torque": (PbsBackend(Dialect.TORQUE), ("pbs/torque-6.1",)),
-    "wrappers": (PbsBackend(Dialect.SLURM_WRAPPERS), ("pbs/slurm-wrappers-22.05",)),
+    "openpbs": (pbs_backend(Dialect.OPENPBS), ("pbs/23.06",)),
+    "pbs-text": (pbs_backend(Dialect.PBS_TEXT), ("pbs/23.06/older",)),
+    "torque": (pbs_backend(Dialect.TORQUE), ("pbs/torque-6.1",)),
+    "wrappers": (pbs_backend(Dialect.SLURM_WRAPPERS), ("pbs/slurm-wrappers-22.05",)),
     "embedded": (EMBEDDED, ()),
 }
 # What a reader may take of the processor, whatever it is given; measured ones take a tenth of it.
@@ -151,28 +151,28 @@ def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
     dot = ".s" if backend.name == "pbs" else ""
     job = f"{_JOB}{dot}"
     running = _row(id=job, state="running", started_at=datetime(2026, 3, 4))
-    yield "probe", backend.probe_query()
-    yield "jobs", backend.jobs_query(JobScope())
-    yield "jobs of one", backend.jobs_query(JobScope("alice", ended=True))
-    yield "jobs by id", backend.jobs_query(JobScope(job_ids=(job,)))
-    yield "nodes", backend.nodes_query()
-    yield "queues", backend.queues_query()
-    yield "history", backend.history_query(None, 604800)
-    yield "history by id", backend.history_query(None, 0, (job,))
-    yield "native", backend.native_query(job)
-    yield "past native", backend.history_native_query(job)
-    yield "script", backend.script_query(job)
-    yield "past script", backend.history_script_query(job)
-    yield "usage", backend.usage_query(running)
-    yield "past usage", backend.usage_query({**running, "state": "completed"})
-    yield "stacks", backend.stacks_query(running)
-    yield "priority", backend.priority_query(job)
-    yield "qos", backend.qos_query("normal")
-    yield "queue rules", backend.queue_rules_query("q")
-    yield "preemption", backend.preemption_query("q")
-    yield "accounts", backend.associations_query("alice")
-    yield "qos offers", backend.qos_offers_query()
-    yield "start estimate", backend.start_estimate_query(Submission(b"#!/bin/sh\n", "a.sh"))
+    yield "probe", backend.probe.query()
+    yield "jobs", backend.queue.jobs(JobScope())
+    yield "jobs of one", backend.queue.jobs(JobScope("alice", ended=True))
+    yield "jobs by id", backend.queue.jobs(JobScope(job_ids=(job,)))
+    yield "nodes", backend.queue.nodes()
+    yield "queues", backend.queue.queues()
+    yield "history", backend.history.jobs(None, 604800)
+    yield "history by id", backend.history.jobs(None, 0, (job,))
+    yield "native", backend.detail.native(job)
+    yield "past native", backend.history.native(job)
+    yield "script", backend.scripts.query(job)
+    yield "past script", backend.scripts.history_query(job)
+    yield "usage", backend.detail.usage(running)
+    yield "past usage", backend.detail.usage({**running, "state": "completed"})
+    yield "stacks", backend.detail.stacks(running)
+    yield "priority", backend.detail.priority(job)
+    yield "qos", backend.policy.qos("normal")
+    yield "queue rules", backend.policy.queue_rules("q")
+    yield "preemption", backend.policy.preemption("q")
+    yield "accounts", backend.policy.associations("alice")
+    yield "qos offers", backend.policy.qos_offers()
+    yield "start estimate", backend.submit.start_estimate(Submission(b"#!/bin/sh\n", "a.sh"))
 
 
 def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: bytes, status: int) -> object:
@@ -183,9 +183,9 @@ def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: byte
     if isinstance(found, ParsedTable):
         return _shown(found, backend)
     if isinstance(found, Mapping) and query.argv and _ROW is not None:
-        detail = backend.job_detail(_ROW, {str(key): str(value) for key, value in found.items()})
+        detail = backend.detail.join(_ROW, {str(key): str(value) for key, value in found.items()})
         script = Script("#!/bin/sh\n#SBATCH -o %x.out\n#PBS -o a\n", "here")
-        return detail, backend.log_files(detail, script), backend.submitted_file(detail)
+        return detail, backend.logs.files(detail, script), backend.scripts.submitted_file(detail)
     return found
 
 
@@ -199,7 +199,7 @@ def _shown(found: ParsedTable, backend: Backend) -> object:
     rows = table_to_json_rows(table, schema.public_names(table.schema))
     if "reason" in table.column_names and "exit_code" in table.column_names:
         for state, reason in {(row["state"], row["reason"]) for row in rows}:
-            backend.reason_hint(state, reason)
+            backend.reasons.hint(state, reason)
     for text in {row["node_list"] for row in rows if row.get("node_list")}:
         _refusing(ValueError, nodelist.count, text)
     for text in {row["dependency"] for row in rows if row.get("dependency")}:
@@ -221,7 +221,7 @@ def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], obj
     for verb in (Verb.CANCEL, Verb.HOLD, Verb.REQUEUE, Verb.SUSPEND, Verb.SIGNAL, Verb.ALTER):
         request = ActionRequest(verb, ids, signal="USR1", changes={"time": "2h"} if verb is Verb.ALTER else {})
         try:
-            commands = backend.action_commands(request)
+            commands = backend.actions.commands(request)
         except HpcdashError:
             continue
         for number, command in enumerate(commands):
@@ -231,7 +231,7 @@ def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], obj
                 return read(Completed(argv, status, raw[:half], raw[half:], 0.0))
 
             yield f"{verb} {number}" if number else str(verb), read
-    handover = backend.submission(Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3"))
+    handover = backend.submit.submission(Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3"))
     submit = handover.command
     yield "submit", lambda raw, status: submit.read(Completed(submit.argv, status, raw, raw[:100], 0.0))
 
@@ -256,11 +256,11 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
         ("dependency", (), parse_dependency),
         ("#SBATCH lines", (), sbatch.read_directives),
         ("#PBS lines", (), qsub.read_directives),
-        ("explained #SBATCH lines", (), partial(_each_line, SLURM.explain_directive)),
-        ("explained #PBS lines", (), partial(_each_line, BACKENDS["openpbs"][0].explain_directive)),
-        ("reason", (), partial(SLURM.reason_hint, "pending")),
-        ("comment", (), partial(BACKENDS["openpbs"][0].reason_hint, "pending")),
-        ("comment of the past", (), partial(BACKENDS["openpbs"][0].reason_hint, "failed")),
+        ("explained #SBATCH lines", (), partial(_each_line, SLURM.scripts.explain)),
+        ("explained #PBS lines", (), partial(_each_line, BACKENDS["openpbs"][0].scripts.explain)),
+        ("reason", (), partial(SLURM.reasons.hint, "pending")),
+        ("comment", (), partial(BACKENDS["openpbs"][0].reasons.hint, "pending")),
+        ("comment of the past", (), partial(BACKENDS["openpbs"][0].reasons.hint, "failed")),
         ("path", (), partial(output_path, facts=facts)),
         ("shown path", (), partial(finish_shown, facts=facts)),
         ("paths as shown", (), partial(paths_as_shown, facts=facts)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.base import LogsPart
+from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.states import ENDED, WAITING
 
 NOTE = "the scheduler keeps it on cn01 until the job ends"
@@ -45,9 +47,7 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made = Node(folder)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
-    def log_files(backend: SlurmBackend, detail: JobDetail, script: Script | None) -> LogFiles:
-        return made.files(detail)
-
-    monkeypatch.setattr(SlurmBackend, "log_files", log_files)
+    there = LogsPart(files=lambda detail, script: made.files(detail))
+    monkeypatch.setattr("tests.ui.log_stage.BACKEND", replace(BACKEND, logs=there))
     monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made

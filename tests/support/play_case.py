@@ -32,7 +32,7 @@ def backend_of(transport: ReplayTransport) -> Backend:
     """The backend of a case, settled by its probe where this answered."""
     backend = BACKENDS[transport.backend]
     try:
-        return backend.settled(play(transport, backend.probe_query()))
+        return backend.settled(play(transport, backend.probe.query()))
     except NotRecorded:
         raise
     except HpcdashError:
@@ -42,12 +42,12 @@ def backend_of(transport: ReplayTransport) -> Backend:
 def table_questions(backend: Backend, user: str) -> dict[str, tuple[pa.Schema, Callable[[], Query[ParsedTable]]]]:
     """The tables of a case, by their key in expected.json."""
     return {
-        "jobs": (schema.JOBS, lambda: backend.jobs_query(JobScope())),
-        "jobs_and_ended": (schema.JOBS, lambda: backend.jobs_query(JobScope(ended=True))),
-        "jobs_mine": (schema.JOBS, lambda: backend.jobs_query(JobScope(user))),
-        "nodes": (schema.NODES, backend.nodes_query),
-        "queues": (schema.QUEUES, backend.queues_query),
-        "history": (schema.JOBS, lambda: backend.history_query(user, HISTORY_SECONDS)),
+        "jobs": (schema.JOBS, lambda: backend.queue.jobs(JobScope())),
+        "jobs_and_ended": (schema.JOBS, lambda: backend.queue.jobs(JobScope(ended=True))),
+        "jobs_mine": (schema.JOBS, lambda: backend.queue.jobs(JobScope(user))),
+        "nodes": (schema.NODES, backend.queue.nodes),
+        "queues": (schema.QUEUES, backend.queue.queues),
+        "history": (schema.JOBS, lambda: backend.history.jobs(user, HISTORY_SECONDS)),
     }
 
 
@@ -73,7 +73,7 @@ def expected_of(directory: Path) -> dict[str, Any]:
             rejected[key] = list(parsed.rejected)
         return table_to_json_rows(parsed.table, schema.public_names(kind))
 
-    attempt("probe", lambda: asdict(play(transport, backend.probe_query())))
+    attempt("probe", lambda: asdict(play(transport, backend.probe.query())))
     for key, (kind, build) in table_questions(backend, transport.user).items():
         attempt(key, partial(read_table, key, kind, build()))
     return {**found, "rejected": rejected, "errors": errors}

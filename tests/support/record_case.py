@@ -52,7 +52,7 @@ class Recorded:
 
 def case_questions(user: str) -> Iterator[tuple[str, str, Query[Any]]]:
     """(file stem, name of the file for a long word, query) of everything a screen asks for."""
-    yield "probe", "probe.sh", BACKEND.probe_query()
+    yield "probe", "probe.sh", BACKEND.probe.query()
     for stem, scope in (
         ("jobs-me", JobScope("")),
         ("jobs-me-ended", JobScope("", ended=True)),
@@ -61,23 +61,23 @@ def case_questions(user: str) -> Iterator[tuple[str, str, Query[Any]]]:
         ("jobs-all", JobScope()),
         ("jobs-all-ended", JobScope(ended=True)),
     ):
-        yield stem, "squeue-fields", BACKEND.jobs_query(scope)
-    yield "nodes", "sinfo-node-fields", BACKEND.nodes_query()
-    yield "queues", "sinfo-queue-fields", BACKEND.queues_query()
-    yield "history-me", "sacct-fields", BACKEND.history_query("", HISTORY_SECONDS)
-    yield "history-mine", "sacct-fields", BACKEND.history_query(user, HISTORY_SECONDS)
-    yield "history-all", "sacct-fields", BACKEND.history_query(None, HISTORY_SECONDS)
+        yield stem, "squeue-fields", BACKEND.queue.jobs(scope)
+    yield "nodes", "sinfo-node-fields", BACKEND.queue.nodes()
+    yield "queues", "sinfo-queue-fields", BACKEND.queue.queues()
+    yield "history-me", "sacct-fields", BACKEND.history.jobs("", HISTORY_SECONDS)
+    yield "history-mine", "sacct-fields", BACKEND.history.jobs(user, HISTORY_SECONDS)
+    yield "history-all", "sacct-fields", BACKEND.history.jobs(None, HISTORY_SECONDS)
 
 
 def job_questions(job_id: str, *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for one job: from the queue where it still is, else from the history."""
     stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", re.sub(r"_\[.*", "_rest", job_id))
     if in_queue:
-        yield f"{stem}-squeue", "squeue-fields", BACKEND.jobs_query(JobScope(job_ids=(job_id,)))
-        yield f"{stem}-scontrol", "", BACKEND.native_query(job_id)
+        yield f"{stem}-squeue", "squeue-fields", BACKEND.queue.jobs(JobScope(job_ids=(job_id,)))
+        yield f"{stem}-scontrol", "", BACKEND.detail.native(job_id)
     else:
-        yield f"{stem}-sacct", "sacct-fields", BACKEND.history_query(None, HISTORY_SECONDS, (job_id,))
-        yield f"{stem}-sacct-all", "", BACKEND.history_native_query(job_id)
+        yield f"{stem}-sacct", "sacct-fields", BACKEND.history.jobs(None, HISTORY_SECONDS, (job_id,))
+        yield f"{stem}-sacct-all", "", BACKEND.history.native(job_id)
 
 
 def run_as(user: str, environment: Mapping[str, str], argv: tuple[str, ...]) -> Completed:
@@ -198,8 +198,8 @@ def record_case(
             clock = int(parsed.clock_epoch_seconds or clock)
     cluster = tables["probe"].cluster if tables["probe"] is not None else ""
     for stem, asked in (
-        ("associations", BACKEND.associations_query(user, cluster)),
-        ("qos", BACKEND.qos_offers_query()),
+        ("associations", BACKEND.policy.associations(user, cluster)),
+        ("qos", BACKEND.policy.qos_offers()),
     ):
         commands.append(record(stem, "", asked, user, environment)[0])
     wanted: dict[str, bool] = {}

@@ -23,7 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
+from hpcdash.backends.base import Backend
+from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
@@ -47,7 +48,7 @@ DETAILED = {"everyday": 100, "finished": 100, "node-failed": 10, "preempted": 10
 SITE_FOLDER = "/opt/pbs/bin"
 
 
-def case_questions(backend: PbsBackend, user: str) -> Iterator[tuple[str, str, Query[Any]]]:
+def case_questions(backend: Backend, user: str) -> Iterator[tuple[str, str, Query[Any]]]:
     """(file stem, name of the file for a long word, query) of everything a screen asks for."""
     for stem, scope in (
         ("jobs-me", JobScope("")),
@@ -57,35 +58,35 @@ def case_questions(backend: PbsBackend, user: str) -> Iterator[tuple[str, str, Q
         ("jobs-all", JobScope()),
         ("jobs-all-ended", JobScope(ended=True)),
     ):
-        yield stem, "jobs.sh", backend.jobs_query(scope)
-    yield "nodes", "nodes.sh", backend.nodes_query()
-    yield "queues", "queues.sh", backend.queues_query()
-    yield "history-me", "history.sh", backend.history_query("", HISTORY_SECONDS)
-    yield "history-mine", "history.sh", backend.history_query(user, HISTORY_SECONDS)
-    yield "history-all", "history.sh", backend.history_query(None, HISTORY_SECONDS)
+        yield stem, "jobs.sh", backend.queue.jobs(scope)
+    yield "nodes", "nodes.sh", backend.queue.nodes()
+    yield "queues", "queues.sh", backend.queue.queues()
+    yield "history-me", "history.sh", backend.history.jobs("", HISTORY_SECONDS)
+    yield "history-mine", "history.sh", backend.history.jobs(user, HISTORY_SECONDS)
+    yield "history-all", "history.sh", backend.history.jobs(None, HISTORY_SECONDS)
 
 
-def host_questions(backend: PbsBackend, stem: str, jobs: Any) -> Iterator[tuple[str, str, Query[Any]]]:
+def host_questions(backend: Backend, stem: str, jobs: Any) -> Iterator[tuple[str, str, Query[Any]]]:
     """Which hosts of a table of jobs are down, where any runs and that is asked."""
     hosts = () if jobs is None else running_hosts(jobs, MOST_HOSTS)
-    if (query := backend.down_hosts_query(hosts)) is not None:
+    if (query := backend.queue.down_hosts(hosts)) is not None:
         yield f"{stem}-hosts", "hosts.sh", query
 
 
-def job_questions(backend: PbsBackend, row: dict[str, Any], *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
+def job_questions(backend: Backend, row: dict[str, Any], *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for the page of one job."""
     job_id = str(row["id"])
     stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", job_id.partition(".")[0].replace("[]", "-array")).strip("-")
     if in_queue:
-        yield f"{stem}-row", "job-row.sh", backend.jobs_query(JobScope(job_ids=(job_id,)))
-        yield f"{stem}-native", "native.sh", backend.native_query(job_id)
+        yield f"{stem}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,)))
+        yield f"{stem}-native", "native.sh", backend.detail.native(job_id)
         yield from host_questions(backend, stem, pa.Table.from_pylist([row], schema=schema.JOBS))
-    yield f"{stem}-past", "past.sh", backend.history_query(None, 0, (job_id,))
-    yield f"{stem}-past-native", "past-native.sh", backend.history_native_query(job_id)
+    yield f"{stem}-past", "past.sh", backend.history.jobs(None, 0, (job_id,))
+    yield f"{stem}-past-native", "past-native.sh", backend.history.native(job_id)
     for part, query in (
-        ("usage", backend.usage_query(row)),
-        ("priority", backend.priority_query(job_id)),
-        ("rules", backend.queue_rules_query(str(row["queue"]))),
+        ("usage", backend.detail.usage(row)),
+        ("priority", backend.detail.priority(job_id)),
+        ("rules", backend.policy.queue_rules(str(row["queue"]))),
     ):
         if query is not None:
             yield f"{stem}-{part}", f"{part}.sh", query
@@ -157,7 +158,7 @@ def record_scene(scene: str, folder: Path) -> Path:
     settings = stand_ins.settings
     user = settings["user"]
     recorder = Recorder(stand_ins)
-    probe = recorder.ask("probe", "probe.sh", BACKEND.probe_query())
+    probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
     backend = BACKEND if probe is None else BACKEND.settled(probe)
     tables = {stem: recorder.ask(stem, word_file, query) for stem, word_file, query in case_questions(backend, user)}
     for stem in ("jobs-me", "jobs-mine"):

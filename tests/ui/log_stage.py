@@ -50,7 +50,7 @@ class LogTransport(LocalTransport):
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
         words = program_words(argv)
-        if words == program_words(BACKEND.probe_query().argv):
+        if words == program_words(BACKEND.probe.query().argv):
             return Completed(argv, 0, PROBE, b"", 0.01)
         if words[0] == "squeue":
             return Completed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hpcdash.backends.base import Probe
-from hpcdash.backends.pbs.backend import PbsBackend
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.cli.build import pace_of
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
@@ -65,27 +66,18 @@ QUEUE = (
 )
 
 
-class Shown(PbsBackend):
+def pbs_with(dialect: Dialect | None = None, rows: Sequence[dict[str, Any]] = QUEUE) -> Backend:
     """PBS as `dialect`, whose queue has these rows."""
-
-    def __init__(self, dialect: Dialect | None = None, rows: Sequence[dict[str, Any]] = QUEUE) -> None:
-        super().__init__(dialect or Dialect.OPENPBS)
-        self._rows = list(rows)
-
-    def settled(self, probe: Probe) -> PbsBackend:
-        return self
-
-    def probe_query(self) -> Query[Probe]:
-        return Query(("true",), lambda answer: Probe("alice", "23.06.06", dialect=Dialect.OPENPBS))
-
-    def jobs_query(self, scope: JobScope) -> Query[ParsedTable]:
-        return Query(("qstat",), lambda answer: ParsedTable(pa.Table.from_pylist(self._rows, JOBS)))
-
-    def nodes_query(self) -> Query[ParsedTable]:
-        return Query(("pbsnodes",), lambda answer: ParsedTable(NODES.empty_table()))
-
-    def queues_query(self) -> Query[ParsedTable]:
-        return Query(("qstat",), lambda answer: ParsedTable(QUEUES.empty_table()))
+    backend = pbs_backend(dialect or Dialect.OPENPBS)
+    probe = Query(("true",), lambda answer: Probe("alice", "23.06.06", dialect=Dialect.OPENPBS))
+    jobs = Query(("qstat",), lambda answer: ParsedTable(pa.Table.from_pylist(list(rows), JOBS)))
+    nodes = Query(("pbsnodes",), lambda answer: ParsedTable(NODES.empty_table()))
+    queues = Query(("qstat",), lambda answer: ParsedTable(QUEUES.empty_table()))
+    return replace(
+        backend,
+        probe=replace(backend.probe, query=lambda: probe),
+        queue=replace(backend.queue, jobs=lambda scope: jobs, nodes=lambda: nodes, queues=lambda: queues),
+    )
 
 
 class PbsTransport(ScriptedTransport):
@@ -112,7 +104,7 @@ def pbs_app(
     rows: Sequence[dict[str, Any]] = QUEUE,
 ) -> HpcdashApp:
     clock, budget = FrozenClock(NOW), CommandBudget(600)
-    store = ClusterStore("lab", transport, (Shown(dialect, rows),), clock=clock, budget=budget, user="alice")
+    store = ClusterStore("lab", transport, (pbs_with(dialect, rows),), clock=clock, budget=budget, user="alice")
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp([ClusterSession(store, poller, Actions(store, journal), "", UTC)], fold_arrays=False)

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.pbs.backend import PbsBackend
-from hpcdash.backends.slurm.backend import SlurmBackend
+from hpcdash.backends.base import ReasonsPart
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.watch_settings import (
     ChainWatch,
     CheckpointWatch,
@@ -53,17 +54,12 @@ def nodes(**states: int) -> pa.Table:
     return pa.Table.from_pylist(rows, NODES)
 
 
-class _Either:
-    """Reasons of Slurm and of PBS, in no more words than the scheduler's own."""
-
-    def reason_hint(self, state: str, reason: str | None) -> str:
-        return ""
-
-    def never_starts(self, state: str, reason: str | None) -> str:
-        return SlurmBackend().never_starts(state, reason) or PbsBackend().never_starts(state, reason)
-
-
-EITHER = _Either()
+# Reasons of Slurm and of PBS, in no more words than the scheduler's own.
+EITHER = ReasonsPart(
+    never_starts=lambda state, reason: (
+        SLURM.reasons.never_starts(state, reason) or PBS.reasons.never_starts(state, reason)
+    )
+)
 
 
 class TestIsRunning:
@@ -398,14 +394,14 @@ class TestWaiting:
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
         table = jobs(row("9", reason=reason))
-        (found,) = waits_for_ever(table, SlurmBackend())
+        (found,) = waits_for_ever(table, SLURM.reasons)
         assert found.words == f"job 9 (train) will never start: {words}"
-        waits = pulse_words("train", table.to_pylist(), NOW, SlurmBackend())
+        waits = pulse_words("train", table.to_pylist(), NOW, SLURM.reasons)
         assert waits == f"train (9) will never start: {words}"
 
     def test_time_limits_have_their_own_step(self) -> None:
-        assert "--time" in SlurmBackend().never_starts("pending", "QOSMaxWallDurationPerJobLimit")
-        assert "--time" in SlurmBackend().never_starts("pending", "PartitionTimeLimit")
+        assert "--time" in SLURM.reasons.never_starts("pending", "QOSMaxWallDurationPerJobLimit")
+        assert "--time" in SLURM.reasons.never_starts("pending", "PartitionTimeLimit")
 
 
 class TestFailures:

@@ -363,17 +363,17 @@ Job = tuple[str, JobId]
 
 
 def whole_array_verbs(dialect: Dialect) -> frozenset[Verb]:
-    """As Backend.whole_array_verbs."""
+    """As ActionsPart.whole_array_verbs."""
     return frozenset() if dialect is Dialect.TORQUE else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
 
 
 def alterable(dialect: Dialect) -> tuple[str, ...]:
-    """As Backend.alterable."""
+    """As ActionsPart.alterable."""
     return ALTERABLE_OF[dialect]
 
 
 def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """As Backend.action_commands. What is named is what is asked for: PBS itself refuses tasks it takes no verb for."""
+    """As ActionsPart.commands. What is named is what is asked for: PBS itself refuses tasks it takes no verb for."""
     jobs = [(job_id, _read_id(dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")

@@ -25,7 +25,7 @@ NOTHING_NOTE = "PBS has measured nothing of it"
 
 
 def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None:
-    """As Backend.usage_query; None for one that did not start, for several tasks, and where nothing is measured."""
+    """As DetailPart.usage; None for one that did not start, for several tasks, and where nothing is measured."""
     if dialect is Dialect.SLURM_WRAPPERS or row["state"] in WAITING:
         return None
     if row["started_at"] is None or (row["_tasks"] or 1) > 1:
@@ -83,6 +83,10 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
             status=answer.status,
         )
     return native
+
+
+def requeue_refusal(native: Mapping[str, str]) -> str:
+    return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
 
 
 def job_detail(dialect: Dialect, row: pa.Table, native: Mapping[str, str]) -> JobDetail:

@@ -20,7 +20,7 @@ HISTORY_LIMIT_SECONDS = 60.0
 def history_query(
     dialect: Dialect, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
 ) -> Query[ParsedTable]:
-    """As Backend.history_query; parse raises AccountingUnavailable where the server keeps none.
+    """As HistoryPart.jobs; parse raises AccountingUnavailable where the server keeps none.
 
     Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in one row.
     """
@@ -44,7 +44,7 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
 
 
 def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """As Backend.history_native_query."""
+    """As HistoryPart.native."""
     question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
     parse = partial(parse_history_native, question=question, dialect=dialect)
     return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)

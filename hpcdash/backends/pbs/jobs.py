@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_own_words
-from hpcdash.backends.pbs.asked import asked
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import (
     KEPT,
@@ -25,6 +24,7 @@ from hpcdash.backends.pbs.listing import (
 from hpcdash.backends.pbs.log_files import submit_variable
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
 from hpcdash.backends.pbs.records import Form
+from hpcdash.backends.pbs.resource_request import read_resource_request
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import MARK_START
@@ -263,7 +263,7 @@ def _requested(raw: _Raw) -> dict[str, pa.Array]:
     # Slurm's wrappers list the nodes that were named.
     names = ("Resource_List.select",) if raw.is_wrapped else ("Resource_List.select", "Resource_List.nodes")
     encoded = words(raw.first_of(*names))
-    read = [None if text is None else asked(text) for text in encoded.dictionary.to_pylist()]
+    read = [None if text is None else read_resource_request(text) for text in encoded.dictionary.to_pylist()]
     return {
         name: pa.array([None if one is None else getattr(one, name) for one in read], pa.int64()).take(encoded.indices)
         for name in ("nodes", "cpus", "gpus", "memory_bytes")

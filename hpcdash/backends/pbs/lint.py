@@ -38,7 +38,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     given = [option for option in read_directives(directive_part(script)).given if not option.problem]
     said = [option for option in read_command_line(over).given if not option.problem]
     demanded = [option for option in said if option.name == "l"]
-    demand = pbs_demand((*demanded, *given, *(option for option in said if option.name != "l")))
+    demand = demand_of((*demanded, *given, *(option for option in said if option.name != "l")))
     return overridden_demand(demand, set(settings(said, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"})
 
 
@@ -61,7 +61,7 @@ def _is_time(text: str) -> bool:
     return _TIME.fullmatch(text) is not None
 
 
-def pbs_demand(options: Sequence[Option]) -> Demand:
+def demand_of(options: Sequence[Option]) -> Demand:
     """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime, ncpus, mem."""
     last = {option.name: option for option in options}
     said = settings(options, in_script=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.states import ENDED, WAITING, JobState
@@ -56,8 +56,8 @@ class _Place:
     note: str = ""
 
 
-def log_files(dialect: Dialect, detail: JobDetail) -> LogFiles:
-    """As Backend.log_files."""
+def log_files(dialect: Dialect, detail: JobDetail, script: Script | None = None) -> LogFiles:
+    """As LogsPart.files; no script is needed."""
     return _files_of(dialect, detail.native, detail.job.to_pylist()[0])
 
 
@@ -255,7 +255,7 @@ def submit_variable(native: Native, name: str) -> str:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """As Backend.submitted_file. qsub's words are kept without their quotes: a doubtful name is none."""
+    """As ScriptsPart.submitted_file. qsub's words are kept without their quotes: a doubtful name is none."""
     words = (detail.native.get("Submit_arguments") or detail.native.get("submit_args") or "").split()
     position = 0
     while position < len(words) and words[position].startswith("-"):

@@ -116,7 +116,7 @@ def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
 
 
 def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
-    """As Backend.down_hosts_query: pbsnodes for these hosts. A job stays R on a host that is gone until the server
+    """As QueuePart.down_hosts: pbsnodes for these hosts. A job stays R on a host that is gone until the server
     gives it up (node_fail_requeue, 310 s as PBS comes)."""
     named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
     if dialect is Dialect.SLURM_WRAPPERS or not named:

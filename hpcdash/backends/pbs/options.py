@@ -261,7 +261,7 @@ def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
     return found
 
 
-def pbs_word(field: str, value: str) -> str:
+def directive_word(field: str, value: str) -> str:
     """A value as qsub reads it back from a line; in its quotes nothing is escaped. Raises UsageError as above."""
     quote = "'" if '"' in value else '"'
     return quoted_word(field, value, f"{quote}{value}{quote}", split_words)
@@ -331,14 +331,14 @@ _OWN_ATTRIBUTES = {
 }
 
 
-def pbs_attributes(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
+def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str, ...]:
     """The -W options of a request's attributes and of those among its extra_args, one each; the last of a name counts.
 
     The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to say.
     """
     refused: list[tuple[str, str]] = []
     texts = [("attributes", text) for text in asked]
-    for text in whole_options(extra_args, read_directive, pbs_word):
+    for text in whole_options(extra_args, read_directive, directive_word):
         texts += [("extra_args", one.value or "") for one in read_directive(text).given if one.name == "W"]
     found: dict[str, tuple[str, str]] = {"umask": ("", "0022")}
     for field, text in texts:
@@ -354,17 +354,17 @@ def pbs_attributes(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[str
                 refused.append((f"-W {name}= is not for extra_args: attributes says it", "Leave one of the two out."))
             found[name] = (field, value)
     raise_for(refused)
-    return tuple(f"-W {pbs_word(field, f'{name}={value}')}" for name, (field, value) in found.items())
+    return tuple(f"-W {directive_word(field, f'{name}={value}')}" for name, (field, value) in found.items())
 
 
-def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
+def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     """A person's own options as they were written, each once, in order; without -l, which the select takes up, and -W.
 
     Raises UsageError naming all options that are the request's to say, wherever they stand: `-A acct   -I`.
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in whole_options(extra_args, read_directive, pbs_word):
+    for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
             refused.append((f"{text!r} in extra_args holds what cannot stand in one line", "Write one option an item."))
             continue
@@ -381,7 +381,7 @@ def pbs_extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
             elif option.problem:
                 refused.append((f"{option.written} is {option.problem} to qsub", "Its options: man qsub."))
             elif option.name not in ("l", "W"):
-                kept[" ".join(pbs_word("extra_args", word) for word in option.words)] = None
+                kept[" ".join(directive_word("extra_args", word) for word in option.words)] = None
         if read.script:
             refused.append((f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item."))
     raise_for(refused)

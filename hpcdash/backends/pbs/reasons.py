@@ -319,7 +319,7 @@ _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
 
 def reason_hint(state: str, reason: str | None) -> str:
-    """As Backend.reason_hint: one short clause, with figures where the comment has them; '' where it says it all."""
+    """As ReasonsPart.hint: one short clause, with figures where the comment has them; '' where it says it all."""
     if not reason:
         return "held; release it to let it run" if state == JobState.HELD else ""
     if state in ENDED:

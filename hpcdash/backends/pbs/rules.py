@@ -60,21 +60,21 @@ _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "on
 
 
 def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | None:
-    """As Backend.priority_query: one job's own attributes; the waiting tasks of an array share their array's."""
+    """As DetailPart.priority: one job's own attributes; the waiting tasks of an array share their array's."""
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     return _query(dialect, ("qstat", "-f"), array_of(job_id) if holds_many(job_id) else job_id, "jobs", _priority)
 
 
 def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] | None:
-    """As Backend.queue_rules_query, and what else the queue allows."""
+    """As PolicyPart.queue_rules, and what else the queue allows."""
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     return _query(dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 
 
 def queue_limits_query(dialect: Dialect) -> Query[Mapping[str, QueueLimits]] | None:
-    """As Backend.queue_limits_query: of the queues and, under '', of the server, whose limits hold in all of them."""
+    """As PolicyPart.queue_limits: of the queues and, under '', of the server, whose limits hold in all of them."""
     if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
         return None
     token = fresh_token() if dialect is Dialect.OPENPBS else ""

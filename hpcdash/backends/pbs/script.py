@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from hpcdash.backends.options import Directives, said_twice, whole_options
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.pbs.lint import pbs_demand
-from hpcdash.backends.pbs.options import pbs_attributes, pbs_extra_options, pbs_word, range_of_tasks
+from hpcdash.backends.pbs.lint import demand_of
+from hpcdash.backends.pbs.options import attribute_options, directive_word, extra_options, range_of_tasks
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -60,24 +60,24 @@ def batch_script(
     """The script, with the scheduler's options as `#PBS` lines."""
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
-    resources = pbs_resources(request, slot_type, cpu_share)
+    resources = resource_directives(request, slot_type, cpu_share)
     project = accounted_to(
         request.site.job_project_source, project=request.project, workspace=request.workspace, labels=request.labels
     )
     generated = [
         f"-N {name}",
         *_files(request, place),
-        *([f"-q {pbs_word('queue', request.queue)}"] if request.queue else []),
-        *([f"-A {pbs_word('account', request.account)}"] if request.account else []),
-        *pbs_project(project),
+        *([f"-q {directive_word('queue', request.queue)}"] if request.queue else []),
+        *([f"-A {directive_word('account', request.account)}"] if request.account else []),
+        *project_options(project),
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
         *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
         *_rerun(request),
-        *pbs_attributes(request.attributes, request.extra_args),
+        *attribute_options(request.attributes, request.extra_args),
         *_keep_files(request, place, has_live_logs=has_live_logs),
     ]
-    extra = pbs_extra_options(request.extra_args)
+    extra = extra_options(request.extra_args)
     _refuse_said_twice(generated, extra)
     limit = _limit(request, resources.options)
     body = body_of(request, place, slot_type, ENVIRONMENT)
@@ -86,10 +86,10 @@ def batch_script(
         f"cd -- {folder} || exit 1",
         body.definitions,
         body.library,
-        pbs_end_time(_limit_seconds(request, resources.options)) if request.job_library else "",
+        end_time(_limit_seconds(request, resources.options)) if request.job_library else "",
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
-        pbs_fanout(
+        fanout(
             body.words,
             body.environment,
             passed_on=(
@@ -101,9 +101,9 @@ def batch_script(
             lines_a_chunk=_lines_a_chunk(resources.options),
             logs=_logs(request, place) if slots_of(request).nodes > 1 else None,
         ),
-        pbs_preamble(request.launcher),
+        preamble(request.launcher),
         _timer(request, _limit_seconds(request, resources.options), has_package=bool(body.package)),
-        pbs_probe(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
+        probe_step(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
     said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
@@ -116,7 +116,7 @@ def _timer(request: Request, limit_seconds: int | None, *, has_package: bool) ->
         return ""
     from hpcdash.job.packaging import FINISH
 
-    return pbs_signal_timer(request.signal, limit_seconds, finish=FINISH if has_package else "")
+    return signal_timer(request.signal, limit_seconds, finish=FINISH if has_package else "")
 
 
 def _files(request: Request, place: Place) -> list[str]:
@@ -184,7 +184,7 @@ def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:
     """The request's limit, else the walltime among the -l of a person's own options."""
     if request.limit_seconds is not None:
         return request.limit_seconds
-    return pbs_demand([option for text in asked for option in qsub.read_directive(text).given]).limit_seconds
+    return demand_of([option for text in asked for option in qsub.read_directive(text).given]).limit_seconds
 
 
 def _unasked(request: Request) -> list[str]:
@@ -209,7 +209,7 @@ def _refuse_said_twice(generated: list[str], extra: tuple[str, ...]) -> None:
 _OF_A_CHUNK = frozenset({"ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "nodes", "host", "vnode", "arch"})
 
 
-def pbs_resources(request: Request, slot_type: SlotType, cpu_share: CpuShare | None = None) -> Directives:
+def resource_directives(request: Request, slot_type: SlotType, cpu_share: CpuShare | None = None) -> Directives:
     """One select of as many chunks as nodes; of -l in `extra_args` all that is not ours to say stays.
 
     `cpu_share` is for GPUs beside which no CPUs are asked for; None where nothing is known of the queue.
@@ -249,7 +249,7 @@ def pbs_resources(request: Request, slot_type: SlotType, cpu_share: CpuShare | N
             f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own word for it, "
             "as in extra_args: -l select=1:gpu_model=a100"
         )
-    return Directives(tuple(f"-l {pbs_word('extra_args', word)}" for word in words), tuple(warnings))
+    return Directives(tuple(f"-l {directive_word('extra_args', word)}" for word in words), tuple(warnings))
 
 
 def _cpus_beside_gpus(
@@ -290,7 +290,7 @@ def _memory(amount_bytes: int) -> str:
 def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:
     """(resource, amount) of every -l; the other options are not looked at."""
     found: list[tuple[str, str]] = []
-    for text in whole_options(extra_args, qsub.read_directive, pbs_word):
+    for text in whole_options(extra_args, qsub.read_directive, directive_word):
         for option in qsub.read_directive(text).given:
             if option.name == "l":
                 found += qsub.resources(option.value or "")
@@ -522,7 +522,7 @@ _ON_SEVERAL = """'exec bash -c "$@"' bash \\
    """
 
 
-def pbs_fanout(
+def fanout(
     words: Sequence[str | Word],
     environment: Mapping[str, str],
     *,
@@ -568,7 +568,7 @@ trap 'jobs -pr | grep -qx "$timer" && kill "$timer" && wait "$timer" 2>/dev/null
 """
 
 
-def pbs_signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str = "") -> str:
+def signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str = "") -> str:
     """Bash whose timer sends the signal `limit_seconds - seconds_before` after the script's start, to all nodes.
 
     The timer ends with the script, which then calls `finish` too, a function of its own. Raises UsageError where there
@@ -601,7 +601,7 @@ done
 """
 
 
-def pbs_preamble(launcher: Launcher) -> str:
+def preamble(launcher: Launcher) -> str:
     """Bash for between the fan-out's text, which sets the addresses, and its start. Raises UsageError for srun."""
     if launcher is Launcher.SRUN:
         raise UsageError("launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate.")
@@ -632,10 +632,10 @@ done
 """
 
 
-def pbs_probe(probe: str, environment: Mapping[str, str], signal: str = "") -> str:
-    """Bash for between the text of pbs_fanout(), whose `hosts` and `on_host` it uses, and its start; '' for no probe.
+def probe_step(probe: str, environment: Mapping[str, str], signal: str = "") -> str:
+    """Bash for between the text of fanout(), whose `hosts` and `on_host` it uses, and its start; '' for no probe.
 
-    The names of `environment` are those that pbs_fanout() took.
+    The names of `environment` are those that fanout() took.
     """
     if not probe.strip():
         return ""
@@ -649,7 +649,7 @@ export HPCDASH_END_TIME={else_at} HPCDASH_END_TIME_OF="$PBS_JOBID"
 """
 
 
-def pbs_end_time(limit_seconds: int | None) -> str:
+def end_time(limit_seconds: int | None) -> str:
     """Bash for qsub's script: the start and the limit; empty without one."""
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 
@@ -662,7 +662,7 @@ _NOT_IN_PROJECTS = re.compile(r"[/\[\]\";:|<>+,?*]")
 PBS_NAME_LETTERS = 230
 
 
-def pbs_project(words: Iterable[str]) -> tuple[str, ...]:
+def project_options(words: Iterable[str]) -> tuple[str, ...]:
     """`-P "a_b"`, or nothing; what PBS takes in no project's name is `_`."""
     joined = NOT_IN_DIRECTIVES.sub("_", _NOT_IN_PROJECTS.sub("_", "_".join(words)))
     return (f'-P "{joined}"',) if joined else ()

@@ -37,7 +37,7 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     """What a script asks for with its own directives, and what is said over them."""
     given = [option for option in read_directives(directive_part(script)).given if not option.problem]
     said = [option for option in read_command_line(over).given if not option.problem]
-    demand, names = slurm_demand((*given, *said)), {option.name for option in said}
+    demand, names = demand_of((*given, *said)), {option.name for option in said}
     return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
 
 
@@ -52,7 +52,7 @@ def _is_time(text: str) -> bool:
     return text.lower() in _UNLIMITED or _TIME.fullmatch(text) is not None
 
 
-def slurm_demand(options: Sequence[Option]) -> Demand:
+def demand_of(options: Sequence[Option]) -> Demand:
     """Of options as sbatch reads them; what cannot be read asks for nothing."""
     last = {option.name: option for option in options}
 

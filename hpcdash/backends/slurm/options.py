@@ -180,7 +180,7 @@ def split_words(text: str) -> list[str]:
     return [*words, "".join(word)] if word else words
 
 
-def slurm_word(field: str, value: str) -> str:
+def directive_word(field: str, value: str) -> str:
     """A value as sbatch reads it back from a line. Raises UsageError, naming the field, for one it cannot."""
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_words)
 
@@ -202,14 +202,14 @@ RESERVED = (
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
-def slurm_extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
+def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
     """A person's own options as they were written, each once, in order, and the nodes to leave out.
 
     Raises UsageError naming all options that are the request's to say, however spelt: `-N4`, `--node=4`, `-N 4`.
     """
     kept: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in whole_options(extra_args, _read, slurm_word):
+    for text in whole_options(extra_args, _read, directive_word):
         option = text.strip()
         if not option:
             continue

@@ -28,7 +28,7 @@ from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.backends.slurm import options as sbatch
-from hpcdash.backends.slurm.options import slurm_extra_options, slurm_word
+from hpcdash.backends.slurm.options import directive_word, extra_options
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
@@ -92,31 +92,31 @@ def batch_script(
     """
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, _LONGEST_NAME)
-    resources = slurm_resources(request, slot_type)
-    early = slurm_signal_option(request.signal) if request.signal else None
+    resources = resource_directives(request, slot_type)
+    early = signal_option(request.signal) if request.signal else None
     generated = [
         f"--job-name={name}",
         *_files(request, place),
-        *([f"--partition={slurm_word('queue', request.queue)}"] if request.queue else []),
+        *([f"--partition={directive_word('queue', request.queue)}"] if request.queue else []),
         *resources.options,
         *_amounts(request),
-        *([f"--account={slurm_word('account', request.account)}"] if request.account else []),
-        *([f"--qos={slurm_word('qos', request.qos)}"] if request.qos else []),
-        *slurm_project(_accounted(request)),
-        *([f"--chdir={slurm_word('work_dir', request.work_dir)}"] if request.work_dir else []),
+        *([f"--account={directive_word('account', request.account)}"] if request.account else []),
+        *([f"--qos={directive_word('qos', request.qos)}"] if request.qos else []),
+        *project_options(_accounted(request)),
+        *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
         *([f"--array={request.array}"] if request.array else []),
         *([f"--dependency=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["--hold"] if request.hold else []),
         *(early.options if early else ()),
         "--requeue" if request.requeue else "--no-requeue",
     ]
-    extra = slurm_extra_options(request.extra_args)
+    extra = extra_options(request.extra_args)
     if request.requeue and "open-mode" not in _given(extra):
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)
     warnings += _refuse_said_twice(generated, extra, request)
-    excluded = slurm_extra_options((), request.exclude_nodes)
+    excluded = extra_options((), request.exclude_nodes)
     body = body_of(request, place, slot_type, ENVIRONMENT)
     # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is but one that fits.
     is_range = any(option.startswith("--nodes=1-") for option in resources.options)
@@ -127,13 +127,13 @@ def batch_script(
         exports(body.environment),
         body.definitions,
         body.library,
-        slurm_end_time(request.limit_seconds) if request.job_library else "",
+        end_time(request.limit_seconds) if request.job_library else "",
         resume_part(request, "SLURM_ARRAY_TASK_ID"),
-        slurm_preamble(request.launcher, nodes),
+        preamble(request.launcher, nodes),
         body.package,
     ]
     early_name = signal_name(request.signal) if request.signal else ""
-    if probe := slurm_probe(request.site.node_probe, early_name):
+    if probe := probe_step(request.site.node_probe, early_name):
         parts.append(probe)
     words = body.words
     if slots_of(request).nodes > 1 or tasks != 1:
@@ -141,12 +141,12 @@ def batch_script(
         parts.append(around)
     if request.signal and request.signal.batch_only:
         parts += [
-            slurm_fanout(words, {}, step=1 if probe else 0, tasks_per_node=tasks, srun_options=options),
-            slurm_signal_trap(request.signal),
+            fanout(words, {}, step=1 if probe else 0, tasks_per_node=tasks, srun_options=options),
+            signal_trap(request.signal),
             START,
         ]
     else:
-        parts.append(slurm_srun(words, tasks_per_node=tasks, srun_options=options))
+        parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options))
     others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
     said = (
         *warnings,
@@ -209,7 +209,7 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
 def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Request) -> tuple[str, ...]:
     """Raises UsageError for an option of both; warnings for those that a script is to know of."""
 
-    ours = _given([*generated, *slurm_extra_options((), request.exclude_nodes)])
+    ours = _given([*generated, *extra_options((), request.exclude_nodes)])
     fields = {name: _FIELDS.get(name, "the request") for name in ours}
     if request.cpus_per_gpu:
         fields |= dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "cpus_per_gpu")
@@ -230,7 +230,7 @@ _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _UNCOUNTED = "this Slurm does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
 
 
-def slurm_resources(request: Request, slot_type: SlotType) -> Directives:
+def resource_directives(request: Request, slot_type: SlotType) -> Directives:
     """Options for the nodes and their slots, by what the site's Slurm counts: GPUs as TRES, as GRES, or not at all."""
     slots = slots_of(request)
     asked = _slots(request, slots, slot_type)
@@ -374,7 +374,7 @@ def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Wor
     return _ON_NODE.replace("SIGNALS", f"TERM {signal}".strip()), (*around, *words)
 
 
-def slurm_srun(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, srun_options: Sequence[str] = ()) -> str:
+def srun_line(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, srun_options: Sequence[str] = ()) -> str:
     """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status is the script's.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
@@ -384,7 +384,7 @@ def slurm_srun(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, s
     return f"{_settings(tasks_per_node)}\n{_srun(words, tasks_per_node, srun_options, '')}\n"
 
 
-def slurm_fanout(
+def fanout(
     words: Sequence[str | Word],
     environment: Mapping[str, str],
     *,
@@ -392,7 +392,7 @@ def slurm_fanout(
     tasks_per_node: int | None = 1,
     srun_options: Sequence[str] = (),
 ) -> str:
-    """As slurm_srun(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
+    """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
     srun = _srun(words, tasks_per_node, srun_options, "  ")
     return f"{exports(environment)}{_settings(tasks_per_node)}\n{_FANOUT.format(srun=srun, step=int(step))}"
 
@@ -417,7 +417,7 @@ def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequ
 _MOST_SIGNAL_SECONDS = 65535
 
 
-def slurm_signal_option(signal: EarlySignal) -> Directives:
+def signal_option(signal: EarlySignal) -> Directives:
     """`--signal=USR1@600`, to all processes of the steps; `--signal=B:USR1@600`, to the batch shell alone.
 
     Raises UsageError for a signal that is none, or a time that sbatch refuses.
@@ -431,7 +431,7 @@ def slurm_signal_option(signal: EarlySignal) -> Directives:
     return Directives((f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",))
 
 
-def slurm_signal_trap(signal: EarlySignal) -> str:
+def signal_trap(signal: EarlySignal) -> str:
     """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps itself."""
     name = signal_name(signal)
     if not signal.batch_only:
@@ -461,7 +461,7 @@ fi
 """
 
 
-def slurm_preamble(launcher: Launcher, nodes: int | None) -> str:
+def preamble(launcher: Launcher, nodes: int | None) -> str:
     """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do)."""
     count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
     address = "" if launcher is Launcher.PLAIN else _ADDRESS
@@ -480,7 +480,7 @@ env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
 """
 
 
-def slurm_probe(probe: str, signal: str = "") -> str:
+def probe_step(probe: str, signal: str = "") -> str:
     """Bash for before the fan-out of sbatch's script, which is then its second step; '' without a probe.
 
     `signal` is the early signal, which neither ends a probe nor is taken for its failure.
@@ -505,7 +505,7 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 """
 
 
-def slurm_end_time(limit_seconds: int | None) -> str:
+def end_time(limit_seconds: int | None) -> str:
     """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job starts.
 
     Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not known.
@@ -513,7 +513,7 @@ def slurm_end_time(limit_seconds: int | None) -> str:
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 
 
-def slurm_project(words: Iterable[str]) -> tuple[str, ...]:
+def project_options(words: Iterable[str]) -> tuple[str, ...]:
     """`--wckey="a,b"`, or nothing."""
     joined = NOT_IN_DIRECTIVES.sub("_", ",".join(words))
     return (f'--wckey="{joined}"',) if joined else ()

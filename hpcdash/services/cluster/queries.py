@@ -63,7 +63,7 @@ class Asking:
             if self._found_elsewhere is None:
                 self._found_elsewhere = False
                 try:
-                    await self.ask_as_is(self._cluster.backend.probe_query(), times=times)
+                    await self.ask_as_is(self._cluster.backend.probe.query(), times=times)
                 except CommandElsewhere as elsewhere:
                     self._cluster.transport.prepend_path(elsewhere.folder)
                     self._found_elsewhere = True
@@ -200,10 +200,10 @@ async def find_scheduler(
     for backend in backends:
         try:
             try:
-                probe = await ask(backend.probe_query())
+                probe = await ask(backend.probe.query())
             except CommandElsewhere as elsewhere:
                 prepend_path(elsewhere.folder)
-                probe = await ask(backend.probe_query())
+                probe = await ask(backend.probe.query())
         except CommandMissing as error:
             missing.append(error)
             continue

@@ -286,22 +286,22 @@ class ClusterStore:
         """The question that fills a kind."""
         match kind:
             case Kind.MINE:
-                return self.backend.jobs_query(JobScope(user=self.user))
+                return self.backend.queue.jobs(JobScope(user=self.user))
             case Kind.EVERYONE:
-                return self.backend.jobs_query(JobScope())
+                return self.backend.queue.jobs(JobScope())
             case Kind.NODES:
-                return self.backend.nodes_query()
+                return self.backend.queue.nodes()
             case Kind.QUEUES:
-                return self.backend.queues_query()
+                return self.backend.queue.queues()
             case Kind.HISTORY:
-                return self.backend.history_query(self.user, self._unknown_history_seconds(kind))
+                return self.backend.history.jobs(self.user, self._unknown_history_seconds(kind))
             case Kind.HISTORY_EVERYONE:
-                return self.backend.history_query(None, self._unknown_history_seconds(kind))
+                return self.backend.history.jobs(None, self._unknown_history_seconds(kind))
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
         """How far back the history has to be asked for."""
         known = self.snapshots.get(kind)
-        if known is None or not self.backend.keeps_ended:
+        if known is None or not self.backend.history.keeps_ended:
             return HISTORY_SECONDS
         return min(HISTORY_SECONDS, max(0, round(self.clock.now() - known.taken_at)) + _HISTORY_OVERLAP_SECONDS)
 
@@ -339,7 +339,7 @@ class ClusterStore:
         if kind in _OF_JOBS:
             await self._watch_clock(kind, parsed.table)
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
-        if kind in _HISTORIES and self.backend.keeps_ended and (known := self.snapshots.get(kind)) is not None:
+        if kind in _HISTORIES and self.backend.history.keeps_ended and (known := self.snapshots.get(kind)) is not None:
             table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
             snapshot = replace(snapshot, table=table)
         if kind in (Kind.MINE, Kind.EVERYONE):
@@ -409,7 +409,7 @@ class ClusterStore:
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
         """Which hosts of running jobs are down."""
-        query = self.backend.down_hosts_query(running_hosts(jobs, MOST_HOSTS))
+        query = self.backend.queue.down_hosts(running_hosts(jobs, MOST_HOSTS))
         return frozenset() if query is None else await self.poll(query)
 
     async def _remember(self, snapshot: Snapshot) -> None:
@@ -427,21 +427,21 @@ class ClusterStore:
 
     async def fetch_detail(self, job_id: str) -> JobDetail:
         """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob."""
-        row_query = self.backend.jobs_query(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
+        row_query = self.backend.queue.jobs(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
         try:
-            parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.native_query(job_id)))
+            parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.detail.native(job_id)))
             row = row_of(parsed.table, job_id)
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
         with contextlib.suppress(HpcdashError):
             row = with_down_hosts(row, await self._down_among(row))
-        return self.backend.job_detail(row, native)
+        return self.backend.detail.join(row, native)
 
     async def _fetch_past_detail(self, job_id: str, not_in_queue: NoSuchJob) -> JobDetail:
         try:
             parsed, native = await asyncio.gather(
-                self.ask(self.backend.history_query(None, 0, (job_id,))),
-                self.ask(self.backend.history_native_query(job_id)),
+                self.ask(self.backend.history.jobs(None, 0, (job_id,))),
+                self.ask(self.backend.history.native(job_id)),
             )
         except NoSuchJob as error:
             # Nothing went wrong that a command and its status would tell of.
@@ -451,7 +451,7 @@ class ClusterStore:
         except HpcdashError as error:
             not_in_queue.next_step = f"It may have ended; its history cannot be asked: {error.message}."
             raise not_in_queue from error
-        return self.backend.job_detail(row_of(parsed.table, job_id), native)
+        return self.backend.detail.join(row_of(parsed.table, job_id), native)
 
     async def close(self) -> None:
         """Stop what is being asked, and end the connection (which other clusters on it may have ended already)."""

@@ -64,7 +64,7 @@ class Actions:
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
         """The commands; raises UsageError for what cannot be asked. Nothing runs."""
-        return Plan(request, tuple(rows), self.store.backend.action_commands(request))
+        return Plan(request, tuple(rows), self.store.backend.actions.commands(request))
 
     @property
     def can_signal_parts(self) -> bool:
@@ -78,7 +78,7 @@ class Actions:
 
     def _can_ask(self, request: ActionRequest) -> bool:
         try:
-            self.store.backend.action_commands(request)
+            self.store.backend.actions.commands(request)
         except UsageError:
             return False
         return True
@@ -92,7 +92,7 @@ class Actions:
         named = tuple(dict.fromkeys(job_ids))
         scope = JobScope(job_ids=named) if len(named) <= _MOST_NAMED_IDS else JobScope(ended=True)
         try:
-            parsed = await self.store.ask(self.store.backend.jobs_query(scope))
+            parsed = await self.store.ask(self.store.backend.queue.jobs(scope))
         except NoSuchJob:
             return ()
         return await asyncio.to_thread(rows_meant, parsed.table, named)

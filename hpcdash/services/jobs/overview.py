@@ -359,11 +359,11 @@ class JobPicture:
     async def _fetch_usage(self) -> None:
         assert self.row is not None
         self._usage_at = self.store.clock.now()
-        query = self.store.backend.usage_query(self.row)
+        query = self.store.backend.detail.usage(self.row)
         self.usage = None if query is None else await self.store.ask(query)
 
     async def _fetch_priority(self) -> None:
-        query = self.store.backend.priority_query(self.job_id)
+        query = self.store.backend.detail.priority(self.job_id)
         self.priority = {} if query is None else await self.store.ask(query)
 
     async def _fetch_failure(self) -> None:
@@ -384,7 +384,7 @@ class JobPicture:
 
     async def _fetch_qos(self) -> None:
         assert self.row is not None
-        if self.row["qos"] and (query := self.store.backend.qos_query(str(self.row["qos"]))) is not None:
+        if self.row["qos"] and (query := self.store.backend.policy.qos(str(self.row["qos"]))) is not None:
             self._need_accounting()
             self.qos = await self.store.ask(query)
 
@@ -392,7 +392,7 @@ class JobPicture:
         assert self.row is not None
         if self.row["queue"]:
             first_queue = str(self.row["queue"]).partition(",")[0]
-            query = self.store.backend.queue_rules_query(first_queue)
+            query = self.store.backend.policy.queue_rules(first_queue)
             self.queue_rules = {} if query is None else await self.store.ask(query)
 
     async def _fetch_related(self) -> None:
@@ -404,7 +404,7 @@ class JobPicture:
             return
         backend = self.store.backend
         try:
-            queued = await self.store.ask(backend.jobs_query(JobScope(job_ids=unknown)))
+            queued = await self.store.ask(backend.queue.jobs(JobScope(job_ids=unknown)))
         except NoSuchJob:
             past = unknown
         else:
@@ -418,7 +418,7 @@ class JobPicture:
         assert self.array_id is not None
         backend, ids = self.store.backend, (self.array_id,)
         try:
-            queued = await self.store.ask(backend.jobs_query(JobScope(job_ids=ids)))
+            queued = await self.store.ask(backend.queue.jobs(JobScope(job_ids=ids)))
         except NoSuchJob:
             pass
         else:
@@ -433,7 +433,7 @@ class JobPicture:
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
         """Of jobs that have not ended the queue says more than the past does."""
-        past = await self.store.ask(self.store.backend.history_query(None, 0, job_ids))
+        past = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
         await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 
     async def _keep(self, table: pa.Table, *, is_complete: bool) -> None:

@@ -81,7 +81,7 @@ def job_groups(
     if row is None:
         return []
     state = str(row["state"])
-    hint = picture.store.backend.reason_hint(state, row["reason"])
+    hint = picture.store.backend.reasons.hint(state, row["reason"])
     own = {
         title: [Entry(label, value, state=state if label == "state" else "") for label, value in pairs]
         for title, pairs in grouped(row, now, hint, sign=signs.get(state, ""), zone=zone)
@@ -295,7 +295,7 @@ def _which_tasks(job_id: str) -> str:
 
 
 def _why(picture: JobPicture, event: JobEvent) -> str:
-    hint = picture.store.backend.reason_hint(event.after, event.reason)
+    hint = picture.store.backend.reasons.hint(event.after, event.reason)
     return f"{event.reason}, {hint}" if hint else event.reason
 
 

@@ -45,7 +45,7 @@ async def refusal_words(store: ClusterStore, rows: Sequence[Row]) -> str:
     if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
         return ""
     try:
-        why = store.backend.requeue_refusal(await store.ask(store.backend.native_query(str(rows[0]["id"]))))
+        why = store.backend.detail.requeue_refusal(await store.ask(store.backend.detail.native(str(rows[0]["id"]))))
     except HpcdashError:
         # One that the scheduler has forgotten is refused in its own words.
         return ""

@@ -41,7 +41,7 @@ async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | 
     """
     obstacle: HpcdashError
     backend = store.backend
-    queued, past = backend.script_query(job_id), backend.history_script_query(job_id)
+    queued, past = backend.scripts.query(job_id), backend.scripts.history_query(job_id)
     if queued is None or past is None:
         return await _not_given_back(store, job_id, detail)
     try:
@@ -111,7 +111,7 @@ async def keep_submitted(
 async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError) -> Script:
     """The file that the job names as its script, as it is now; raises `obstacle` where there is none to read."""
     try:
-        path = store.backend.submitted_file(detail or await store.fetch_detail(job_id))
+        path = store.backend.scripts.submitted_file(detail or await store.fetch_detail(job_id))
     except NoSuchJob:
         raise
     except CommandError:

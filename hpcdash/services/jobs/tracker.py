@@ -175,7 +175,7 @@ class Departures:
         ids = tuple(self._missing)
         scope = JobScope(store.user, ended=True, job_ids=ids if len(ids) <= _IDS_A_COMMAND else ())
         try:
-            recent = (await store.poll(store.backend.jobs_query(scope))).table
+            recent = (await store.poll(store.backend.queue.jobs(scope))).table
         except NoSuchJob:
             recent = schema.empty(schema.JOBS)
         for missing in self._missing.values():
@@ -192,7 +192,7 @@ class Departures:
         for start in range(0, len(ids), _IDS_A_COMMAND)[:_HISTORY_COMMANDS_A_POLL]:
             some = ids[start : start + _IDS_A_COMMAND]
             try:
-                past = await store.poll(store.backend.history_query(None, 0, some))
+                past = await store.poll(store.backend.history.jobs(None, 0, some))
             except CommandMissing:
                 pass
             except AccountingUnavailable:

@@ -59,8 +59,8 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     number = array_of(job_id)
     backend = store.backend
     queued, past = await asyncio.gather(
-        store.ask(backend.jobs_query(JobScope(job_ids=(number,)))),
-        store.ask(backend.history_query(None, 0, (number,))),
+        store.ask(backend.queue.jobs(JobScope(job_ids=(number,)))),
+        store.ask(backend.history.jobs(None, 0, (number,))),
         return_exceptions=True,
     )
     problem = ""

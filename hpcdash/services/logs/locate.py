@@ -37,7 +37,7 @@ async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
 async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
     """The files of a job whose details are known; raises what keeps the cluster from answering."""
     script: Script | None = None
-    if store.backend.needs_script_for_logs(detail):
+    if store.backend.logs.needs_script(detail):
         try:
             script = await fetch_script(store, job_id, detail=detail)
         except UnreachableError:
@@ -45,7 +45,7 @@ async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFi
         except HpcdashError:
             # The note beside the files says that its directives are not known.
             script = None
-    return store.backend.log_files(detail, script)
+    return store.backend.logs.files(detail, script)
 
 
 def _of_the_task(detail: JobDetail, job_id: str) -> JobDetail:

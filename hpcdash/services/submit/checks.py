@@ -185,13 +185,13 @@ async def estimate_start(
     Nothing is submitted. `file` is where the script is on the login node, '' where it is not there. Raises UsageError
     for options that are none, and what keeps the cluster from answering.
     """
-    query = store.backend.start_estimate_query(Submission(script, name, options=tuple(options), file=file))
+    query = store.backend.submit.start_estimate(Submission(script, name, options=tuple(options), file=file))
     if query is None:
         return StartEstimate(is_known=False, hint=f"{store.backend.title}: no start is told before a job is submitted")
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds))
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
-        text, reader = script.decode("utf-8", "replace"), store.backend.script_reader
+        text, reader = script.decode("utf-8", "replace"), store.backend.scripts.reader()
         if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options):
             estimate = replace(estimate, hint=hint)
     return estimate

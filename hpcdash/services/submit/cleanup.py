@@ -94,11 +94,11 @@ async def _asked(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
     """The jobs as the history has them; where there is none, as the scheduler still knows them."""
     if store.probe is None or store.probe.has_accounting is not False:
         try:
-            return (await store.poll(store.backend.history_query(None, 0, job_ids))).table
+            return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
         except (AccountingUnavailable, CommandMissing):
             pass
     try:
-        return (await store.poll(store.backend.jobs_query(JobScope(job_ids=tuple(job_ids), ended=True)))).table
+        return (await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))).table
     except NoSuchJob:
         return pa.table({"id": [], "array_id": [], "state": []})
 

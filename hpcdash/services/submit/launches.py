@@ -201,7 +201,7 @@ class Launches:
     @property
     def packs_nodes(self) -> bool:
         """Whether slots that are not counted a node may lie together, on any nodes."""
-        writer = self.store.backend.script_writer
+        writer = self.store.backend.scripts.writer()
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
     async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
@@ -214,7 +214,7 @@ class Launches:
 
         if outcome.done is False:
             version = self.store.probe.version if self.store.probe else ""
-            hint = self.store.backend.script_reader.refusal_hint(outcome.words, version, planned.script.text)
+            hint = self.store.backend.scripts.reader().refusal_hint(outcome.words, version, planned.script.text)
             left = await discarded(self.store, planned.staged)
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
@@ -338,7 +338,7 @@ class Launches:
         from hpcdash.domain.request import slots_of
 
         backend = self.store.backend
-        if (writer := backend.script_writer) is None:
+        if (writer := backend.scripts.writer()) is None:
             raise UsageError(
                 f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
             )
@@ -360,7 +360,7 @@ class Launches:
         from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 
         try:
-            parsed = await self.store.ask(self.store.backend.jobs_query(JobScope(job_ids=request.after)))
+            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=request.after)))
         except NoSuchJob:
             return request
         rows = await asyncio.to_thread(rows_meant, parsed.table, request.after)
@@ -431,7 +431,7 @@ def planned_launch(
         run_as=run_as,
         program=_submitting_program(store) if run_as else "",
     )
-    handover = store.backend.submission(submission)
+    handover = store.backend.submit.submission(submission)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(handover.mark, handover.job_name or None, not_before, run_as)
     name = handover.command.job_ids[0]

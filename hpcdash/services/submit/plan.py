@@ -36,7 +36,7 @@ _LIMIT_SECONDS = 15.0
 
 async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
     """Raises UsageError for an array that is larger than the cluster takes; where that cannot be asked it is sent."""
-    query = store.backend.array_refusal_query(wanted)
+    query = store.backend.submit.array_refusal(wanted)
     if query is None:
         return
     try:
@@ -53,7 +53,7 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
     `stores.lost_answers.settle` finds out what became of one whose answer was lost.
     """
     marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
-    handover = store.backend.submission(marked)
+    handover = store.backend.submit.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
     searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
@@ -131,7 +131,7 @@ async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
     mark = f"{MARK_START}{secrets.token_hex(5)}"
-    again = store.backend.resubmission(detail, past, script, wanted.tasks, mark)
+    again = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
     return again, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *again.notes]
@@ -156,7 +156,7 @@ async def _past(store: ClusterStore, wanted: Wanted) -> Mapping[str, str]:
     if 0 <= age < _HISTORY_LAG_SECONDS:
         await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
     try:
-        return await store.ask(store.backend.history_native_query(wanted.job_id))
+        return await store.ask(store.backend.history.native(wanted.job_id))
     except (NoSuchJob, AccountingUnavailable, CommandMissing):
         return {}
 

@@ -61,7 +61,7 @@ class LaunchQueues:
                 await self._ask(Kind.QUEUES)
                 if any(queue.has_gpus is None for queue in self.known()):
                     await self._ask(Kind.NODES)
-                query = self._store.backend.queue_limits_query()
+                query = self._store.backend.policy.queue_limits()
                 if query is not None and self._limits is None:
                     self._limits = await self._store.ask(query)
 
@@ -168,8 +168,8 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         return replace(known, notes=(f"nothing can be asked: {error.message}", *known.notes))
     notes: list[str] = []
     backend, whose = store.backend, user or probe.user
-    of_accounts = backend.associations_query(whose, probe.cluster)
-    of_qos = backend.qos_offers_query()
+    of_accounts = backend.policy.associations(whose, probe.cluster)
+    of_qos = backend.policy.qos_offers()
     if of_accounts is not None and probe.has_accounting is False:
         notes.append("this cluster has no accounting: there are no accounts and no QoS to choose from")
         of_accounts = of_qos = None

@@ -180,7 +180,7 @@ class _Looking:
         """In the queue, which has the jobs that ended a moment ago too."""
         for user, searches in self._by_user():
             scope = JobScope(user=user, ended=True)
-            table = (await self._patiently(self._store.backend.jobs_query(scope))).table
+            table = (await self._patiently(self._store.backend.queue.jobs(scope))).table
             self._queued.update(map(array_of, table["id"].to_pylist()))
             for job_id, search in searches:
                 self._take(job_id, search, _numbers_of(table, search))
@@ -195,7 +195,7 @@ class _Looking:
             age = self._store.clock.now() - oldest.astimezone(UTC).timestamp()
             since = max(_LEAST_HISTORY_SECONDS, int(age) + 1)
             try:
-                table = (await self._patiently(self._store.backend.history_query(user, since))).table
+                table = (await self._patiently(self._store.backend.history.jobs(user, since))).table
             except UnreachableError:
                 raise
             except HpcdashError as error:

@@ -317,5 +317,5 @@ def requested_switch(kind: SwitchKind, text: str) -> NamedSwitch | None:
 
 def known_values(row: Row, backend: Backend) -> dict[str, str]:
     """What of a job's environment its row tells."""
-    known = {"USER": row["user"], "LOGNAME": row["user"], "PWD": row["work_dir"], **backend.job_variables(row)}
+    known = {"USER": row["user"], "LOGNAME": row["user"], "PWD": row["work_dir"], **backend.detail.variables(row)}
     return {name: str(value) for name, value in known.items() if value}

@@ -296,7 +296,7 @@ class Switches:
         is_wanted = most is None or count_jobs(rows) < most
         if is_wanted and (store.probe is None or store.probe.has_accounting is not False):
             try:
-                past = (await store.ask(backend.history_query(None, 0, ids))).table.to_pylist()
+                past = (await store.ask(backend.history.jobs(None, 0, ids))).table.to_pylist()
             except UnreachableError:
                 raise
             except HpcdashError:

@@ -346,9 +346,9 @@ async def ask_grace(store: ClusterStore, state: WatchState, rows: Iterable[Mappi
     """
     every, backend = list(rows), store.backend
     names = {str(row["qos"] or "") for row in every} - {""}
-    problems = await _ask(store, "QoS", names, backend.qos_query, state.qos)
+    problems = await _ask(store, "QoS", names, backend.policy.qos, state.qos)
     queues = {first_queue(row) for row in every} - {""}
-    return problems + await _ask(store, "queue", queues, backend.preemption_query, state.queues)
+    return problems + await _ask(store, "queue", queues, backend.policy.preemption, state.queues)
 
 
 async def _ask(
@@ -373,7 +373,7 @@ async def _ask(
 
 
 def qos_state(words: Mapping[str, str], now: float) -> QosState:
-    """What Backend.qos_query tells of a QoS (preemption_query: of a queue), in figures: what becomes of a job that
+    """What PolicyPart.qos tells of a QoS (PolicyPart.preemption: of a queue), in figures: what becomes of a job that
     makes way, after how long, and whether there is anyone to make way for."""
     making_way = words.get("a job that makes way", "")
     grace = words.get("time to save first", "")

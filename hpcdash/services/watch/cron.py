@@ -67,7 +67,7 @@ async def folder_there(store: ClusterStore, named: str = "") -> str:
 async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronStand, ...]]:
     """(the folder, what is installed there or in the queue, by label)."""
     folder, installed = await _list(store, named)
-    parsed = await store.ask(store.backend.jobs_query(JobScope(user=store.user)))
+    parsed = await store.ask(store.backend.queue.jobs(JobScope(user=store.user)))
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in parsed.table.to_pylist():
         label = label_in(row["name"] or "")
@@ -95,7 +95,7 @@ async def move_away(store: ClusterStore, job: CronJob) -> None:
 async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
     """What was done, in words. A job of that name that waits or runs is left to itself: it reads the new script when
     it submits itself again. Raises HpcdashError for what could not be done."""
-    script = cron_script(job, store.backend.cron_parts(job))
+    script = cron_script(job, store.backend.scripts.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
     argv = ("sh", "-c", 'umask 077; mkdir -p -- "$@"', "sh", *folders)
     await _act(store, argv, f"{' and '.join(folders)} could not be made")

@@ -146,7 +146,7 @@ class Endings(Judge):
         state = str(row["state"])
         if state not in WAITING:
             return Ending(f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}")
-        hint = self.store.backend.reason_hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
+        hint = self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
         return Ending(f"{who} may start after all" + (f": {shown(hint)}" if hint else ""))
 
     def _of_chain(self, finding: Finding, jobs: pa.Table) -> Ending:

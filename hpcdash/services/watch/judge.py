@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import ReasonsPart
 from hpcdash.config.watch_settings import (
     ANYONE,
     HangingRule,
@@ -47,7 +48,7 @@ from hpcdash.services.watch.rules import (
     waiting,
 )
 from hpcdash.services.watch.rules.rows import rows_where
-from hpcdash.services.watch.rules.waiting import Reasons, never_words
+from hpcdash.services.watch.rules.waiting import never_words
 from hpcdash.services.watch.state import DiskState, QosState, WatchState
 
 Row = Mapping[str, Any]
@@ -223,7 +224,7 @@ class Judge:
 
     def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:
         settings = self.settings
-        reasons = self.store.backend
+        reasons = self.store.backend.reasons
         zoned = datetime.fromtimestamp(now, UTC).astimezone()
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
@@ -313,7 +314,7 @@ class Judge:
     def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
         """How many jobs and tasks of a job's chain wait and will start."""
         chain = find_chain(str(row["id"]), self._of_owner(jobs, row["user"]))
-        return successors.ready_behind(chain, self.store.backend)
+        return successors.ready_behind(chain, self.store.backend.reasons)
 
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since
@@ -404,7 +405,7 @@ def pulse_line(now: datetime, words: str) -> str:
     return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
 
 
-def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons) -> str:
+def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:
     """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
 
     The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.

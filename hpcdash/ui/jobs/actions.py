@@ -200,7 +200,7 @@ class JobActions:
 
     def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
         """What may be changed of all of these jobs, and in words why not more."""
-        rows, alterable = choice.rows, self.screen.session.store.backend.alterable
+        rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
@@ -277,7 +277,7 @@ class JobActions:
             rows = rows_meant(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
         backend = self.screen.session.store.backend
-        if choice.verb in backend.whole_array_verbs:
+        if choice.verb in backend.actions.whole_array_verbs:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice

@@ -88,7 +88,7 @@ class ScriptView(View):
         is_new = self.script is None or self.script.text != script.text
         self.script = script
         if is_new:
-            explain = store.backend.explain_directive
+            explain = store.backend.scripts.explain
             self._lines = await asyncio.to_thread(script_lines, script.text, explain)
             self._parts = ()
             if self.other_id is None:

@@ -345,7 +345,7 @@ class LogReading(Vertical):
             return
         store = self.session.store
         reason = "" if self.row is None else self.row["reason"]
-        hint = "" if self.row is None else store.backend.reason_hint(str(self.row["state"]), reason)
+        hint = "" if self.row is None else store.backend.reasons.hint(str(self.row["state"]), reason)
         notes = [self.note] if self.note else []
         notes += file_notes(self.window, self.row, hint, self.session.zone)
         if ended := job_note(self.row, self._now(), self.session.zone):

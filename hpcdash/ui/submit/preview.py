@@ -161,7 +161,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         except UsageError:
             before = None
     text = request_text(request, site=site) or reading.text
-    lines = script_lines(script.text, launches.store.backend.explain_directive)
+    lines = script_lines(script.text, launches.store.backend.scripts.explain)
     return Look(
         problems,
         warnings,
@@ -203,7 +203,7 @@ def look_at_script(
 ) -> Look:
     """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
     backend = launches.store.backend
-    reader = backend.script_reader
+    reader = backend.scripts.reader()
     reading = read_script_form(draft, reader)
     problems = dict(reading.problems)
     if isinstance(content, str):
@@ -211,7 +211,7 @@ def look_at_script(
     if content is None or isinstance(content, str):
         return Look(problems, as_it_is=reading, links=reading.links)
     try:
-        handover = backend.submission(script_submission(reading, content))
+        handover = backend.submit.submission(script_submission(reading, content))
         said = handover.notes
     except UsageError as error:
         _complain(problems, error, "extra_args")
@@ -223,7 +223,7 @@ def look_at_script(
         findings = tuple(replace(one, severity="warning") if _may_be_mended(one) else one for one in findings)
     problems, warnings, asides = sorted_findings(findings, problems, "file")
     text = content.decode("utf-8", "surrogateescape")
-    lines = _with_notes(script_lines(text, backend.explain_directive), findings)
+    lines = _with_notes(script_lines(text, backend.scripts.explain), findings)
     before = last.of(reading.file if reading.is_here else f"{THERE}:{reading.file}")
     difference: Sequence[ScriptLine] = ()
     if before is not None:

@@ -27,7 +27,7 @@ def record(folder: Path) -> None:
     """Write the case from commands installed in `folder`."""
     site = TorqueSite.install(folder / "site")
     recorder = Asker(site.run, str(site.path), "/usr/local/bin")
-    probe = recorder.ask("probe", "probe.sh", BACKEND.probe_query())
+    probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
     backend = BACKEND.settled(probe)
     tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
     for question in host_questions(backend, "jobs-mine", tables["jobs-mine"].table):

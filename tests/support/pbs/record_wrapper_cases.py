@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdash.backends.pbs.backend import BACKEND, PbsBackend
+from hpcdash.backends.pbs.backend import BACKEND, pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.transport.base import Completed
@@ -88,13 +88,13 @@ def record(scene: Scene, folder: Path) -> Path:
     """Ask everything of one scene; the folder of its case."""
     printers = Printers.install(folder, scene)
     recorder = Asker(printers.run, str(printers.path), "/usr/bin")
-    recorder.ask("probe", "probe.sh", BACKEND.probe_query())
-    backend = PbsBackend(Dialect.SLURM_WRAPPERS)
+    recorder.ask("probe", "probe.sh", BACKEND.probe.query())
+    backend = pbs_backend(Dialect.SLURM_WRAPPERS)
     tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
     for row in rows_of(tables["jobs-all-ended"]) if scene.has_details else ():
         job_id = str(row["id"])
-        recorder.ask(f"jobs/{job_id}-row", "job-row.sh", backend.jobs_query(JobScope(job_ids=(job_id,))))
-        recorder.ask(f"jobs/{job_id}-native", "native.sh", backend.native_query(job_id))
+        recorder.ask(f"jobs/{job_id}-row", "job-row.sh", backend.queue.jobs(JobScope(job_ids=(job_id,))))
+        recorder.ask(f"jobs/{job_id}-native", "native.sh", backend.detail.native(job_id))
     directory = PRINTED.parent / scene.case
     shutil.rmtree(directory, ignore_errors=True)
     write_case(directory, scene.about, USER, scene.clock, recorder.commands.values(), backend=BACKEND.name)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hpcdash.backends.base import ReasonsPart
 from hpcdash.config.watch_settings import ChainWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
 from hpcdash.domain.chains import JobChain
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.services.watch.rules.waiting import Reasons
 
 RULE = "no-successor"
 
 
-def no_successor(chains: Iterable[JobChain], reasons: Reasons, watch: ChainWatch | None = None) -> list[Finding]:
+def no_successor(chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainWatch | None = None) -> list[Finding]:
     """One for each chain that runs, of whose jobs and tasks fewer than wanted will ever start after that."""
     watch = watch or ChainWatch()
     found = []
@@ -37,12 +37,12 @@ def no_successor(chains: Iterable[JobChain], reasons: Reasons, watch: ChainWatch
     return found
 
 
-def ready_behind(chain: JobChain, reasons: Reasons) -> int:
+def ready_behind(chain: JobChain, reasons: ReasonsPart) -> int:
     """How many of a chain's jobs and tasks wait and will start by themselves."""
     return _waiting(chain, reasons)[0]
 
 
-def _waiting(chain: JobChain, reasons: Reasons) -> tuple[int, int, int]:
+def _waiting(chain: JobChain, reasons: ReasonsPart) -> tuple[int, int, int]:
     """(those that will start, those that are held, those that never will) of a chain's jobs and tasks that wait."""
     waiting = [row for row in chain.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)

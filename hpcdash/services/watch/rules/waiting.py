@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import ReasonsPart
 from hpcdash.domain.alerts import Finding, Severity, job_words, shown
 from hpcdash.domain.columns import text_of
 from hpcdash.domain.states import JobState
@@ -19,26 +19,14 @@ _REASON_CELLS = 80
 _SAID_ALREADY = re.compile(r"^(?:it )?will (?:never|not) start: ")
 
 
-class Reasons(Protocol):
-    """What a scheduler's reasons mean; each backend is one."""
-
-    def reason_hint(self, state: str, reason: str | None) -> str:
-        """In plain words; '' where the scheduler's own are enough."""
-        ...
-
-    def never_starts(self, state: str, reason: str | None) -> str:
-        """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
-        ...
-
-
-def never_words(state: str, reason: str, reasons: Reasons) -> str:
+def never_words(state: str, reason: str, reasons: ReasonsPart) -> str:
     """`will never start: the partition does not allow what it asks for (PartitionConfig)`."""
-    hint = _SAID_ALREADY.sub("", reasons.reason_hint(state, reason)).partition(";")[0].partition(": change ")[0]
+    hint = _SAID_ALREADY.sub("", reasons.hint(state, reason)).partition(";")[0].partition(": change ")[0]
     said = clip(shown(reason), _REASON_CELLS)
     return f"will never start: {shown(hint)} ({said})" if hint else f"will never start: {shown(reason)}"
 
 
-def waits_for_ever(jobs: pa.Table, reasons: Reasons) -> list[Finding]:
+def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     """One for each waiting job, or rest of an array, that will never start by itself."""
     # Queues are long and their reasons few.
     told = pc.unique(text_of(jobs["reason"])).to_pylist()

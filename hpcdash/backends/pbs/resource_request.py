@@ -15,7 +15,7 @@ _MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResourceRequest:
     """Sums over all chunks. No memory named: None; a chunk that names no CPUs has one."""
 
     nodes: int
@@ -24,7 +24,7 @@ class Asked:
     memory_bytes: int | None
 
 
-def asked(text: str) -> Asked | None:
+def read_resource_request(text: str) -> ResourceRequest | None:
     """Reads `2:ncpus=4:mem=1gb+1:ncpus=1`, `2:ppn=4:gpus=1`, `g01:ppn=4+g02`; None for what is no request."""
     nodes = cpus = gpus = 0
     memory: int | None = None
@@ -45,7 +45,7 @@ def asked(text: str) -> Asked | None:
             memory = (memory or 0) + chunks * chunk_memory
     if max(nodes, cpus, gpus, memory or 0) > MOST:
         return None
-    return Asked(nodes, cpus, gpus, memory)
+    return ResourceRequest(nodes, cpus, gpus, memory)
 
 
 def _count(text: str) -> int | None:

@@ -1,0 +1,24 @@
+"""The reader of scripts that hold no directives: nothing is asked in them, and nothing of that can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.offers import Offers
+
+
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+    return ()
+
+
+def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
+    return Demand()
+
+
+def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
+    return ()
+
+
+def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+    return ""
