@@ -38,6 +38,7 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.recorded import find_case
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state import database
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 
@@ -78,9 +79,7 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        watched(
-            build_session(cluster, pool, zone=zone), settings.watch, state_root() / "watch", _WatchFile(common.config)
-        )
+        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _WatchFile(common.config))
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
@@ -196,6 +195,8 @@ def run_app(
         tour_ended=tour_ended,
         note_error=_noted if common.debug else lambda error: None,
     )
+    # stderr is the screen now.
+    database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
     with ends_with_signals(app):
         app.run()
     if app.ended_by is not None:
@@ -241,7 +242,7 @@ def run_demo(common: CommonOptions) -> None:
 def demo_session(folder: Path) -> ClusterSession:
     """The demonstration's queue with its watchdogs; what they remember is gone with its folder."""
     session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
-    return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder / "watch")
+    return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder)
 
 
 @contextmanager
