@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -451,22 +450,6 @@ async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueL
             report = await here.round()
             assert (report.told.again, report.told.deliveries) == ((), ())
             assert (len(up.requests), len(down.requests)) == (1, 5)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder with little room."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_said_once(
