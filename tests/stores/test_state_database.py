@@ -279,7 +279,7 @@ def test_a_damaged_file_is_renamed_said_once_and_begun_anew(tmp_path: Path, noti
     records.launched(RECORD)
     assert records.all() == (RECORD,)
     (words,) = notices
-    assert words.startswith(f"{file} was damaged and is {aside.name} now; a new one is begun")
+    assert words.startswith(f"{file} was damaged: it is renamed to {aside.name}, and a new one begins")
     assert is_whole(tmp_path)
 
 
@@ -307,9 +307,9 @@ def test_one_of_a_newer_version_is_read_and_not_written(tmp_path: Path, notices:
         newer.execute("PRAGMA user_version = 2")
     assert records.all() == (RECORD,)
     assert [words.partition("state.db ")[2] for words in notices] == [
-        "is of a newer hpcdash (schema 2, this one writes 1): it is read, but not written"
+        "belongs to a newer hpcdash (schema 2, this one writes 1): it is only read"
     ]
-    with pytest.raises(StateUnusable, match="is of a newer hpcdash"):
+    with pytest.raises(StateUnusable, match="belongs to a newer hpcdash"):
         records.removed(RECORD)
     assert records.to_look_after() == (RECORD,)
 

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ NAME = "state.db"
 SCHEMA_VERSION = 1
 # A transaction takes milliseconds. Who waits longer finds out first whether the file system has locks at all.
 _FIRST_WAIT_SECONDS = 0.3
-_LONGEST_WAIT_SECONDS = 10.0
+_LONGEST_WAIT_SECONDS = 5.0
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCHEMA = """
 CREATE TABLE launches (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, number TEXT NOT NULL, folder TEXT NOT NULL,
@@ -52,6 +51,8 @@ _T = TypeVar("_T")
 # Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one thread makes the
 # file, no other may have it open.
 _creating = threading.Lock()
+# Folders whose file system was found to have no locks: nobody waits for them again.
+_without_locks: set[Path] = set()
 _noticed: set[str] = set()
 _listener: Callable[[str], None] = lambda words: None  # noqa: E731
 
@@ -111,6 +112,8 @@ class StateDatabase:
         import sqlite3
 
         last: sqlite3.Error | None = None
+        if self.path.parent in _without_locks:
+            return self._run_without_locks(work, is_write=is_write)
         for seconds in (_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS):
             before = _identity(self.path)
             try:
@@ -124,7 +127,8 @@ class StateDatabase:
                 elif not _is_of_lock(code):
                     raise self._unusable(error, is_write=is_write) from error
                 elif not _has_locks(self.path.parent):
-                    return self._without_locks(work, is_write=is_write)
+                    _without_locks.add(self.path.parent)
+                    return self._run_without_locks(work, is_write=is_write)
         assert last is not None
         raise self._unusable(last, is_write=is_write) from last
 
@@ -163,10 +167,10 @@ class StateDatabase:
 
         version = _version(connection)
         if version > SCHEMA_VERSION:
-            words = f"{self.path} is of a newer hpcdash (schema {version}, this one writes {SCHEMA_VERSION})"
+            words = f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes {SCHEMA_VERSION})"
             if is_write:
-                raise StateUnusable(f"{words} and is not written", "Use that version, or set HPCDASH_STATE.")
-            _notice(f"{words}: it is read, but not written")
+                raise StateUnusable(f"{words} and is only read", "Use that version, or set HPCDASH_STATE.")
+            _notice(f"{words}: it is only read")
         elif version < SCHEMA_VERSION or old_files(self.path.parent):
             try:
                 self._migrate(connection)
@@ -211,7 +215,7 @@ class StateDatabase:
             connection.execute(sql, _encodable(values))
         return connection
 
-    def _without_locks(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
+    def _run_without_locks(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
         import sqlite3
 
         words = f"{self.path} is not written: its file system has no locks"
@@ -251,8 +255,8 @@ class StateDatabase:
                     "Move it away; hpcdash then begins a new one.",
                 ) from error
         _notice(
-            f"{self.path} was damaged and is {aside.name} now; a new one is begun, without launches, recent "
-            "submissions, named switches and alerts of before"
+            f"{self.path} was damaged: it is renamed to {aside.name}, and a new one begins without earlier launches, "
+            "recent submissions, named switches and alerts"
         )
 
     def _unusable(self, error: Exception, *, is_write: bool) -> StateUnusable:
@@ -316,6 +320,8 @@ def _is_of_lock(code: int) -> bool:
 
 def _has_locks(folder: Path) -> bool:
     """Whether a file there can be locked; not where none can be made."""
+    import tempfile
+
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
