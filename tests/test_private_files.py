@@ -117,7 +117,8 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     for folder in ("queue", "state"):
         (tmp_path / folder).mkdir(mode=0o755)
     # As older versions left them.
-    for name in ("queue/slots.json", "state/journal.jsonl", "state/journal.jsonl.1", "state/state.db"):
+    lines = ("state/journal.jsonl", "state/journal.jsonl.1", "state/launches.jsonl")
+    for name in ("queue/slots.json", *lines, "state/state.db"):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o644)
     assert program("submit", "job.sh").status == 0
@@ -127,7 +128,7 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     kept = [path for folder in ("queue", "state") for path in (tmp_path / folder).rglob("*")]
     kept += [path for path in (program.home / "cache").rglob("*") if path.is_file()]
     names = {path.name for path in kept}
-    assert {"slots.json", "journal.jsonl", "state.db", "queue.db"} <= names
+    assert {"slots.json", "journal.jsonl", "launches.jsonl.migrated", "state.db", "queue.db"} <= names
     open_to_others = [
         f"{stat.filemode(path.lstat().st_mode)} {path}"
         for path in kept

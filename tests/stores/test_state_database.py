@@ -62,7 +62,7 @@ try:
 except database.StateUnusable as error:
     print("ERROR", error)
 """
-# Every lock by fcntl(2) fails, as on an NFS without lockd.
+# Every lock by fcntl(2) fails: as on an NFS without lockd (ENOLCK), or a Lustre without `flock` (ENOSYS).
 NO_LOCKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -70,7 +70,7 @@ NO_LOCKS = """
 #include <fcntl.h>
 #include <stdarg.h>
 static int call(const char *name, int file, int command, void *argument) {
-    if (command == F_SETLK || command == F_SETLKW || command == F_GETLK) { errno = ENOLCK; return -1; }
+    if (command == F_SETLK || command == F_SETLKW || command == F_GETLK) { errno = FAILURE; return -1; }
     return ((int (*)(int, int, ...)) dlsym(RTLD_NEXT, name))(file, command, argument);
 }
 #define WRAP(name) int name(int file, int command, ...) { \\
@@ -229,12 +229,14 @@ def test_in_a_read_only_home_all_is_read_and_writing_is_refused(small_disk: Path
 # -- a file system without locks
 
 
-def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", ["ENOLCK", "ENOSYS"])
+def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Path, failure: str) -> None:
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc to make a file system look as if it had no locks")
     (tmp_path / "no_locks.c").write_text(NO_LOCKS)
-    subprocess.run((compiler, "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c", "-ldl"), cwd=tmp_path, check=True)
+    built = (compiler, f"-DFAILURE={failure}", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c", "-ldl")
+    subprocess.run(built, cwd=tmp_path, check=True)
     state = tmp_path / "state"
     LaunchRecords(state, "juno").launched(RECORD)
     old = shutil.copytree(OLD, tmp_path / "old")
@@ -287,6 +289,17 @@ def test_a_write_into_a_damaged_file_is_in_the_new_one(tmp_path: Path, notices: 
     (tmp_path / "state.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 64)
     WatchFiles(tmp_path, "juno").write(WatchState(unreachable_rounds=3), Alerts())
     assert WatchFiles(tmp_path, "juno").read()[0].unreachable_rounds == 3
+    assert len(notices) == 1
+
+
+def test_of_a_damaged_file_that_a_link_leads_to_the_file_is_renamed(tmp_path: Path, notices: list[str]) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").write_bytes(b"no database, and longer than its header would be " * 40)
+    (tmp_path / "state.db").symlink_to("there/mine")
+    LaunchRecords(tmp_path, "juno").launched(RECORD)
+    assert (tmp_path / "state.db").is_symlink()
+    assert len(list((tmp_path / "there").glob("mine.damaged-*"))) == 1
+    assert LaunchRecords(tmp_path, "juno").all() == (RECORD,)
     assert len(notices) == 1
 
 

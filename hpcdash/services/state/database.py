@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -240,18 +240,22 @@ class StateDatabase:
 
     def _set_aside(self, damaged: tuple[int, int] | None) -> None:
         """Rename the damaged file and its journal, which would be rolled back into a new one; raises StateUnusable."""
-        with _folder_lock(self.path.parent):
-            if damaged is None or _identity(self.path) != damaged:
+        from hpcdash.services.state.migration import locked
+
+        # Its journal is beside the file that a link leads to.
+        path = Path(os.path.realpath(self.path))
+        with locked([path.parent]):
+            if damaged is None or _identity(path) != damaged:
                 # Another program did.
                 return
-            aside = free_name(self.path, f"damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+            aside = free_name(path, f"damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
             try:
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(f"{self.path}-journal", f"{aside}-journal")
-                os.rename(self.path, aside)
+                    os.rename(f"{path}-journal", f"{aside}-journal")
+                os.rename(path, aside)
             except OSError as error:
                 raise StateUnusable(
-                    f"{self.path} is damaged, and cannot be renamed: {error.strerror}",
+                    f"{path} is damaged, and cannot be renamed: {error.strerror}",
                     "Move it away; hpcdash then begins a new one.",
                 ) from error
         _notice(
@@ -319,27 +323,18 @@ def _is_of_lock(code: int) -> bool:
 
 
 def _has_locks(folder: Path) -> bool:
-    """Whether a file there can be locked; not where none can be made."""
+    """Whether a file there can be locked, as far as one can be made; in a read-only folder nobody needs a lock."""
     import tempfile
 
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+    except OSError as error:
+        return error.errno not in (errno.EROFS, errno.EACCES)
     return True
-
-
-@contextlib.contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """As the only one that renames there, where folders can be locked."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def encodable(text: str) -> str:

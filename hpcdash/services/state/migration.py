@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hpcdash.private_files import close_to_others
 from hpcdash.services.state.database import Statement, free_name
 from hpcdash.services.state.journal import lock, older_file
 
@@ -49,16 +50,20 @@ def old_files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """With each file locked, so that an older version which appends to one waits, and then begins a new one."""
+    """With each file or folder locked; an older version that appends to one waits, and then begins a new one."""
     with contextlib.ExitStack() as opened:
         for path in files:
             with contextlib.suppress(OSError):
-                lock(opened.enter_context(path.open("rb")).fileno())
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, descriptor)
+                lock(descriptor)
         yield files
 
 
 def renamed(path: Path) -> None:
     """PATH.migrated, in the place of nothing; what cannot be renamed is taken in again, which changes nothing."""
+    if path.is_file():
+        close_to_others(path)
     with contextlib.suppress(OSError):
         os.rename(path, free_name(path, "migrated"))
 
