@@ -15,6 +15,7 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
@@ -200,6 +201,14 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
     records.stays(third, "it did not complete")
     assert records.to_look_after() == (RECORD,)
     assert len(records.all()) == 4
+
+
+def test_of_very_many_launches_the_newest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_records, "MOST_LAUNCHES", 3)
+    records = LaunchRecords(tmp_path, "lab")
+    for number in range(5):
+        records.launched(replace(RECORD, folder=f"/jobs/{number}"))
+    assert [record.folder for record in records.all()] == ["/jobs/2", "/jobs/3", "/jobs/4"]
 
 
 # -- when folders go

@@ -14,6 +14,8 @@ from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
+# Of all clusters; the oldest go.
+MOST_LAUNCHES = 5000
 Row = Mapping[str, Any]
 
 
@@ -52,7 +54,8 @@ class LaunchRecords:
 
     def launched(self, record: LaunchRecord) -> None:
         """Remember a launch."""
-        self._write(launched_statement(self.cluster, record))
+        too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
+        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)))
 
     def removed(self, record: LaunchRecord) -> None:
         """Its folder is no more."""
@@ -89,8 +92,8 @@ class LaunchRecords:
         """Another one once there may be more launches; None where there are none, or it is not known."""
         return None if self._database is None else self._database.stamp()
 
-    def _write(self, statement: Statement) -> int:
-        return 0 if self._database is None else self._database.write(statement)
+    def _write(self, *statements: Statement) -> int:
+        return 0 if self._database is None else self._database.write(*statements)
 
     def _read(self, condition: str, *values: str) -> tuple[LaunchRecord, ...]:
         if self._database is None:
