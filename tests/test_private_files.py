@@ -54,16 +54,18 @@ def test_a_queue_in_somebody_elses_folder_is_refused_before_it_is_touched(
 
 
 @as_root
-@pytest.mark.parametrize("folder", ["queue", "state"])
+@pytest.mark.parametrize(
+    ("folder", "name"), [("queue", "supervisor.log"), ("state", "journal.jsonl"), ("state", "state.db")]
+)
 def test_what_somebody_else_left_in_ones_own_folder_is_not_written_through(
-    program: Program, tmp_path: Path, folder: str
+    program: Program, tmp_path: Path, folder: str, name: str
 ) -> None:
     precious = tmp_path / "precious"
     precious.write_bytes(b"precious")
     own = tmp_path / folder
     own.mkdir(mode=0o777)
     own.chmod(0o777)
-    trap = own / {"queue": "supervisor.log", "state": "journal.jsonl"}[folder]
+    trap = own / name
     trap.symlink_to(precious)
     os.chown(trap, SOMEBODY_ELSE, SOMEBODY_ELSE, follow_symlinks=False)
     said = program("submit", "job.sh").refused(2)
@@ -115,7 +117,8 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     for folder in ("queue", "state"):
         (tmp_path / folder).mkdir(mode=0o755)
     # As older versions left them.
-    for name in ("queue/slots.json", "state/journal.jsonl", "state/journal.jsonl.1", "state/launches.jsonl"):
+    lines = ("state/journal.jsonl", "state/journal.jsonl.1", "state/launches.jsonl")
+    for name in ("queue/slots.json", *lines, "state/state.db"):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o644)
     assert program("submit", "job.sh").status == 0
@@ -125,7 +128,7 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     kept = [path for folder in ("queue", "state") for path in (tmp_path / folder).rglob("*")]
     kept += [path for path in (program.home / "cache").rglob("*") if path.is_file()]
     names = {path.name for path in kept}
-    assert {"slots.json", "journal.jsonl", "launches.jsonl", "queue.db"} <= names
+    assert {"slots.json", "journal.jsonl", "launches.jsonl.migrated", "state.db", "queue.db"} <= names
     open_to_others = [
         f"{stat.filemode(path.lstat().st_mode)} {path}"
         for path in kept

@@ -125,7 +125,7 @@ def cache_root() -> Path:
 
 
 def state_root() -> Path:
-    """Where the journal and kept scripts are; HPCDASH_STATE sets another place. Raises NotPrivate."""
+    """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place. Raises NotPrivate."""
     folder = path_variable("HPCDASH_STATE") or platformdirs.user_state_path("hpcdash")
     require_own(folder, "HPCDASH_STATE")
     return folder

@@ -33,6 +33,7 @@ from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state import database
 from hpcdash.ui.actions import ACTION_NAMES, remapped
 from hpcdash.ui.prompter import UiPrompter
 
@@ -72,9 +73,7 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        watched(
-            build_session(cluster, pool, zone=zone), settings.watch, state_root() / "watch", _WatchFile(common.config)
-        )
+        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _WatchFile(common.config))
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
@@ -190,6 +189,8 @@ def run_app(
         tour_ended=tour_ended,
         note_error=_noted if common.debug else lambda error: None,
     )
+    # stderr is the screen now.
+    database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
     with ends_with_signals(app):
         app.run()
     if app.ended_by is not None:

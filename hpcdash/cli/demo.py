@@ -58,7 +58,7 @@ def run_demo(common: CommonOptions) -> None:
 def demo_session(folder: Path) -> ClusterSession:
     """The demonstration's queue with its watchdogs; what they remember is gone with its folder."""
     session = build_queue_session(folder / "queue", name="demo", state_folder=folder)
-    return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder / "watch")
+    return watched(session, settings_from_text(WATCHED, folder / "demo").watch, folder)
 
 
 @contextmanager

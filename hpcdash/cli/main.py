@@ -19,6 +19,7 @@ from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_words
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
+from hpcdash.services.state import database
 
 _INTERRUPTED = 130
 # What a full disk, a quota, or a file that may not grow says of a write, which names no file.
@@ -107,6 +108,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    database.listen(_complain)
     try:
         cli.main(standalone_mode=False)
         sys.stdout.flush()

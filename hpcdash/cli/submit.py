@@ -420,6 +420,7 @@ class _Run:
 
     async def _remember(self) -> str:
         """Keep it among those that the form starts from, as it was submitted; why that was not done, in words."""
+        from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
 
         launches, kept = self._session.launches, self._submitting.kept()
@@ -428,8 +429,8 @@ class _Run:
         recents, store = Recents(launches.state_folder), self._session.store
         try:
             await asyncio.to_thread(recents.remember, store.name, kept.name, kept.text, kept.kind, store.clock.now())
-        except OSError as error:
-            return f"it is not among the recent ones: {error.strerror}"
+        except StateUnusable as error:
+            return f"it is not among the recent ones: {error.message}"
         return ""
 
 

@@ -42,11 +42,6 @@ WATCH_SCRIPT = "hpcdash-watch"
 _USUAL = "1h"
 
 
-def watch_folder() -> Path:
-    """Where watchdogs keep what they remember."""
-    return state_root() / "watch"
-
-
 def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
     """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 2 where one
     of those who are told cannot be, else with 1 where a round could not be done, or not be kept for the next, or where
@@ -129,7 +124,7 @@ class _Watch:
         self._dry_run = dry_run
         self._debug = debug
         # Each is used for all rounds: what cannot be written is remembered there.
-        self._watched = [(session, WatchFiles(watch_folder(), session.store.name)) for session in sessions]
+        self._watched = [(session, WatchFiles(state_root(), session.store.name)) for session in sessions]
 
     async def run(self, *, once: bool) -> int:
         """The exit status, of the one round; otherwise it does not end by itself."""

@@ -18,8 +18,10 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
+from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import WantedLaunch
 from hpcdash.services.submit.plan import Again
 from tests.e2e.program import Program, home_with
@@ -96,8 +98,8 @@ def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) ->
     assert program("log", "1").text == "ran\n"
     assert program("script", "1").stdout == (folder / "batch.sh").read_bytes()
     assert (folder / "request.toml").read_text() == f'command = "echo ran"\n{REQUEST}'
-    (noted,) = (json.loads(line) for line in (program.home.parent / "state" / "launches.jsonl").open())
-    assert (noted["job_id"], noted["folder"], noted["keep"]) == ("1", str(folder), "always")
+    (noted,) = LaunchRecords(program.home.parent / "state", "local").all()
+    assert (noted.job_id, noted.folder, noted.keep) == ("1", str(folder), "always")
     actions = program("journal", "--format", "json").json["actions"]
     assert actions[0]["verb"] == "submit"
 
@@ -314,8 +316,7 @@ def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are
     well = program("submit", request(program)).text.strip()
     bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()
     assert [ended(program, job)["state"] for job in (well, bad)] == ["completed", "failed"]
-    for looked in (program.home.parent / "state").glob("*.looked"):
-        looked.unlink()
+    StateDatabase(program.home.parent / "state").write(("DELETE FROM cleanups", ()))
     assert program("jobs", "--read-only").stderr == ""
     assert len(launches(program)) == 2
     said = program("jobs")

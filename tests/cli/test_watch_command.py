@@ -122,7 +122,7 @@ def test_a_cluster_that_cannot_be_reached_ends_with_3_and_the_others_are_watched
 
 def test_a_round_that_cannot_be_done_ends_with_1_and_says_why(person: Program) -> None:
     configure(person, '[[watch.running]]\nname = "t"')
-    with WatchFiles(Path(person.variables["HPCDASH_STATE"]) / "watch", "local").alone():
+    with WatchFiles(Path(person.variables["HPCDASH_STATE"]), "local").alone():
         run = person("watch", "--once")
     assert (run.status, run.text) == (1, "")
     assert "this round was not done: another hpcdash watch looks after this cluster" in run.stderr
@@ -265,8 +265,8 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert run.status == 0, run
     assert "hpcdash-1m: job 1" in run.text
     assert "submits" in run.stderr
-    state = Path(person.variables["HPCDASH_STATE"]) / "watch" / "local.json"
-    until(lambda: state.exists() and b"no job t" in state.read_bytes(), "a round of the watchdogs", 40)
+    files = WatchFiles(Path(person.variables["HPCDASH_STATE"]), "local")
+    until(lambda: files.read()[0].kept_alerts().states, "a round of the watchdogs", 40)
     status = person("cron", "--status").text
     assert status.startswith("hpcdash-1m: installed, ")
     assert f"{folder}/cron.1m: hpcdash-watch" in status

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.services.state.database import StateDatabase
 from tests.e2e.program import Program, home_with
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
@@ -59,8 +60,8 @@ def launched(program: Program, root: Path, more: str = "") -> tuple[str, Path]:
 
 def is_tidied(program: Program, folder: Path) -> bool:
     """Whether the folder is gone after one more look, as if a minute had passed."""
-    for looked in program.home.rglob("*.looked"):
-        looked.unlink()
+    for file in program.home.rglob("state.db"):
+        StateDatabase(file.parent).write(("DELETE FROM cleanups", ()))
     program("jobs")
     return not folder.exists()
 

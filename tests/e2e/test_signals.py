@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpcdash.services.state.database import StateDatabase
 from tests.e2e.program import Program, home_with
 from tests.e2e.screen import Screen, dashboard
 from tests.support.pbs import StandIns
@@ -50,13 +51,17 @@ async def write_a_draft(screen: Screen) -> None:
     await screen.until("--job-name=half-done")
 
 
+def drafts(program: Program) -> list[tuple[str]]:
+    return StateDatabase(program.home.parent / "state").read("SELECT content FROM drafts")
+
+
 async def the_draft_is_there(program: Program) -> None:
     async with dashboard(program) as screen:
         await screen.until("no jobs of yours")
         screen.type("n")
         await screen.until("--job-name=half-done")
         await screen.until("is here again")
-    assert not (program.home.parent / "state" / "drafts.json").exists()
+    assert drafts(program) == []
 
 
 # -- the dashboard is ended
@@ -77,7 +82,7 @@ async def test_a_signal_leaves_the_terminal_as_it_was_and_keeps_what_was_typed(
         assert screen.attributes == before
         assert screen.modes_left == set()
         assert b"Traceback" not in raw
-    assert "half-done" in (program.home.parent / "state" / "drafts.json").read_text()
+    assert "half-done" in str(drafts(program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ async def test_a_person_who_leaves_it_keeps_no_draft(program: Program) -> None:
         await write_a_draft(screen)
         screen.type("\x11")
         assert await screen.ended() == 0
-    assert not (program.home.parent / "state" / "drafts.json").exists()
+    assert drafts(program) == []
 
 
 async def test_it_is_not_drawn_where_stderr_is_no_terminal(program: Program) -> None:

@@ -9,11 +9,10 @@ from tests.support.train_rows import row
 
 
 def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(tmp_path: Path) -> None:
-    path = tmp_path / "launches.jsonl"
-    folders = LaunchedCheckpoints(path, "here")
+    folders = LaunchedCheckpoints(tmp_path, "here")
 
     def launched(job_id: str, request: str, cluster: str = "here") -> None:
-        LaunchRecords(path, cluster).launched(LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request))
+        LaunchRecords(tmp_path, cluster).launched(LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request))
 
     def folder(job_id: str, name: str = "train") -> str:
         return folders.folder({**row(job_id, "running", work_dir="/home/ada"), "name": name})

@@ -15,7 +15,7 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.state.journal import older_file
+from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
@@ -191,27 +191,24 @@ async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_p
 
 
 def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Path) -> None:
-    records = LaunchRecords(tmp_path / "launches.jsonl", "lab")
-    others = LaunchRecords(tmp_path / "launches.jsonl", "other")
+    records = LaunchRecords(tmp_path, "lab")
+    others = LaunchRecords(tmp_path, "other")
     second, third = (replace(RECORD, folder=f"/jobs/{number}") for number in (2, 3))
     for record in (RECORD, second, third, replace(RECORD, folder="/jobs/4", keep="always")):
         records.launched(record)
     others.launched(replace(RECORD, folder="/jobs/5"))
-    with (tmp_path / "launches.jsonl").open("ab") as file:
-        file.write(b'{"cluster":"lab","event":"launched"}\n[]\n{"cut')
     records.removed(second)
     records.stays(third, "it did not complete")
     assert records.to_look_after() == (RECORD,)
     assert len(records.all()) == 4
 
 
-def test_a_launch_is_remembered_after_the_file_was_moved_aside(tmp_path: Path) -> None:
-    records = LaunchRecords(tmp_path / "launches.jsonl", "lab")
-    records.launched(RECORD)
-    (tmp_path / "launches.jsonl").rename(older_file(tmp_path / "launches.jsonl"))
-    assert records.to_look_after() == (RECORD,)
-    records.removed(RECORD)
-    assert records.to_look_after() == ()
+def test_of_very_many_launches_the_newest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_records, "MOST_LAUNCHES", 3)
+    records = LaunchRecords(tmp_path, "lab")
+    for number in range(5):
+        records.launched(replace(RECORD, folder=f"/jobs/{number}"))
+    assert [record.folder for record in records.all()] == ["/jobs/2", "/jobs/3", "/jobs/4"]
 
 
 # -- when folders go

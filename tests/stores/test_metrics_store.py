@@ -235,7 +235,7 @@ async def test_a_metrics_file_is_named_by_a_launch_a_directive_or_for_each_task(
     directed = queue.submit("#SBATCH --export=ALL,HPCDASH_METRICS=d/m.jsonl\ntrue", "--hold")
     request = 'work_dir = "/scratch/me"\n[environment]\nHPCDASH_METRICS = "run/m.jsonl"\n'
     record = LaunchRecord("/x", "", launched, "launched", "never", "", 1, 1.7e9, request)
-    LaunchRecords(tmp_path / "launches.jsonl", "here").launched(record)
+    LaunchRecords(tmp_path, "here").launched(record)
     array = queue.submit("HPCDASH_METRICS=/m/$SLURM_ARRAY_TASK_ID\n", "-J", "each", "-a", "1-2", "--hold")
     shared = queue.submit("HPCDASH_METRICS=/m/all\n", "-J", "all", "-a", "1-2", "--hold")
     named = NamedMetricsFiles(store)

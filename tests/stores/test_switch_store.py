@@ -212,7 +212,7 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     of_name = await site.switches.find(second, KILL)
     assert of_name.naming.whence == "named here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
-    assert stat.S_IMODE(os.stat(site.state / "switches.jsonl").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(of_name) == f"forgotten: {site.run / 'KILL'}"
     assert site.switches.forget(of_name) == "nothing was remembered"
     assert (await site.switches.find(second, KILL)).path == ""
@@ -269,7 +269,7 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
 
 async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site) -> None:
     job = site.submit()
-    records = LaunchRecords(site.state / "launches.jsonl", "here")
+    records = LaunchRecords(site.state, "here")
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from hpcdash.errors import UsageError
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.recents import MOST_RECENT, Recents
 from hpcdash.services.state.templates import Templates, difference
 
@@ -111,7 +111,7 @@ def test_no_more_than_a_few_hundred_are_kept(tmp_path: Path) -> None:
     for at in range(MOST_RECENT + 5):
         recents.remember("juno", "a", str(at), "script", float(at))
     texts = [one.text for one in recents.recent("juno")]
-    assert len(texts) == len(os.listdir(tmp_path / "submitted")) == MOST_RECENT
+    assert len(texts) == MOST_RECENT
     assert (texts[0], texts[-1]) == (str(MOST_RECENT + 4), "5")
 
 
@@ -121,16 +121,6 @@ def test_names_and_texts_may_hold_anything(tmp_path: Path) -> None:
     recents.remember(cluster, name, "\x00\udce9é", "script", 1.0)
     (one,) = recents.recent(cluster)
     assert (one.name, one.text) == (name, "\x00\ufffdé")
-    (file,) = (tmp_path / "submitted").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_that_was_spoiled_is_left_out(tmp_path: Path) -> None:
-    recents = Recents(tmp_path)
-    recents.remember("juno", "a", "text", "request", 1.0)
-    (tmp_path / "submitted" / "000000000002000-abcdefgh.json").write_bytes(b'{"cluster": "juno"')
-    (tmp_path / "submitted" / "000000000003000-abcdefgh.json").write_bytes(b"\xff[[[")
-    assert [one.text for one in recents.recent("juno")] == ["text"]
 
 
 def test_without_a_folder_they_are_those_of_this_run() -> None:
@@ -140,9 +130,9 @@ def test_without_a_folder_they_are_those_of_this_run() -> None:
 
 
 def test_where_the_folder_cannot_be_it_is_said_and_the_run_keeps_it(tmp_path: Path) -> None:
-    (tmp_path / "submitted").write_text("a file")
-    recents = Recents(tmp_path)
-    with pytest.raises(OSError, match="submitted"):
+    (tmp_path / "state").write_text("a file")
+    recents = Recents(tmp_path / "state")
+    with pytest.raises(StateUnusable, match=r"state\.db cannot be written: File exists"):
         recents.remember("juno", "a", "text", "request", 1.0)
     assert [one.text for one in recents.recent("juno")] == ["text"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ from hpcdash.services.cluster.clock import FrozenClock, SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.services.switches.names import RECORDS_NAME
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
 from hpcdash.services.watch.notifiers.base import Notifier
@@ -384,7 +383,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
     async with watched(queue, text, tmp_path) as here:
         here.store.scripts = KeptScripts(tmp_path / "scripts")
         task = f"{submit(queue, SILENT_UNTIL_TOLD, '-J', 'train', '--array=4')}_4"
-        records = LaunchRecords(tmp_path / RECORDS_NAME, "here")
+        records = LaunchRecords(tmp_path, "here")
         request = f'checkpoints = "saved/%a%%"\nwork_dir = "{tmp_path}"'
         await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
         here.store.clock = FrozenClock(here.store.clock.now() + 60)
@@ -413,7 +412,7 @@ async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_p
             for _ in range(2):
                 report = await here.round(dry_run=True)
                 assert kinds(report) == [("raised", "is-running")]
-                assert (report.told.wrong, here.files.state.parent.exists()) == (1, False)
+                assert (report.told.wrong, (tmp_path / "state").exists()) == (1, False)
                 assert report.told.deliveries[0].words.startswith("would be sent: json webhook")
             assert hook.requests == []
             assert (await here.round()).told.wrong == 1
@@ -454,20 +453,6 @@ async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueL
             assert (len(up.requests), len(down.requests)) == (1, 5)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder with room for two pages."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], capture_output=True, check=False)
-    if made.returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
 async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_said_once(
     queue: QueueLab, tmp_path: Path, small_disk: Path
 ) -> None:
@@ -476,7 +461,7 @@ async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_sa
     async with watched(queue, '[[watch.running]]\nname = "t"\n' + tell, tmp_path) as here:
         here.files = WatchFiles(small_disk, "here")
         with contextlib.suppress(OSError):
-            (small_disk / "full").write_bytes(b"x" * 8192)
+            (small_disk / "full").write_bytes(b"x" * 262144)
         report = await here.round()
         assert (kinds(report), report.is_kept) == ([("raised", "is-running")], False)
         (problem,) = report.problems
@@ -513,11 +498,12 @@ async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path:
 async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLab, tmp_path: Path) -> None:
     async with watched(queue, "[watch]", tmp_path) as here:
         await here.round()
-        here.files.state.write_bytes(b'{"schema": 1, "logs": 3')
+        database = StateDatabase(tmp_path / "state")
+        database.write(("UPDATE alerts SET content = ?", (b'{"schema": 1, "logs": 3',)))
         (problem,) = (await here.round()).problems
         assert "what is wrong is told anew" in problem
         assert (await here.round()).problems == ()
-        assert here.files.state.stat().st_mode & 0o077 == 0
+        assert database.path.stat().st_mode & 0o077 == 0
 
 
 async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_once(

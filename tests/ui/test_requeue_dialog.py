@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.local.queue_lab import QueueLab
 from tests.ui.stage import press, screen_text, settled, until
@@ -23,10 +23,8 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 
 def remembered(state: Path, job_id: str, request: str) -> None:
     """A launch, as it is noted when it is submitted."""
-    state.mkdir()
-    line = {"event": "launched", "schema": 1, "cluster": "local", "folder": "/jobs/night", "sums": "", "job_id": job_id}
-    line |= {"name": "night", "keep": "always", "run_as": "", "tasks": 1, "at": 1.0, "request": request}
-    (state / "launches.jsonl").write_text(json.dumps(line) + "\n")
+    record = LaunchRecord("/jobs/night", "", job_id, "night", "always", "", 1, 1.0, request)
+    LaunchRecords(state, "local").launched(record)
 
 
 async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_again(

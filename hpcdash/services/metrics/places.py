@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles
-from hpcdash.domain.job_ids import array_of, holds_many, in_full, number_of, task_of
+from hpcdash.domain.job_ids import array_of, holds_many, in_full, task_of
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.switches import (
@@ -25,8 +25,9 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.jobs.triage import Tasks, fetch_tasks, path_template
 from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.switches.names import RECORDS_NAME, TOLD_OF_ENVIRONMENT, known_values
+from hpcdash.services.switches.names import TOLD_OF_ENVIRONMENT, known_values
 from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
@@ -260,18 +261,14 @@ class NamedMetricsFiles:
         return ("", script.text) if METRICS in script.text else None
 
     def _launched(self, job_id: str, name: str) -> str:
-        number, scripts = number_of(job_id), self._store.scripts
-        if scripts is None or not number:
-            return ""
+        scripts = self._store.scripts
+        # What is remembered of launches stands beside the scripts that are kept.
+        folder = None if scripts is None else scripts.folder.parent
         try:
-            # What is remembered of launches stands beside the scripts that are kept.
-            records = LaunchRecords(scripts.folder.parent / RECORDS_NAME, self._store.name).all()
-        except OSError:
+            record = LaunchRecords(folder, self._store.name).of_job(job_id, name)
+        except StateUnusable:
             return ""
-        for record in reversed(records):
-            if number_of(record.job_id) == number and record.name in ("", name):
-                return _requested(record.request)
-        return ""
+        return "" if record is None else _requested(record.request)
 
 
 def _told(detail: JobDetail) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdash.private_files import write_private
+from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +22,23 @@ class KeptDraft:
 
 
 class Drafts:
-    """One a cluster, in `drafts.json` of a state folder."""
+    """One a cluster, in the state database of a folder."""
 
-    def __init__(self, state_folder: Path) -> None:
-        self.path = state_folder / "drafts.json"
+    def __init__(self, folder: Path) -> None:
+        self._database = StateDatabase(folder)
 
     def keep(self, cluster: str, draft: KeptDraft) -> None:
-        """In the place of the one before. Raises OSError."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._write({**self._read(), cluster: asdict(draft)})
+        """In the place of the one before. Raises StateUnusable."""
+        # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
+        content = json.dumps(asdict(draft), default=str)
+        self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
     def take(self, cluster: str) -> KeptDraft | None:
         """The one that was kept, and is no more; None where there is none, or none that can be read."""
-        kept = self._read()
-        found = kept.pop(cluster, None)
-        try:
-            draft = KeptDraft(**found) if found else None
-        except TypeError:
-            return None
-        if draft is not None:
-            with contextlib.suppress(OSError):
-                self._write(kept)
-        return draft
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            found = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _write(self, drafts: Mapping[str, object]) -> None:
-        if not drafts:
-            self.path.unlink(missing_ok=True)
-            return
-        # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
-        write_private(self.path, json.dumps(drafts, default=str).encode())
+        with contextlib.suppress(StateUnusable, ValueError, TypeError):
+            for (content,) in self._database.read("SELECT content FROM drafts WHERE cluster = ?", cluster):
+                draft = KeptDraft(**json.loads(content))
+                with contextlib.suppress(StateUnusable):
+                    self._database.write(("DELETE FROM drafts WHERE cluster = ?", (cluster,)))
+                return draft
+        return None

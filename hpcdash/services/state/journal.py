@@ -267,7 +267,7 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
         is_new = not path.exists()
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _lock(file)
+            lock(file)
             # Another program may have moved the file aside while this one waited.
             if _is_at(file, path) and (os.fstat(file).st_size < ROTATE_BYTES or not _moved_aside(path)):
                 yield file, is_new
@@ -294,7 +294,7 @@ def _is_at(file: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _lock(file: int) -> None:
+def lock(file: int) -> None:
     """Lock the file, for a bounded time; some network file systems have no locks."""
     deadline = time.monotonic() + _LOCK_WAIT_SECONDS
     while True:

@@ -40,7 +40,7 @@ async def tidied(
     One question for those that may have ended; none where one was asked within the last `every_seconds`, from here or
     by another program.
 
-    Raises what keeps the cluster from answering, and OSError for a record that cannot be written.
+    Raises what keeps the cluster from answering, and StateUnusable.
     """
     waiting = await asyncio.to_thread(records.to_look_after)
     alive = _known_alive(store.snapshots[Kind.MINE].table) if _is_live(store) else frozenset()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import number_of, task_of
-from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.switches import absolute_path
-from hpcdash.services.state.journal import append_line, older_file
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
-_NOT_IN_FILES = re.compile(r"[^A-Za-z0-9._@-]")
-_LAUNCHED, _REMOVED, _STAYS = "launched", "removed", "stays"
+# Of all clusters; the oldest go.
+MOST_LAUNCHES = 5000
 Row = Mapping[str, Any]
 
 
@@ -43,95 +38,91 @@ class LaunchRecord:
     request: str = ""
 
 
-class LaunchRecords:
-    """The launches of one cluster in a file that all clusters share; `path` None: nothing is remembered."""
+_FIELDS = tuple(one.name for one in fields(LaunchRecord))
+_COLUMNS = ", ".join(_FIELDS)
 
-    def __init__(self, path: Path | None, cluster: str) -> None:
-        self.path = path
+
+class LaunchRecords:
+    """The launches of one cluster, in the state database of a folder; None: nothing is remembered.
+
+    Each method raises StateUnusable.
+    """
+
+    def __init__(self, folder: Path | None, cluster: str) -> None:
+        self._database = None if folder is None else StateDatabase(folder)
         self.cluster = cluster
 
     def launched(self, record: LaunchRecord) -> None:
-        """Remember a launch. Raises OSError."""
-        self._append({"event": _LAUNCHED, "time": format_utc(record.at), **asdict(record)})
+        """Remember a launch."""
+        too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
+        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)))
 
     def removed(self, record: LaunchRecord) -> None:
-        """Its folder is no more. Raises OSError."""
-        self._append({"event": _REMOVED, "folder": record.folder})
+        """Its folder is no more."""
+        self._write(ended_statement(self.cluster, record.folder, "removed"))
 
     def stays(self, record: LaunchRecord, why: str) -> None:
-        """Its folder stays, and is not looked after any more. Raises OSError."""
-        self._append({"event": _STAYS, "folder": record.folder, "why": why})
+        """Its folder stays, and is not looked after any more."""
+        self._write(ended_statement(self.cluster, record.folder, why))
 
     def all(self) -> tuple[LaunchRecord, ...]:
-        """The launches of this cluster, the oldest first; lines that cannot be read are left out. Raises OSError."""
-        return tuple(record for line in self._lines() if (record := _record(line)) is not None)
+        """The launches of this cluster, the oldest first."""
+        return self._read("")
 
     def of_job(self, job_id: str, name: str) -> LaunchRecord | None:
-        """The newest launch that was this very job, or the array of this task; None for none. Raises OSError."""
+        """The newest launch that was this very job, or the array of this task; None for none."""
         number = number_of(job_id)
-        for record in reversed(self.all()) if number else ():
-            if number_of(record.job_id) == number and record.name in ("", name):
-                return record
-        return None
+        found = self._read("AND number = ? AND name IN ('', ?)", number, name) if number else ()
+        return found[-1] if found else None
 
     def to_look_after(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder goes when they have completed, and of which that is not known yet. Raises OSError."""
-        open_: dict[str, LaunchRecord] = {}
-        for line in self._lines():
-            record = _record(line)
-            if record is None:
-                open_.pop(str(line.get("folder")), None)
-            elif record.keep == "failed" and record.job_id:
-                open_[record.folder] = record
-        return tuple(open_.values())
+        """Those whose folder goes when they have completed, and of which that is not known yet."""
+        found = self._read("AND keep = 'failed' AND job_id != '' AND folder_state = ''")
+        return tuple({record.folder: record for record in found}.values())
 
     def looks_now(self, every_seconds: float) -> bool:
-        """Whether nobody looked how these ended within `every_seconds`; if so, now is noted. Raises OSError."""
-        if self.path is None:
-            return False
-        looked = self.path.with_name(f"{self.path.stem}.{_NOT_IN_FILES.sub('_', self.cluster)}.looked")
-        now = time.time()
-        if every_seconds and looked.exists() and 0 <= now - looked.stat().st_mtime < every_seconds:
-            return False
-        looked.touch()
-        return True
+        """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
+        sql = (
+            "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = excluded.at"
+            " WHERE excluded.at < at OR excluded.at >= at + ?"
+        )
+        return self._write((sql, (self.cluster, time.time(), every_seconds))) > 0
 
-    def _append(self, line: dict[str, Any]) -> None:
-        if self.path is not None:
-            append_line(self.path, msgspec.json.encode({"schema": 1, "cluster": self.cluster, **line}))
+    def stamp(self) -> tuple[int, int] | None:
+        """Another one once there may be more launches; None where there are none, or it is not known."""
+        return None if self._database is None else self._database.stamp()
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        for path in () if self.path is None else (older_file(self.path), self.path):
-            try:
-                written = path.read_bytes()
-            except FileNotFoundError:
-                continue
-            for text in written.splitlines():
-                try:
-                    line = msgspec.json.decode(text)
-                except msgspec.DecodeError:
-                    continue
-                if isinstance(line, dict) and line.get("cluster") == self.cluster:
-                    yield line
+    def _write(self, *statements: Statement) -> int:
+        return 0 if self._database is None else self._database.write(*statements)
+
+    def _read(self, condition: str, *values: str) -> tuple[LaunchRecord, ...]:
+        if self._database is None:
+            return ()
+        sql = f"SELECT {_COLUMNS} FROM launches WHERE cluster = ? {condition} ORDER BY id"
+        return tuple(LaunchRecord(*row) for row in self._database.read(sql, self.cluster, *values))
 
 
-def _record(line: dict[str, Any]) -> LaunchRecord | None:
-    if line.get("event") != _LAUNCHED:
-        return None
-    try:
-        return msgspec.convert(line, LaunchRecord)
-    except msgspec.ValidationError:
-        return None
+def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
+    """What remembers a launch, once."""
+    marks = ", ".join("?" * len(_FIELDS))
+    sql = f"INSERT OR IGNORE INTO launches (cluster, number, {_COLUMNS}) VALUES (?, ?, {marks})"
+    return sql, (cluster, number_of(record.job_id), *(getattr(record, name) for name in _FIELDS))
+
+
+def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
+    """What notes that a folder is removed, or why it stays."""
+    sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ? AND folder_state = ''"
+    return sql, (folder_state or "stays", cluster, folder)
 
 
 class LaunchedCheckpoints:
     """The folders of checkpoints of one cluster's jobs; what is remembered of launches is read again once it changed.
 
-    `path` is the file of launches; None: nothing is remembered.
+    `folder` is where that is; None: nothing is remembered.
     """
 
-    def __init__(self, path: Path | None, cluster: str) -> None:
-        self._records = LaunchRecords(path, cluster)
+    def __init__(self, folder: Path | None, cluster: str) -> None:
+        self._records = LaunchRecords(folder, cluster)
         self._read: tuple[int, int] | None = None
         # The newest launch of a number is the job that has it now.
         self._by_number: dict[str, LaunchRecord] = {}
@@ -154,14 +145,13 @@ class LaunchedCheckpoints:
         return path if path.startswith("/") else ""
 
     def _read_again(self) -> None:
-        if self._records.path is None:
+        stamp = self._records.stamp()
+        if stamp is not None and stamp == self._read:
             return
         try:
-            found = os.stat(self._records.path)
-            stamp = (found.st_mtime_ns, found.st_size)
-            if stamp != self._read:
-                records = [one for one in self._records.all() if number_of(one.job_id)]
-                self._by_number, self._read = {number_of(one.job_id): one for one in records}, stamp
-        except OSError:
-            # No launch yet, or none that can be read: the rule says where it saves, or nobody does.
-            self._by_number, self._read = {}, None
+            records = self._records.all()
+        except StateUnusable:
+            # The rule says where it saves, or nobody does.
+            records, stamp = (), None
+        self._by_number = {number: one for one in records if (number := number_of(one.job_id))}
+        self._read = stamp

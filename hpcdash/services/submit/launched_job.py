@@ -18,8 +18,9 @@ from hpcdash.domain.request import Request
 from hpcdash.domain.switches import SwitchKind, absolute_path
 from hpcdash.domain.text import clip
 from hpcdash.errors import UsageError
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
-from hpcdash.services.switches.names import RECORDS_NAME, requested_switch
+from hpcdash.services.switches.names import requested_switch
 
 Row = Mapping[str, Any]
 _MOST_ITEM_LETTERS = 200
@@ -97,10 +98,8 @@ def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: b
 def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
     """The launch of a row's job, None where it was not launched from here or that cannot be read."""
     try:
-        return LaunchRecords(folder / RECORDS_NAME if folder else None, cluster).of_job(
-            str(row["id"]), str(row["name"] or "")
-        )
-    except OSError:
+        return LaunchRecords(folder, cluster).of_job(str(row["id"]), str(row["name"] or ""))
+    except StateUnusable:
         return None
 
 

@@ -24,6 +24,7 @@ from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRe
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
-RECORDS_NAME = "launches.jsonl"
 LOGIN_NAME = "login"
 # The folder that is set, '' for the one below the home; then a kill switch, if there is one to look for.
 _ROOT = (
@@ -98,7 +98,7 @@ class Launches:
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
         self._queues: LaunchQueues | None = None
-        # How the records' file was when it was read, and what _accounts() found in it.
+        # The stamp of the records when they were read, and what _accounts() found in it.
         self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
         store.reader_of = self._reader_of
 
@@ -222,8 +222,8 @@ class Launches:
         said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
         try:
             await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
-        except OSError as error:
-            kept = f"it could not be noted here that its files are in {folder}: {error.strerror}"
+        except StateUnusable as error:
+            kept = f"it could not be noted here that its files are in {folder}: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
         return said
 
@@ -233,14 +233,14 @@ class Launches:
         One question for all that may have ended, none where there is none, nor where any run of hpcdash asked within
         the last `every_seconds`. Raises nothing of HpcdashError.
         """
-        if self.state_folder is None or not (self.state_folder / RECORDS_NAME).exists():
+        if self.state_folder is None:
             return ()
         from hpcdash.services.submit.cleanup import tidied
 
         async with self._tidying:
             try:
                 return await tidied(self.store, self.records, self.settings.launch_program, every_seconds=every_seconds)
-            except (HpcdashError, OSError):
+            except HpcdashError:
                 # It is looked at another time.
                 return ()
 
@@ -275,15 +275,13 @@ class Launches:
 
     def _accounts(self) -> Mapping[str, str]:
         """The folders of launches that were submitted as another account, and whose they are."""
-        file = self.records.path
-        try:
-            status = None if file is None else file.stat()
-            stamp = None if status is None else (status.st_mtime_ns, status.st_size)
-            if stamp != self._accounts_read[0]:
+        stamp = self.records.stamp()
+        if stamp is None or stamp != self._accounts_read[0]:
+            try:
                 found = {record.folder: record.run_as for record in self.records.all() if record.run_as}
-                self._accounts_read = (stamp, found)
-        except OSError:
-            return {}
+            except StateUnusable:
+                return {}
+            self._accounts_read = (stamp, found)
         return self._accounts_read[1]
 
     @property
@@ -291,7 +289,7 @@ class Launches:
         """What was launched from here."""
         from hpcdash.services.submit.launch_records import LaunchRecords
 
-        return LaunchRecords(None if self.state_folder is None else self.state_folder / RECORDS_NAME, self.store.name)
+        return LaunchRecords(self.state_folder, self.store.name)
 
     @property
     def queues(self) -> LaunchQueues:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,16 +40,16 @@ from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.state.journal import append_line, older_file
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
-RECORDS_NAME = "launches.jsonl"
 # Where a scheduler tells what a job was given of its environment, or how it was submitted.
 TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submit_args")
-MEMORY_NAME = "switches.jsonl"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NAMED = "SELECT path FROM switches WHERE cluster = ? AND kind = ?"
+_NEWEST = "ORDER BY id DESC LIMIT 1"
 _COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
 # Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
 CLOCKS_APART_SECONDS = 2.0
@@ -76,7 +76,7 @@ class SwitchNames:
     def __init__(self, store: ClusterStore, folder: Path | None) -> None:
         self.store = store
         self.memory = SwitchMemory(folder, store.name)
-        self._records = LaunchRecords(folder / RECORDS_NAME if folder else None, store.name)
+        self._records = LaunchRecords(folder, store.name)
 
     async def naming(self, kind: SwitchKind, job_id: str, detail: JobDetail) -> Naming:
         """Who names the switch of a job; raises what keeps the cluster from answering."""
@@ -115,7 +115,7 @@ class SwitchNames:
         """What the request says that this very job was launched with from here."""
         try:
             record = self._records.of_job(job_id, name)
-        except OSError:
+        except StateUnusable:
             return None
         return None if record is None else requested_switch(kind, record.request)
 
@@ -145,32 +145,6 @@ class SwitchNames:
         return switch_in_script(kind, text, {**values, **known})
 
 
-class _Line(msgspec.Struct):
-    schema: int
-    cluster: str
-    kind: str
-    user: str
-    name: str
-    number: str
-    path: str
-    at: float
-
-
-class _MarkLine(msgspec.Struct):
-    """The schema is another, so that programs which know of no marks pass over it."""
-
-    schema: int
-    cluster: str
-    kind: str
-    path: str
-    job: str
-    sizes: dict[str, int]
-    at: float
-
-
-_Any = TypeVar("_Any", _Line, _MarkLine)
-
-
 @dataclass(frozen=True, slots=True)
 class LogMark:
     """How many bytes the logs of a job held, by their paths, just before a switch was dropped."""
@@ -180,67 +154,76 @@ class LogMark:
 
 
 class SwitchMemory:
-    """The paths that were named for the jobs of a cluster, by job and by the job's name and owner. The file is 0600."""
+    """The paths that were named for the jobs of a cluster, by job and by the job's name and owner.
+
+    `folder` is that of the state database; None: nothing is remembered.
+    """
 
     def __init__(self, folder: Path | None, cluster: str) -> None:
-        self.path = folder / MEMORY_NAME if folder else None
+        self._database = None if folder is None else StateDatabase(folder)
         self.cluster = cluster
 
     def remember(self, kind: SwitchKind, job_id: str, name: str, user: str, path: str) -> None:
-        """Keep a path for a job; one that is kept already is not written again. Raises OSError."""
+        """Keep a path for a job; one that is kept already is not written again. Raises StateUnusable."""
         is_kept = self.of_job(kind, job_id, name) == path and self.of_name(kind, name, user) == path
-        # JSON cannot hold bytes that are no UTF-8.
-        if self.path is None or is_kept or _SURROGATE.search(path + name + user):
+        # The database cannot hold bytes that are no UTF-8.
+        if self._database is None or is_kept or _SURROGATE.search(path + name + user):
             return
-        line = _Line(1, self.cluster, kind, user, name, number_of(job_id), path, time.time())
-        append_line(self.path, msgspec.json.encode(line))
+        self._database.write(switch_statement(self.cluster, kind, user, name, number_of(job_id), path, time.time()))
 
     def forget(self, kind: SwitchKind, job_id: str, name: str, user: str) -> tuple[str, ...]:
-        """Keep no path for a job and others of its name; returns those that were kept. Raises OSError."""
+        """Keep no path for a job and others of its name; returns those that were kept. Raises StateUnusable."""
         kept = tuple(dict.fromkeys(filter(None, (self.of_job(kind, job_id, name), self.of_name(kind, name, user)))))
         if kept:
             self.remember(kind, job_id, name, user, "")
         return kept
 
     def mark(self, kind: SwitchKind, path: str, mark: LogMark) -> None:
-        """Keep how long the logs of one who looks for a switch were as it was dropped. Raises OSError."""
-        if self.path is None or _SURROGATE.search(path + "".join(mark.sizes)):
+        """Keep how long the logs of one who looks for a switch were as it was dropped. Raises StateUnusable."""
+        if self._database is None or _SURROGATE.search(path + "".join(mark.sizes)):
             return
-        line = _MarkLine(2, self.cluster, kind, path, mark.job_id, dict(mark.sizes), time.time())
-        append_line(self.path, msgspec.json.encode(line))
+        self._database.write(mark_statement(self.cluster, kind, path, mark.job_id, mark.sizes, time.time()))
 
     def mark_of(self, kind: SwitchKind, path: str) -> LogMark | None:
         """That of the last time it was dropped from here."""
-        found = (LogMark(one.job, one.sizes) for one in self._lines(kind, _MarkLine, 2) if one.path == path)
-        return next(found, None)
+        found = self._newest(
+            "SELECT job_id, sizes FROM log_marks WHERE cluster = ? AND kind = ? AND path = ?", kind, path
+        )
+        return None if found is None else LogMark(found[0], json.loads(found[1]))
 
     def of_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
         """What was named for this job last, '' for nothing; numbers are used again, so the name counts too."""
         number = number_of(job_id)
-        return next(
-            (one.path for one in self._lines(kind, _Line, 1) if one.number == number and number and one.name == name),
-            "",
-        )
+        found = self._newest(f"{_NAMED} AND number = ? AND name = ? {_NEWEST}", kind, number, name) if number else None
+        return found[0] if found else ""
 
     def of_name(self, kind: SwitchKind, name: str, user: str) -> str:
         """What was named last for a job of this name and owner, '' for nothing."""
-        found = (one.path for one in self._lines(kind, _Line, 1) if name and (one.name, one.user) == (name, user))
-        return next(found, "")
+        found = self._newest(f"{_NAMED} AND name = ? AND user = ? {_NEWEST}", kind, name, user) if name else None
+        return found[0] if found else ""
 
-    def _lines(self, kind: SwitchKind, form: type[_Any], schema: int) -> Iterator[_Any]:
-        """The newest first; lines that cannot be read are left out."""
-        for path in () if self.path is None else (self.path, older_file(self.path)):
-            try:
-                written = path.read_bytes()
-            except OSError:
-                continue
-            for text in reversed(written.splitlines()):
-                try:
-                    line = msgspec.json.decode(text, type=form)
-                except msgspec.DecodeError:
-                    continue
-                if (line.schema, line.cluster, line.kind) == (schema, self.cluster, kind):
-                    yield line
+    def _newest(self, sql: str, *values: str) -> tuple[Any, ...] | None:
+        """A row; None where there is none, or none that can be read."""
+        try:
+            found = self._database.read(sql, self.cluster, *values) if self._database else ()
+        except StateUnusable:
+            return None
+        return found[0] if found else None
+
+
+def switch_statement(cluster: str, kind: str, user: str, name: str, number: str, path: str, at: float) -> Statement:
+    """What remembers the path that was named for a job; '': none is any more."""
+    sql = "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    return sql, (cluster, kind, user, name, number, path, at)
+
+
+def mark_statement(cluster: str, kind: str, path: str, job_id: str, sizes: Mapping[str, int], at: float) -> Statement:
+    """What remembers how long logs were, unless a later time is remembered."""
+    sql = (
+        "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO UPDATE"
+        " SET job_id = excluded.job_id, sizes = excluded.sizes, at = excluded.at WHERE excluded.at >= at"
+    )
+    return sql, (cluster, kind, path, job_id, json.dumps(dict(sizes)), at)
 
 
 def living_table(store: ClusterStore) -> pa.Table:

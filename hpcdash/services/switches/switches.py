@@ -32,6 +32,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan, Report
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.logs.locate import files_of
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.switches.names import (
     CLOCKS_APART_SECONDS,
     LogMark,
@@ -142,16 +143,16 @@ class Switches:
             return ""
         try:
             self.names.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
-        except OSError as error:
-            return f"the path could not be remembered: {error.strerror or error}"
+        except StateUnusable as error:
+            return f"the path could not be remembered: {error.message}"
         return ""
 
     def forget(self, switch: Switch) -> str:
         """Keep no path for its job and those of the job's name; in words what came of it."""
         try:
             kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
-        except OSError as error:
-            return f"it could not be forgotten: {error.strerror or error}"
+        except StateUnusable as error:
+            return f"it could not be forgotten: {error.message}"
         return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
 
     def mark(self, switch: Switch, log: SwitchLog) -> str:
@@ -160,8 +161,8 @@ class Switches:
             return ""
         try:
             self.names.memory.mark(switch.kind, switch.path, log.now)
-        except OSError as error:
-            return f"what its log says from now on is not told later: {error.strerror or error}"
+        except StateUnusable as error:
+            return f"what its log says from now on is not told later: {error.message}"
         return ""
 
     def log_of(self, switch: Switch) -> SwitchLog:

@@ -32,7 +32,6 @@ from hpcdash.domain.units import MINUTE
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints
-from hpcdash.services.switches.names import RECORDS_NAME
 from hpcdash.services.watch.disks import Usage
 from hpcdash.services.watch.facts import DiskLook, Facts
 from hpcdash.services.watch.rules import (
@@ -91,7 +90,7 @@ class Judge:
         # Ages are by the time of asking; how fresh they are, by that of the answer: du alone may take minutes.
         self._facts_at = 0.0
         self._answered_at = 0.0
-        launches = None if store.scripts is None else store.scripts.folder.parent / RECORDS_NAME
+        launches = None if store.scripts is None else store.scripts.folder.parent
         self._launched = LaunchedCheckpoints(launches, store.name)
 
     def take_settings(self, settings: WatchSettings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
+import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from hpcdash.errors import HpcdashError
+from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.training import LogTail
 
@@ -107,16 +108,15 @@ def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
 
 
 class WatchFiles:
-    """The files of one cluster below `folder`: mode 0600, written all at once.
+    """The records of one cluster in the state database of `folder`, and the lock of who looks after it.
 
     What could not be written is remembered until it can be, as long as this lives; `is_kept` says that there is none.
     """
 
     def __init__(self, folder: Path, cluster: str) -> None:
-        name = quote(cluster, safe="@:")[:_LONGEST_NAME]
-        self.state = folder / f"{name}.json"
-        self.snoozed = folder / f"{name}.snoozed.json"
-        self._lock = folder / f"{name}.lock"
+        self._name = quote(cluster, safe="@:")[:_LONGEST_NAME]
+        self._database = StateDatabase(folder)
+        self._lock = folder / "watch" / f"{self._name}.lock"
         self._unkept: WatchState | None = None
 
     @property
@@ -149,21 +149,25 @@ class WatchFiles:
         if self._unkept is not None:
             return self._unkept, ""
         try:
-            state = msgspec.json.decode(self.state.read_bytes(), type=WatchState)
+            kept = self._part("state")
+            if kept is None:
+                return WatchState(), ""
+            state = msgspec.json.decode(kept, type=WatchState)
             if state.schema != SCHEMA:
                 raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
             state.kept_alerts()
-        except FileNotFoundError:
-            return WatchState(), ""
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
-            return WatchState(), f"{self.state} cannot be read ({error}): what is wrong is told anew"
+        except StateUnusable as error:
+            return WatchState(), f"{error.message}: what is wrong is told anew"
+        except (msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
+            why = f"the alerts in {self._database.path} cannot be read ({error})"
+            return WatchState(), f"{why}: what is wrong is told anew"
         return state, ""
 
     def write(self, state: WatchState, alerts: Alerts) -> None:
-        """Raises HpcdashError where the folder cannot be written."""
+        """Raises StateUnusable."""
         state.alerts = msgspec.Raw(alerts.to_json())
         self._unkept = state
-        self._replace(self.state, msgspec.json.encode(state))
+        self._write("state", msgspec.json.encode(state))
         self._unkept = None
 
     def mark_told(self, told: Collection[str]) -> None:
@@ -188,30 +192,21 @@ class WatchFiles:
     def read_snoozed(self) -> dict[str, float]:
         """Keys and until when they are silent; {} where nothing is kept, or nothing that can be read."""
         try:
-            return msgspec.json.decode(self.snoozed.read_bytes(), type=dict[str, float])
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(self._part("snoozed") or b"{}", type=dict[str, float])
+        except (StateUnusable, msgspec.DecodeError, UnicodeDecodeError):
             return {}
 
     def write_snoozed(self, snoozed: Mapping[str, float]) -> None:
-        """Raises HpcdashError where the folder cannot be written."""
-        self._replace(self.snoozed, msgspec.json.encode(dict(snoozed)))
+        """Raises StateUnusable."""
+        self._write("snoozed", msgspec.json.encode(dict(snoozed)))
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            try:
-                with os.fdopen(descriptor, "wb") as opened:
-                    opened.write(content)
-                    # Some disks tell only then that they are full.
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                os.replace(unfinished, path)
-            except OSError:
-                os.unlink(unfinished)
-                raise
-        except OSError as error:
-            raise _unusable(path, error) from None
+    def _part(self, part: str) -> bytes | None:
+        sql = "SELECT content FROM alerts WHERE cluster = ? AND part = ?"
+        return next((content for (content,) in self._database.read(sql, self._name, part)), None)
+
+    def _write(self, part: str, content: bytes) -> None:
+        values = (self._name, part, content, time.time())
+        self._database.write(("INSERT OR REPLACE INTO alerts VALUES (?, ?, ?, ?)", values))
 
 
 def _mark(told: Collection[str]) -> int:

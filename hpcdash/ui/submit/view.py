@@ -23,6 +23,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.submit.form import Draft, draft_of, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
@@ -153,7 +154,7 @@ class SubmitView(SubmitTiming):
         """For the next program that opens this form; without a state folder, or room there, it is lost."""
         draft, folder = self.draft() if self.is_live else None, self.launches.state_folder
         if draft is not None and draft.texts and folder is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(StateUnusable):
                 Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
 
     def _take_kept(self) -> None:
@@ -370,8 +371,8 @@ async def remember(view: SubmitView, looked: Look) -> None:
         await asyncio.to_thread(
             view.recents.remember, store.name, name_of(looked), looked.text, kind, store.clock.now()
         )
-    except OSError as error:
-        view.notify(f"it is not among the recent ones: {error.strerror}", severity="warning", markup=False)
+    except StateUnusable as error:
+        view.notify(f"it is not among the recent ones: {error.message}", severity="warning", markup=False)
 
 
 def keep_as(view: SubmitView, name: str) -> str:

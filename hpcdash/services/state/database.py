@@ -1,0 +1,352 @@
+"""state.db: launches, recent submissions, named switches, alerts and drafts, in one SQLite file of a state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import close_to_others
+
+if TYPE_CHECKING:
+    import sqlite3
+
+NAME = "state.db"
+SCHEMA_VERSION = 1
+# A transaction takes milliseconds. Who waits longer finds out first whether the file system has locks at all.
+_FIRST_WAIT_SECONDS = 0.3
+_LONGEST_WAIT_SECONDS = 5.0
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SCHEMA = """
+CREATE TABLE launches (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, number TEXT NOT NULL, folder TEXT NOT NULL,
+    sums TEXT NOT NULL, job_id TEXT NOT NULL, name TEXT NOT NULL, keep TEXT NOT NULL, run_as TEXT NOT NULL,
+    tasks INTEGER NOT NULL, at REAL NOT NULL, request TEXT NOT NULL, folder_state TEXT NOT NULL DEFAULT '',
+    UNIQUE (cluster, folder, job_id, name, at));
+CREATE INDEX launches_of_job ON launches (cluster, number);
+CREATE TABLE cleanups (cluster TEXT PRIMARY KEY, at REAL NOT NULL);
+CREATE TABLE recents (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL,
+    kind TEXT NOT NULL, at REAL NOT NULL, UNIQUE (cluster, name, kind, at));
+CREATE TABLE switches (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, kind TEXT NOT NULL, user TEXT NOT NULL,
+    name TEXT NOT NULL, number TEXT NOT NULL, path TEXT NOT NULL, at REAL NOT NULL,
+    UNIQUE (cluster, kind, user, name, number, path, at));
+CREATE TABLE log_marks (cluster TEXT NOT NULL, kind TEXT NOT NULL, path TEXT NOT NULL, job_id TEXT NOT NULL,
+    sizes TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, kind, path));
+CREATE TABLE alerts (cluster TEXT NOT NULL, part TEXT NOT NULL, content BLOB NOT NULL, written_at REAL NOT NULL,
+    PRIMARY KEY (cluster, part));
+CREATE TABLE drafts (cluster TEXT PRIMARY KEY, content TEXT NOT NULL)
+"""
+
+# SQL and its values.
+Statement = tuple[str, tuple[Any, ...]]
+_T = TypeVar("_T")
+# Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one thread makes the
+# file, no other may have it open.
+_creating = threading.Lock()
+# Folders whose file system was found to have no locks: nobody waits for them again.
+_without_locks: set[Path] = set()
+_noticed: set[str] = set()
+_listener: Callable[[str], None] = lambda words: None  # noqa: E731
+
+
+def listen(listener: Callable[[str], None]) -> None:
+    """Have `listener` called, from any thread, with what a person should know of the file: each of it once."""
+    global _listener
+    _listener = listener
+    _noticed.clear()
+
+
+class StateUnusable(HpcdashError):
+    """state.db cannot be opened, read or written."""
+
+
+class StateDatabase:
+    """Each call opens the file, does one transaction and closes it, so that threads, processes and hosts may share it.
+
+    It is made 0600, and its folder 0700, by the first write, which also takes in the files of older versions. A
+    rollback journal keeps it whole: a WAL does not work on a network file system. A damaged file is renamed, and a new
+    one begun; where the file system has no locks it is read and not written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Another one after each write; None where there is no file."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    def read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows; none where nothing was ever written. Raises StateUnusable."""
+        from hpcdash.services.state.migration import old_files
+
+        if not self.path.exists() and not old_files(self.path.parent):
+            return []
+        return self._run(lambda connection: connection.execute(sql, _encodable(values)).fetchall(), is_write=False)
+
+    def write(self, *statements: Statement) -> int:
+        """All of them or none, on the disk when it returns how many rows the last one changed; raises StateUnusable."""
+
+        def run(connection: sqlite3.Connection) -> int:
+            connection.execute("BEGIN IMMEDIATE")
+            changed = 0
+            for sql, values in statements:
+                changed = connection.execute(sql, _encodable(values)).rowcount
+            connection.execute("COMMIT")
+            return changed
+
+        return self._run(run, is_write=True)
+
+    def _run(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
+        import sqlite3
+
+        last: sqlite3.Error | None = None
+        if self.path.parent in _without_locks:
+            return self._run_without_locks(work, is_write=is_write)
+        for seconds in (_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS):
+            before = _identity(self.path)
+            try:
+                with contextlib.closing(self._connect(seconds, is_write=is_write)) as connection:
+                    return work(connection)
+            except sqlite3.Error as error:
+                last = error
+                code = getattr(error, "sqlite_errorcode", 0)
+                if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                    self._set_aside(before)
+                elif not _is_of_lock(code):
+                    raise self._unusable(error, is_write=is_write) from error
+                elif not _has_locks(self.path.parent):
+                    _without_locks.add(self.path.parent)
+                    return self._run_without_locks(work, is_write=is_write)
+        assert last is not None
+        raise self._unusable(last, is_write=is_write) from last
+
+    # -- opening
+
+    def _connect(self, seconds: float, *, is_write: bool) -> sqlite3.Connection:
+        import sqlite3
+
+        try:
+            self._create()
+        except OSError as error:
+            if is_write or self.path.exists():
+                raise self._unusable(error, is_write=is_write) from error
+            return self._in_memory()
+        connection = sqlite3.connect(self._uri("mode=rw"), uri=True, timeout=seconds, isolation_level=None)
+        try:
+            return self._prepared(connection, is_write=is_write)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _create(self) -> None:
+        with _creating:
+            if self.path.exists():
+                close_to_others(self.path)
+                return
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(os.path.realpath(self.path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def _prepared(self, connection: sqlite3.Connection, *, is_write: bool) -> sqlite3.Connection:
+        """With this version's tables, and all that files of older versions hold."""
+        import sqlite3
+
+        from hpcdash.services.state.migration import old_files
+
+        version = _version(connection)
+        if version > SCHEMA_VERSION:
+            words = f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes {SCHEMA_VERSION})"
+            if is_write:
+                raise StateUnusable(f"{words} and is only read", "Use that version, or set HPCDASH_STATE.")
+            _notice(f"{words}: it is only read")
+        elif version < SCHEMA_VERSION or old_files(self.path.parent):
+            try:
+                self._migrate(connection)
+            except sqlite3.OperationalError as error:
+                # The disk is full or read-only: what is there can be read all the same.
+                if is_write or _is_of_lock(error.sqlite_errorcode):
+                    raise
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if version == 0:
+                    connection.close()
+                    return self._in_memory()
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Take files of older versions in, in one transaction; then they are renamed.
+
+        Taking them in twice changes nothing: a program may end before the renaming, two may do this at once.
+        """
+        from hpcdash.services.state.migration import locked, old_files, renamed, statements
+
+        folder = self.path.parent
+        with locked(old_files(folder)) as files:
+            connection.execute("BEGIN IMMEDIATE")
+            if _version(connection) == 0:
+                _make_tables(connection)
+            for sql, values in statements(files):
+                connection.execute(sql, _encodable(values))
+            connection.execute("COMMIT")
+            for file in files:
+                renamed(file)
+
+    def _in_memory(self) -> sqlite3.Connection:
+        """What files of older versions hold, where it cannot be written."""
+        import sqlite3
+
+        from hpcdash.services.state.migration import old_files, statements
+
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        _make_tables(connection)
+        for sql, values in statements(old_files(self.path.parent)):
+            connection.execute(sql, _encodable(values))
+        return connection
+
+    def _run_without_locks(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
+        import sqlite3
+
+        words = f"{self.path} is not written: its file system has no locks"
+        step = "HPCDASH_STATE names a folder on another one, such as a local disk."
+        if is_write:
+            raise StateUnusable(words, step)
+        _notice(f"{words}, so that it is only read. {step}")
+        uri = self._uri("mode=ro&immutable=1")
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+                if _version(connection) > 0:
+                    return work(connection)
+            with contextlib.closing(self._in_memory()) as connection:
+                return work(connection)
+        except sqlite3.Error as error:
+            raise self._unusable(error, is_write=False) from error
+
+    def _uri(self, options: str) -> str:
+        return f"file:{quote(os.fsencode(self.path.absolute()))}?{options}"
+
+    # -- what goes wrong
+
+    def _set_aside(self, damaged: tuple[int, int] | None) -> None:
+        """Rename the damaged file and its journal, which would be rolled back into a new one; raises StateUnusable."""
+        from hpcdash.services.state.migration import locked
+
+        # Its journal is beside the file that a link leads to.
+        path = Path(os.path.realpath(self.path))
+        with locked([path.parent]):
+            if damaged is None or _identity(path) != damaged:
+                # Another program did.
+                return
+            aside = free_name(path, f"damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(f"{path}-journal", f"{aside}-journal")
+                os.rename(path, aside)
+            except OSError as error:
+                raise StateUnusable(
+                    f"{path} is damaged, and cannot be renamed: {error.strerror}",
+                    "Move it away; hpcdash then begins a new one.",
+                ) from error
+        _notice(
+            f"{self.path} was damaged: it is renamed to {aside.name}, and a new one begins without earlier launches, "
+            "recent submissions, named switches and alerts"
+        )
+
+    def _unusable(self, error: Exception, *, is_write: bool) -> StateUnusable:
+        import sqlite3
+
+        step = "HPCDASH_STATE names another folder for it."
+        code = getattr(error, "sqlite_errorcode", 0)
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif code & 0xFF == sqlite3.SQLITE_FULL:
+            reason = os.strerror(errno.ENOSPC)
+        elif code & 0xFF == sqlite3.SQLITE_READONLY:
+            reason = "it is read-only"
+        elif code & 0xFF == sqlite3.SQLITE_BUSY:
+            reason, step = "another program has locked it", "Try again."
+        elif code & 0xFF == sqlite3.SQLITE_IOERR:
+            reason, step = str(error), f"Is the disk full, or a quota used up? {step}"
+        else:
+            reason = str(error)
+        return StateUnusable(f"{self.path} cannot be {'written' if is_write else 'read'}: {reason}", step)
+
+
+def free_name(path: Path, ending: str) -> Path:
+    """PATH.ENDING, or the first of PATH.ENDING-2, -3 … that is not there."""
+    found, number = path.with_name(f"{path.name}.{ending}"), 1
+    while os.path.lexists(found):
+        number += 1
+        found = path.with_name(f"{path.name}.{ending}-{number}")
+    return found
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for sql in _SCHEMA.split(";\n"):
+        connection.execute(sql)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_of_lock(code: int) -> bool:
+    """SQLite takes most errors of fcntl(2) for a lock that another has, ENOLCK among them."""
+    import sqlite3
+
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM) or code in (
+        sqlite3.SQLITE_IOERR_LOCK,
+        sqlite3.SQLITE_IOERR_RDLOCK,
+        sqlite3.SQLITE_IOERR_UNLOCK,
+        sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    )
+
+
+def _has_locks(folder: Path) -> bool:
+    """Whether a file there can be locked, as far as one can be made; in a read-only folder nobody needs a lock."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+    except OSError as error:
+        return error.errno not in (errno.EROFS, errno.EACCES)
+    return True
+
+
+def encodable(text: str) -> str:
+    """With U+FFFD for the lone surrogates of bytes that are no UTF-8, which SQLite's text cannot hold."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(encodable(one) if isinstance(one, str) else one for one in values)
+
+
+def _notice(words: str) -> None:
+    if words not in _noticed:
+        _noticed.add(words)
+        _listener(words)
