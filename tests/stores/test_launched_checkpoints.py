@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from tests.support.train_rows import row
 
 

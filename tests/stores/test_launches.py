@@ -15,10 +15,11 @@ from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
 from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import Cluster, settled, until

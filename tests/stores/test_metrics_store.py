@@ -26,8 +26,9 @@ from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.places import NamedMetricsFiles
 from hpcdash.services.metrics.run import WatchedRun
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import KeptScripts
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.local.queue_lab import QueueLab

@@ -19,7 +19,8 @@ import pytest
 from hpcdash.services.state import database
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.recents import Recents
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.state import WatchFiles, WatchState
 from tests.stores.test_state_migration import OLD
@@ -29,7 +30,8 @@ RECORD = LaunchRecord("/jobs/1", "", "1", "train", "failed", "", 1, 1.0)
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
 folder, cluster, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 records = LaunchRecords(folder, cluster)
 for number in itertools.islice(itertools.count(), count or None):

@@ -26,8 +26,9 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import KeptScripts
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
 from hpcdash.services.watch.notifiers.base import Notifier

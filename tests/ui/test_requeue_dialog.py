@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.local.queue_lab import QueueLab
 from tests.ui.stage import press, screen_text, settled, until

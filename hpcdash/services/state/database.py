@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import close_to_others
+from hpcdash.services.state.records import Statement, free_name
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,8 +46,6 @@ CREATE TABLE alerts (cluster TEXT NOT NULL, part TEXT NOT NULL, content BLOB NOT
 CREATE TABLE drafts (cluster TEXT PRIMARY KEY, content TEXT NOT NULL)
 """
 
-# SQL and its values.
-Statement = tuple[str, tuple[Any, ...]]
 _T = TypeVar("_T")
 # Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one thread makes the
 # file, no other may have it open.
@@ -281,15 +280,6 @@ class StateDatabase:
         else:
             reason = str(error)
         return StateUnusable(f"{self.path} cannot be {'written' if is_write else 'read'}: {reason}", step)
-
-
-def free_name(path: Path, ending: str) -> Path:
-    """PATH.ENDING, or the first of PATH.ENDING-2, -3 … that is not there."""
-    found, number = path.with_name(f"{path.name}.{ending}"), 1
-    while os.path.lexists(found):
-        number += 1
-        found = path.with_name(f"{path.name}.{ending}-{number}")
-    return found
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

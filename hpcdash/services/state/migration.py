@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from hpcdash.private_files import close_to_others
-from hpcdash.services.state.database import Statement, free_name
 from hpcdash.services.state.journal import lock, older_file
+from hpcdash.services.state.records import Statement, free_name
 
 _LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = "launches.jsonl", "switches.jsonl", "drafts.json", "submitted"
 _SNOOZED_END, _STATE_END = ".snoozed.json", ".json"
@@ -88,7 +88,7 @@ def statements(files: Sequence[Path]) -> Iterator[Statement]:
 
 
 def _launches(written: bytes) -> Iterator[Statement]:
-    from hpcdash.services.submit.launch_records import LaunchRecord, ended_statement, launched_statement
+    from hpcdash.services.state.records import LaunchRecord, ended_statement, launched_statement
 
     for line in _decoded(written.splitlines(), dict[str, Any]):
         cluster, folder = str(line.get("cluster")), str(line.get("folder"))
@@ -100,7 +100,7 @@ def _launches(written: bytes) -> Iterator[Statement]:
 
 
 def _switches(written: bytes) -> Iterator[Statement]:
-    from hpcdash.services.switches.names import mark_statement, switch_statement
+    from hpcdash.services.state.records import mark_statement, switch_statement
 
     lines: Iterator[_SwitchLine | _MarkLine] = _decoded(written.splitlines(), _SwitchLine | _MarkLine)
     for line in lines:
@@ -112,7 +112,7 @@ def _switches(written: bytes) -> Iterator[Statement]:
 
 
 def _recents(folder: Path) -> Iterator[Statement]:
-    from hpcdash.services.state.recents import Recent, recent_statement
+    from hpcdash.services.state.records import Recent, recent_statement
 
     files = sorted(path for path in folder.iterdir() if path.suffix == ".json")
     for path in files:

@@ -6,9 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
-from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable, encodable
+from hpcdash.services.state.database import StateDatabase, StateUnusable, encodable
+from hpcdash.services.state.records import Recent, Statement, recent_statement
 
 MOST_RECENT = 200
 # Of a longer text there would be nothing to compare that a person reads.
@@ -17,16 +16,6 @@ _NO_MORE: Statement = (
     "DELETE FROM recents WHERE id NOT IN (SELECT id FROM recents ORDER BY at DESC, id DESC LIMIT ?)",
     (MOST_RECENT,),
 )
-
-
-class Recent(msgspec.Struct, frozen=True):
-    """What was submitted, with `at` in epoch seconds. What was no UTF-8 in `text` is U+FFFD."""
-
-    cluster: str
-    name: str
-    text: str
-    kind: Literal["request", "script"]
-    at: float
 
 
 class Recents:
@@ -68,9 +57,3 @@ class Recents:
 
     def _keep_for_this_run(self, recent: Recent) -> None:
         self._of_this_run = [*self._of_this_run, recent][-MOST_RECENT:]
-
-
-def recent_statement(recent: Recent) -> Statement:
-    """What remembers a submission, once."""
-    sql = "INSERT OR REPLACE INTO recents (cluster, name, text, kind, at) VALUES (?, ?, ?, ?, ?)"
-    return sql, (recent.cluster, recent.name, recent.text, recent.kind, recent.at)

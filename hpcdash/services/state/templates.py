@@ -11,7 +11,8 @@ from pathlib import Path
 from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
-from hpcdash.services.state.recents import MOST_RECENT, Recent, Recents
+from hpcdash.services.state.recents import MOST_RECENT, Recents
+from hpcdash.services.state.records import Recent
 
 __all__ = ["MOST_RECENT", "Recent", "Recents", "Templates", "difference", "is_script"]
 

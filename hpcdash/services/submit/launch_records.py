@@ -5,41 +5,24 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.switches import absolute_path
-from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
+from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.state.records import (
+    LAUNCH_COLUMNS,
+    LaunchRecord,
+    Statement,
+    ended_statement,
+    launched_statement,
+)
 
 # Of all clusters; the oldest go.
 MOST_LAUNCHES = 5000
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
-    """One launch. `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
-
-    `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as in Site. `tasks`
-    are how many jobs it is, `request` is the text of its request, '' where there was none.
-    """
-
-    folder: str
-    sums: str
-    job_id: str
-    name: str
-    keep: str
-    run_as: str
-    tasks: int
-    at: float
-    request: str = ""
-
-
-_FIELDS = tuple(one.name for one in fields(LaunchRecord))
-_COLUMNS = ", ".join(_FIELDS)
 
 
 class LaunchRecords:
@@ -98,21 +81,8 @@ class LaunchRecords:
     def _read(self, condition: str, *values: str) -> tuple[LaunchRecord, ...]:
         if self._database is None:
             return ()
-        sql = f"SELECT {_COLUMNS} FROM launches WHERE cluster = ? {condition} ORDER BY id"
+        sql = f"SELECT {LAUNCH_COLUMNS} FROM launches WHERE cluster = ? {condition} ORDER BY id"
         return tuple(LaunchRecord(*row) for row in self._database.read(sql, self.cluster, *values))
-
-
-def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
-    """What remembers a launch, once."""
-    marks = ", ".join("?" * len(_FIELDS))
-    sql = f"INSERT OR IGNORE INTO launches (cluster, number, {_COLUMNS}) VALUES (?, ?, {marks})"
-    return sql, (cluster, number_of(record.job_id), *(getattr(record, name) for name in _FIELDS))
-
-
-def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
-    """What notes that a folder is removed, or why it stays."""
-    sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ? AND folder_state = ''"
-    return sql, (folder_state or "stays", cluster, folder)
 
 
 class LaunchedCheckpoints:

@@ -19,7 +19,8 @@ from hpcdash.domain.switches import SwitchKind, absolute_path
 from hpcdash.domain.text import clip
 from hpcdash.errors import UsageError
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.names import requested_switch
 
 Row = Mapping[str, Any]

@@ -25,7 +25,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.submit.launch_records import LaunchRecord
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search
 
 if TYPE_CHECKING:

@@ -40,7 +40,8 @@ from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
+from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.state.records import mark_statement, switch_statement
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.scripts import values_query
 
@@ -209,21 +210,6 @@ class SwitchMemory:
         except StateUnusable:
             return None
         return found[0] if found else None
-
-
-def switch_statement(cluster: str, kind: str, user: str, name: str, number: str, path: str, at: float) -> Statement:
-    """What remembers the path that was named for a job; '': none is any more."""
-    sql = "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
-    return sql, (cluster, kind, user, name, number, path, at)
-
-
-def mark_statement(cluster: str, kind: str, path: str, job_id: str, sizes: Mapping[str, int], at: float) -> Statement:
-    """What remembers how long logs were, unless a later time is remembered."""
-    sql = (
-        "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO UPDATE"
-        " SET job_id = excluded.job_id, sizes = excluded.sizes, at = excluded.at WHERE excluded.at >= at"
-    )
-    return sql, (cluster, kind, path, job_id, json.dumps(dict(sizes)), at)
 
 
 def living_table(store: ClusterStore) -> pa.Table:

@@ -17,7 +17,8 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, HOUR, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.state.recents import Recent, Recents
+from hpcdash.services.state.recents import Recents
+from hpcdash.services.state.records import Recent
 from hpcdash.services.submit.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
 from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
 from hpcdash.services.submit.launches import Launches
