@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 # What needs no scheduler, no ssh server and no screen.
-UNIT_TESTS := tests/domain tests/logs tests/backends tests/launch tests/watch tests/job tests/contract tests/test_*.py
+UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
 
 .PHONY: venv demo unit test fmt lint bench clean
 

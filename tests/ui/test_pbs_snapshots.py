@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.acting_stage import point_at
+from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, press, settled
 
 SMALL, LARGE = (80, 24), (120, 40)
