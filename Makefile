@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
-# What needs no scheduler, no ssh server and no screen.
+# Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
 
 .PHONY: venv demo unit test fmt lint bench clean
@@ -35,7 +35,7 @@ demo: $(STAMP)
 	$(BIN)/hpcdash demo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 4 -m "not slurm" $(UNIT_TESTS)
+	$(BIN)/python -m pytest --unit $(UNIT_TESTS)
 
 test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"

@@ -33,6 +33,7 @@ def somebody_elses(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.system
 @as_root
 @pytest.mark.parametrize("words", [("jobs",), ("submit", "job.sh"), ("doctor",), ("cancel", "1", "--yes")])
 def test_a_queue_in_somebody_elses_folder_is_refused_before_it_is_touched(

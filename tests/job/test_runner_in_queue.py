@@ -15,6 +15,7 @@ from hpcdash.job.packaging import RunnerCall, no_packaging
 from hpcdash.job.pickles import packed
 from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
 CODE = """
 def where(item=None, *, job):

@@ -9,6 +9,7 @@ import pytest
 import hpcdash.job
 from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parents[2]
 CODE = """
 import time

@@ -33,6 +33,7 @@ def act(queue: QueueLab, request: ActionRequest) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
+@pytest.mark.system
 def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
     array = queue.submit("true", "--array=1-3", "--hold")
     ended = queue.submit("true")
@@ -45,6 +46,7 @@ def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
     assert [job.state for job in queue.store.find(1)] == ["cancelled", "cancelled", "pending"]
 
 
+@pytest.mark.system
 def test_a_throttle_is_no_task_s(queue: QueueLab) -> None:
     array = queue.submit("true", "--array=1-3%1", "--hold")
     with pytest.raises(UsageError, match="throttle: 1_2 is a task\nName its array: 1"):
@@ -52,6 +54,7 @@ def test_a_throttle_is_no_task_s(queue: QueueLab) -> None:
     assert act(queue, ActionRequest(Verb.ALTER, (array,), changes={"throttle": "3"})) == (Outcome(array, True),)
 
 
+@pytest.mark.system
 def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
     number = queue.submit("trap 'echo got it' USR1; echo ready; while :; do sleep 0.02; done", "--hold")
     changes = {"time": "+5"}
@@ -86,6 +89,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
             backend.action_commands(request)
 
 
+@pytest.mark.system
 def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold")
     outcomes = act(queue, ActionRequest(Verb.CANCEL, ("--help", number, "$(x)")))

@@ -21,6 +21,7 @@ from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, UsageError
 from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 T = TypeVar("T")
 
 

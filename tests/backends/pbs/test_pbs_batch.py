@@ -363,6 +363,7 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
+@pytest.mark.system
 def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_variables(job: Job) -> None:
     command = 'echo "$HOST $NODE_RANK/$NUM_NODES $NODE_SLOTS/$NUM_SLOTS $MASTER_ADDR $V|$PWD"'
     ended = job.run(command=command, slots_per_node=2, environment={"V": "$(id) 'x'"})
@@ -371,6 +372,7 @@ def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_vari
     assert sorted(ended.stdout.splitlines()) == [f"n1 0/3 4/8 {rest}", f"n2 1/3 2/8 {rest}", f"n3 2/3 2/8 {rest}"]
 
 
+@pytest.mark.system
 def test_each_task_of_an_array_knows_which_it_is(job: Job) -> None:
     command = 'echo "$PBS_ARRAY_INDEX $PBS_ARRAY_ID $PBS_JOBID"'
     ended = job.run("n1\n", task="3", command=command, array=parse_tasks("1-3"), slots=1)
@@ -378,6 +380,7 @@ def test_each_task_of_an_array_knows_which_it_is(job: Job) -> None:
     assert job.run("n1\n", command=command, slots=1).stdout == f"  {job.job_id}\n"
 
 
+@pytest.mark.system
 def test_the_host_of_the_script_is_the_first_and_has_the_file_of_all_hosts(job: Job) -> None:
     ended = job.run("n2\nn1\nn2\n", command='echo "$NODE_RANK $HOST $NODE_SLOTS $MASTER_ADDR $PBS_NODEFILE"')
     first, second = sorted(ended.stdout.splitlines())
@@ -395,6 +398,7 @@ def test_an_mpirun_that_each_node_would_start_is_told_of(command: str) -> None:
         assert not [w for w in made(**{"command": command, **fields}).warnings if "each node" in w]
 
 
+@pytest.mark.system
 def test_the_command_has_what_its_login_shell_sets_and_the_path_of_the_script(job: Job) -> None:
     """As the script itself has it from PBS: modules, conda, a variable of one's own."""
     profile = 'export LOADED="by $USER"\nmodule() { echo "module $*"; }\nexport -f module\nPATH=/elsewhere:$PATH\n'
@@ -404,6 +408,7 @@ def test_the_command_has_what_its_login_shell_sets_and_the_path_of_the_script(jo
     assert ended.returncode == 0
 
 
+@pytest.mark.system
 def test_one_host_that_fails_ends_the_others_and_the_script_with_its_status(job: Job) -> None:
     began = time.monotonic()
     ended = job.run(command='[ "$HOST" = n2 ] && exit 7\nsleep 300\necho not reached')
@@ -412,6 +417,7 @@ def test_one_host_that_fails_ends_the_others_and_the_script_with_its_status(job:
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.system
 def test_the_timer_warns_the_workers_of_torchrun_on_every_host(job: Job) -> None:
     ended = job.run(
         command="python train.py",
@@ -426,6 +432,7 @@ def test_the_timer_warns_the_workers_of_torchrun_on_every_host(job: Job) -> None
     assert ended.returncode == 0
 
 
+@pytest.mark.system
 def test_a_command_of_several_lines_goes_on_after_its_warning(job: Job) -> None:
     command = f"echo begun\nLOCAL_RANK=0 {shlex.quote(sys.executable)} train.py\necho went on"
     ended = job.run("n1\n", command=command, signal=EarlySignal("USR1", 58), limit_seconds=60, slots=1)
@@ -433,6 +440,7 @@ def test_a_command_of_several_lines_goes_on_after_its_warning(job: Job) -> None:
     assert ended.returncode == 0
 
 
+@pytest.mark.system
 def test_a_container_is_started_once_on_each_host(job: Job) -> None:
     container = Container(Runtime.APPTAINER, "/i.sif")
     ended = job.run(command='echo "in $NODE_RANK"', container=container)
@@ -440,6 +448,7 @@ def test_a_container_is_started_once_on_each_host(job: Job) -> None:
     assert (ended.returncode, ended.stderr.count(CONTAINER_UP)) == (0, 3)
 
 
+@pytest.mark.system
 def test_a_folder_that_is_not_there_ends_the_script_before_anything_starts(job: Job) -> None:
     job.work = job.folder / "gone"
     ended = job.run(command="echo started")

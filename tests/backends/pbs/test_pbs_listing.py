@@ -21,6 +21,7 @@ from hpcdash.transport.base import Completed
 from tests.support.pbs import StandIns
 from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
 
+pytestmark = pytest.mark.system
 EVERYDAY_OWN = 19
 # Each is tried where it is installed.
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]

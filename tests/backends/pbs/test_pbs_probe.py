@@ -20,6 +20,7 @@ from hpcdash.errors import CommandMissing, CommandTimedOut
 from hpcdash.services.cluster.queries import find_scheduler
 from hpcdash.transport.base import Completed
 
+pytestmark = pytest.mark.system
 _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 _TEXT = """Server: pbs01
     server_state = Active

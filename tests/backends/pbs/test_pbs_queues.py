@@ -212,6 +212,7 @@ def test_something_else_is_unreadable() -> None:
         parsed(b"This account is not available.\n")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("dialect", [Dialect.OPENPBS, Dialect.PBS_TEXT])
 @pytest.mark.parametrize(
     ("queues_status", "server_status", "status", "asked"),

@@ -10,6 +10,7 @@ import pytest
 from tests.support.pbs import SCENES, StandIns
 from tests.support.pbs.standin import NOT_RECORDED
 
+pytestmark = pytest.mark.system
 # As OpenPBS 23.06.06 said it: qsub's options, its exit status, the first line of its words.
 QSUB_REFUSALS: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("-J", "1-3", "-r", "n"), 2, "qsub:  cannot submit non-rerunable Array Job"),

@@ -501,6 +501,7 @@ def test_a_job_is_made_again_from_its_record_in_the_folder_it_was_submitted_from
     assert found.notes == ("its options are those PBS has on record of job 9.pbs01",)
 
 
+@pytest.mark.system
 def test_the_folder_is_one_word_whatever_is_in_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "a'b $(touch x) é"
     folder.mkdir()

@@ -35,6 +35,7 @@ def test_ordinary_options_stay_as_they_are(words: list[str]) -> None:
     assert shell_safe(words) == words
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "value", ["a b", "$(id)", "`id`", "a;b", "x'y", 'x"y', "~", "*", "a&b", "é日本", "\\", "#", "a\tb"]
 )
@@ -73,6 +74,7 @@ _OPTIONS = st.sampled_from(("-N", "-o", "-l", "-v", "-W", "-q", "-j", "-t", "-h"
 _TEXT = st.text(st.sampled_from("ab1=:,. $`\\'\"();&|<>*?~#\n!{}[]-"), max_size=8)
 
 
+@pytest.mark.system
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(_OPTIONS, _TEXT), max_size=5))
 def test_whatever_is_not_refused_comes_out_as_it_went_in(words: list[str]) -> None:

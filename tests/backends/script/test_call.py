@@ -159,6 +159,7 @@ def test_in_a_container_its_python_is_that_of_the_image_and_its_folders_are_ther
     assert "--bind /code " not in text
 
 
+@pytest.mark.system
 def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()

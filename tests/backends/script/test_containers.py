@@ -14,6 +14,7 @@ from hpcdash.backends.script.containers.enroot import container_name, import_uri
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
 
+pytestmark = pytest.mark.system
 HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
 STAND_IN = r"""#!/bin/bash
 printf '%s\0' "$0" "$@" >>"$RECORD/argv"; printf '\0' >>"$RECORD/argv"

@@ -49,6 +49,7 @@ def test_other_names_have_none(name: str) -> None:
     assert label_in(name) is None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "local"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_it_is_a_script_that_shells_read_without_set_e(scheduler: str, shell: str) -> None:
@@ -84,6 +85,7 @@ def test_an_option_does_not_become_a_line_of_the_script() -> None:
         script_of(CronJob(HOUR, "/w", ("--partition=cpu\nrm -rf /",)), "pbs")
 
 
+@pytest.mark.system
 def test_a_round_of_the_watchdogs_keeps_words_together(tmp_path: Path) -> None:
     text = watch_script(("/bin/echo", "it's a", "$HOME"), {"PYTHONPATH": "/a b"})
     ran = subprocess.run(["sh", "-c", text], capture_output=True, check=True)
@@ -137,6 +139,7 @@ def pbs(tmp_path: Path) -> Pbs:
     return Pbs(tmp_path)
 
 
+@pytest.mark.system
 def test_on_pbs_it_submits_itself_for_an_hour_later_before_its_scripts(pbs: Pbs) -> None:
     pbs.script("a", f"cp {pbs.submitted} {pbs.submitted}.then; exit 4")
     pbs.script("b", "echo well")
@@ -151,6 +154,7 @@ def test_on_pbs_it_submits_itself_for_an_hour_later_before_its_scripts(pbs: Pbs)
     assert "well\n" in said
 
 
+@pytest.mark.system
 def test_on_pbs_where_one_waits_no_second_is_submitted(pbs: Pbs) -> None:
     pbs.tells(waiting="8.pbs", running="7.pbs")
     pbs.script("b", "echo well")
@@ -160,6 +164,7 @@ def test_on_pbs_where_one_waits_no_second_is_submitted(pbs: Pbs) -> None:
     assert "well\n" in said
 
 
+@pytest.mark.system
 def test_on_pbs_the_younger_of_two_leaves_the_scripts_and_comes_again(pbs: Pbs) -> None:
     pbs.tells(waiting="", running="6.pbs 7.pbs")
     pbs.script("b", "echo well")
@@ -169,6 +174,7 @@ def test_on_pbs_the_younger_of_two_leaves_the_scripts_and_comes_again(pbs: Pbs) 
     assert "well" in pbs.run("6.pbs")
 
 
+@pytest.mark.system
 def test_moved_away_it_does_nothing_more(pbs: Pbs) -> None:
     pbs.script("b", "echo well")
     Path(pbs.job.script_path).unlink()

@@ -21,6 +21,7 @@ from hpcdash.backends.slurm.script import slurm_fanout, slurm_signal_option, slu
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
 
+pytestmark = pytest.mark.system
 USR1 = EarlySignal("USR1", 600)
 BATCH = EarlySignal("USR1", 600, batch_only=True)
 # A training: the handler sets a flag, the loop ends. Its child in a session of its own does the same.

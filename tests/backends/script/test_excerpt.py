@@ -382,6 +382,7 @@ def test_long_lines_are_judged_at_once(line: str) -> None:
     assert root_cause([line] * MOST_LINES) is not None
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("script", "why"),
     [

@@ -24,6 +24,7 @@ from hpcdash.backends.script.containers import Word
 from hpcdash.backends.slurm.script import slurm_fanout, slurm_srun, status_kept
 from hpcdash.errors import UsageError
 
+pytestmark = pytest.mark.system
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
 PRINT = (sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(os.environb[b'V'])")
 _RECORD = f"""#!{sys.executable}

@@ -20,6 +20,7 @@ from hpcdash.domain.request import EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
 from tests.support.scripts import Scheduler, batch_script
 
+pytestmark = pytest.mark.system
 _ECHO = '#!/bin/bash\necho "$(basename "$0")" "$@"\n'
 _SRUN = '#!/bin/bash\necho "$@" > srun_words\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_PROCID=1 exec "$@"\n'
 _TMRSH = '#!/bin/bash\nshift\nexec env -i PATH="$PATH" HOME="$HOME" "$@"\n'

@@ -15,6 +15,7 @@ from hpcdash.domain.request import EarlySignal, Launcher, Request, Site
 from hpcdash.domain.root_cause import Strength, root_cause
 from tests.support.scripts import Scheduler, batch_script
 
+pytestmark = pytest.mark.system
 # Fails on n2 and n3 alone, in two ways; `HOST` is of the stand-ins.
 PROBE = 'echo "looks at $HOST"\nif [ "$HOST" = n2 ]; then echo \'RuntimeError: CUDA error: bad\' >&2; exit 3; fi\n'
 NEVER, USR1 = None, EarlySignal("USR1", 60)

@@ -17,6 +17,8 @@ from hpcdash.errors import UsageError
 from hpcdash.job.checkpoint import MARKER, Checkpoints
 from tests.support.scripts import Scheduler, batch_script
 
+pytestmark = pytest.mark.system
+
 
 def started(checkpoints: str, folder: Path, *, task: str = "") -> tuple[str, str, int]:
     """(HPCDASH_RESUME_FROM, stderr, exit status) of a start in a folder."""

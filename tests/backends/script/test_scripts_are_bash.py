@@ -17,6 +17,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 from tests.support.scripts import Scheduler, batch_script
 
+pytestmark = pytest.mark.system
 SIGNALS = {None: "", EarlySignal("USR1", 600): "signal", EarlySignal("USR1", 600, batch_only=True): "batch-signal"}
 SHAPES = {(1, None): "one", (8, 4): "nodes", (8, None): "spread"}
 PLACE = Place("1a2b", "/home/ann/launches/x-1a2b", login="/home/ann/.login")

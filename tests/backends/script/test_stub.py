@@ -12,6 +12,7 @@ import pytest
 from hpcdash.backends.script.stub import stub_script, stub_target
 from hpcdash.errors import UsageError
 
+pytestmark = pytest.mark.system
 SCRIPT = """#!/bin/bash
 # a note
 #SBATCH --time=10

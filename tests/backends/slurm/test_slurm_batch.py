@@ -199,6 +199,7 @@ def test_no_name_nor_project_makes_another_directive(name: str, project: str) ->
     assert set(given_options) - {"wckey"} == set(options(made()))
 
 
+@pytest.mark.system
 @given(st.dictionaries(st.sampled_from(["V", "W_1"]), st.text(st.characters(exclude_categories=["Cs"]), max_size=12)))
 def test_a_variable_is_in_the_step_as_it_was(environment: dict[str, str]) -> None:
     try:

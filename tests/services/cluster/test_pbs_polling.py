@@ -14,6 +14,8 @@ from hpcdash.transport.local import LocalTransport
 from tests.support.pbs import StandIns
 from tests.support.scripted_cluster import HandClock
 
+pytestmark = pytest.mark.system
+
 
 class Site:
     """A PBS of recordings, and a store that asks it as alice."""

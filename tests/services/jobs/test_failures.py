@@ -22,6 +22,7 @@ from tests.support.scripted_cluster import HandClock
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
 
+pytestmark = pytest.mark.system
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
 ValueError: nan in the loss

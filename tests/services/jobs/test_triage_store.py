@@ -28,6 +28,7 @@ def told(triage: Triage) -> list[tuple[str, str, str | None]]:
     return [(str(group.tasks), group.state, group.line) for group in triage.groups]
 
 
+@pytest.mark.system
 async def test_tasks_are_grouped_by_how_they_ended_and_what_their_logs_say(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path)
     triage = await TriageReader(store_of(transport), "88_3").read()
@@ -43,6 +44,7 @@ async def test_tasks_are_grouped_by_how_they_ended_and_what_their_logs_say(tmp_p
     assert len(transport.asked) <= 6
 
 
+@pytest.mark.system
 async def test_a_log_is_read_once_and_that_of_a_task_that_failed_since_is_read_too(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path)
     reader = TriageReader(store_of(transport), "88")
@@ -55,6 +57,7 @@ async def test_a_log_is_read_once_and_that_of_a_task_that_failed_since_is_read_t
     assert ("6", "failed", "ValueError: nan") in told(triage)
 
 
+@pytest.mark.system
 async def test_how_tasks_ended_is_told_before_their_logs_are_read(tmp_path: Path) -> None:
     seen: list[list[str | None]] = []
     reader = TriageReader(store_of(FailedArray(tmp_path)), "88", lambda: seen.append(lines()))
@@ -81,6 +84,7 @@ async def test_logs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: 
     assert len(triage.failed_rows) == 5
 
 
+@pytest.mark.system
 async def test_past_a_number_of_logs_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triage_module, "MOST_LOGS", 2)
     triage = await TriageReader(store_of(FailedArray(tmp_path)), "88").read()
@@ -142,6 +146,7 @@ def ends_of(*files: tuple[str | None, str | None], shell: str = "sh") -> tuple[L
     return query.parse(answered(found.stdout, status=found.returncode, stderr=found.stderr, argv=query.argv))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str) -> None:
     files = {
@@ -171,6 +176,7 @@ def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str
     assert {end.problem for end in ends[5:]} == {"its log is not there"}
 
 
+@pytest.mark.system
 def test_what_a_log_says_is_made_visible(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\x1b]0;evil\x07\xff\x1b[31mred\x1b[0m \x08\n")
     [end] = ends_of((str(tmp_path / "log"), None))

@@ -26,6 +26,7 @@ from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
 from tests.support.sshd import Sshd, login_user, until_gone, until_there, why_no_sshd
 
+pytestmark = pytest.mark.system
 GIGABYTE = 1 << 30
 
 

@@ -13,6 +13,7 @@ from hpcdash.services.logs.search import Found, NoTimes, find_text, find_time, l
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import put, put_sparse, size_of
 
+pytestmark = pytest.mark.system
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 
 

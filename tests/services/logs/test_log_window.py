@@ -13,6 +13,8 @@ from hpcdash.services.logs.window import Event, LogWindow
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append, bytes_of, make_folder, put, remove, remove_folder, rename, size_of
 
+pytestmark = pytest.mark.system
+
 
 class Hands:
     """A clock that is moved by hand."""

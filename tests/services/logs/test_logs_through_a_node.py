@@ -36,6 +36,7 @@ from tests.support.sshd import (
     why_no_sshd,
 )
 
+pytestmark = pytest.mark.system
 NODE = "cn01"
 
 

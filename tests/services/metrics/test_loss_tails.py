@@ -22,6 +22,8 @@ from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append
 from tests.support.real_files import put as put_content
 
+pytestmark = pytest.mark.system
+
 
 class KeepingTransport(LocalTransport):
     """Keeps what commands answered; raises `failure` in place of it."""

@@ -69,6 +69,7 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     assert whole.z > 8
 
 
+@pytest.mark.system
 def test_the_spike_of_the_demos_training_is_found_while_its_loss_falls_steeply(tmp_path: Path) -> None:
     program = Path(hpcdash.embedded.demo.__file__).with_name("train.py")
     environment = {**os.environ, "STEPS": "3000", "HEAD_START": "3000", "SLURM_ARRAY_TASK_ID": "7"}

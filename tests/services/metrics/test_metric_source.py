@@ -18,6 +18,7 @@ from hpcdash.services.metrics.source import MetricSource
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append, bytes_of, put, remove, rename
 
+pytestmark = pytest.mark.system
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "metrics"
 
 

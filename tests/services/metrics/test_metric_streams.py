@@ -29,6 +29,7 @@ from hpcdash.services.metrics.words import zone_behind_seconds
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 
+pytestmark = pytest.mark.system
 HOUR = 3600.0
 
 

@@ -34,6 +34,8 @@ from tests.embedded.queue_lab import QueueLab
 from tests.embedded.queue_lab import until as queue_until
 from tests.support.real_files import append, put
 
+pytestmark = pytest.mark.system
+
 
 class CountingTransport(LocalTransport):
     """Counts reads that go on at once; raises what is in `failure` for them."""

@@ -117,6 +117,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.system
 def test_an_action_whose_program_was_killed_has_an_unknown_outcome(journal: Journal) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED, journal.path], stdout=subprocess.PIPE, check=False)
     assert ended.returncode == -9
@@ -194,6 +195,7 @@ for number in range(40):
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rotate_bytes", [5_000_000, 60_000])
 def test_several_programs_write_at_once_and_no_line_is_lost_or_torn(journal: Journal, rotate_bytes: int) -> None:
     call: list[str | Path] = [sys.executable, "-c", MANY, journal.path, str(rotate_bytes)]

@@ -20,6 +20,8 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.checks import MOST_PATHS, PathKind, WantedPath, estimate_start, missing_paths
 from hpcdash.transport.local import LocalTransport
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 async def store() -> AsyncIterator[ClusterStore]:

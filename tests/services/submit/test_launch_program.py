@@ -17,6 +17,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import NOTHING_THERE, program_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
+pytestmark = pytest.mark.system
 SHELLS = ("/usr/bin/dash", "/usr/bin/bash", "/usr/bin/busybox sh")
 REFUSED, USAGE, MORE, NOT_STAGED = 1, 2, 4, 5
 # Puts a link to $2 in the place of $1, and a folder of its own, by turns, until it is ended.

@@ -30,6 +30,7 @@ from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
+pytestmark = pytest.mark.system
 SQUEUE = '#!/bin/sh\n[ "$1" = --version ] && echo "slurm-wlm 22.05.8"\n'
 SCONTROL = '#!/bin/sh\necho "Slurmctld(primary) at here is UP"\n'
 SBATCH = """#!/bin/sh

@@ -155,6 +155,7 @@ async def test_an_ordinary_day_is_offered_as_it_was_recorded() -> None:
     assert gpu.gpus_idle <= 40 - 36
 
 
+@pytest.mark.system
 async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
     assert (default.name, gpu.limit_seconds, gpu.gpus) == ("workq", 86_400, 4)
 
 
+@pytest.mark.system
 async def test_the_embedded_queue_offers_this_machine(tmp_path: Path) -> None:
     backend = EmbeddedBackend(queue_program(tmp_path / "queue"))
     store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(100))

@@ -21,6 +21,7 @@ from hpcdash.services.submit.staging import (
 )
 from hpcdash.transport.base import Completed
 
+pytestmark = pytest.mark.system
 OWN = {"batch.sh": b"#!/bin/bash\ntrue\n", "request.toml": 'command = "é"\n'.encode()}
 BINARY = bytes(range(256)) * 300
 

@@ -15,6 +15,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import sudoers_text
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
+pytestmark = pytest.mark.system
 PROGRAM = "/usr/local/libexec/hpcdash-launch"
 
 

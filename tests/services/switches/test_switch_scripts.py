@@ -30,6 +30,7 @@ from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 from tests.support import suite
 
+pytestmark = pytest.mark.system
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes accounts and mounts")
 

@@ -35,6 +35,7 @@ from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, Swit
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
 ROOT = Path(hpcdash.job.__file__).parents[2]
 POLLS = """

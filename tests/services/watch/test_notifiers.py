@@ -283,6 +283,7 @@ def python(code: str, *words: str) -> tuple[str, ...]:
 
 
 class TestCommand:
+    @pytest.mark.system
     async def test_the_alert_on_stdin_and_in_the_environment(self, tmp_path: Path) -> None:
         code = (
             "import json,os,sys; given = json.load(sys.stdin); e = os.environ\n"
@@ -297,14 +298,17 @@ class TestCommand:
         assert (ours["HPCDASH_SUBJECT"], ours["HPCDASH_SEVERITY"]) == (MESSAGE.subject, "critical")
         assert words[1] == "$(id) ; *"
 
+    @pytest.mark.system
     async def test_an_alert_too_long_for_a_variable_stands_on_stdin(self) -> None:
         long = message_of([event("x" * 300_000)], "juno")
         code = "import os,sys; sys.exit(len(sys.stdin.read()) < 300000 or 'HPCDASH_ALERT' in os.environ)"
         await CommandNotifier(CommandSettings(python(code))).send(long)
 
+    @pytest.mark.system
     async def test_a_program_that_reads_nothing_is_no_harm(self) -> None:
         await CommandNotifier(CommandSettings(("true",))).send(message_of([event("x" * 300_000)], "juno"))
 
+    @pytest.mark.system
     async def test_how_it_ended_and_its_last_words(self) -> None:
         code = "import sys; print('x' * 10**6, file=sys.stderr); sys.exit('no line to ' + sys.argv[1])"
         with pytest.raises(NotifyFailed) as failed:
@@ -312,6 +316,7 @@ class TestCommand:
         assert "exit status 1" in failed.value.message
         assert "s3cr3t-token" not in str(failed.value)
 
+    @pytest.mark.system
     async def test_what_takes_too_long_is_ended_with_all_it_started(self, tmp_path: Path) -> None:
         held = tmp_path / "held"
         os.mkfifo(held)
@@ -325,6 +330,7 @@ class TestCommand:
         assert failed.value.is_lasting
         assert await asyncio.wait_for(until_free, 10) == b""
 
+    @pytest.mark.system
     async def test_a_program_that_is_not_there(self) -> None:
         with pytest.raises(NotifyFailed, match="No such file") as failed:
             await CommandNotifier(CommandSettings(("/no/such/program", "s3cr3t"))).send(MESSAGE)
@@ -397,6 +403,7 @@ class TestApprise:
 
 
 class TestDelivery:
+    @pytest.mark.system
     async def test_one_that_fails_stops_no_other(self) -> None:
         class Broken:
             name = "a broken one"
@@ -459,6 +466,7 @@ async def no_pause(seconds: float) -> None:
 class TestRound:
     finding = Finding("is-running", "train", Severity.CRITICAL, "no job train")
 
+    @pytest.mark.system
     async def test_what_reached_nobody_is_told_again_and_then_once(self) -> None:
         written: list[str] = []
         deaf, hearing = CommandNotifier(CommandSettings(("/no/such",))), TerminalNotifier(write=written.append)

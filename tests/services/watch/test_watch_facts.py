@@ -19,6 +19,7 @@ from hpcdash.services.watch.facts import MOST_TAIL_BYTES, Asked, DiskAsked, Fact
 from hpcdash.services.watch.rules.storage import storage
 from hpcdash.transport.base import Completed
 
+pytestmark = pytest.mark.system
 MIB = 1 << 20
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 

@@ -46,6 +46,7 @@ def run(*argv: str) -> bytes:
     return subprocess.run(argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, timeout=60, check=False).stdout
 
 
+@pytest.mark.system
 def test_df_counts_of_this_machine(tmp_path: Path) -> None:
     found = parse_df(run("df", "-P", "-k", "--", str(tmp_path)), str(tmp_path))
     there = os.statvfs(tmp_path)
@@ -56,12 +57,14 @@ def test_df_counts_of_this_machine(tmp_path: Path) -> None:
     assert limit <= there.f_blocks * there.f_frsize
 
 
+@pytest.mark.system
 def test_df_inodes_of_this_machine(tmp_path: Path) -> None:
     (found,) = parse_df_inodes(run("df", "-P", "-i", "--", str(tmp_path)), str(tmp_path))
     assert found.bytes_used is None
     assert found.inodes_used is None or found.inodes_used >= 0
 
 
+@pytest.mark.system
 def test_du_of_this_machine_counts_what_it_may_read(tmp_path: Path) -> None:
     (tmp_path / "checkpoint\n5\t").write_bytes(b"x" * 300_000)
     used = parse_du(run("du", "-s", "-k", "--", str(tmp_path)), str(tmp_path)).bytes_used

@@ -49,6 +49,7 @@ from tests.support.hook_receiver import answer, hook_receiver
 from tests.support.mail_receiver import mail_receiver
 from tests.support.node_disk import REACHES, REFUSES, Node
 
+pytestmark = pytest.mark.system
 SILENT_UNTIL_TOLD = """#!/bin/sh
 echo step 1
 while [ ! -f go ]; do sleep 0.05; done
