@@ -18,6 +18,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.support import suite
+from tests.support.play_case import parse_cases_once
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
@@ -27,7 +28,8 @@ _STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spaw
 _stderr = pytest.StashKey[int]()
 
 # How long one example takes says more of the machine than of what is tested.
-settings.register_profile("hpcdash", deadline=None)
+settings.register_profile("hpcdash", deadline=None, max_examples=50)
+settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("hpcdash")
 
 # A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
@@ -43,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Have all that the tests start end with them."""
+    parse_cases_once()
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         if hasattr(config, "workerinput"):
             suite.begin_worker()

@@ -11,6 +11,7 @@ import pytest
 from hpcdash.private_files import NotPrivate, make_private, require_own, write_private
 from tests.e2e.program import Program, home_with
 
+pytestmark = pytest.mark.system
 SOMEBODY_ELSE = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
 
@@ -33,7 +34,6 @@ def somebody_elses(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.system
 @as_root
 @pytest.mark.parametrize("words", [("jobs",), ("submit", "job.sh"), ("doctor",), ("cancel", "1", "--yes")])
 def test_a_queue_in_somebody_elses_folder_is_refused_before_it_is_touched(

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.config import (
@@ -555,7 +555,6 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=14).map("".join)))
 def test_any_text_gives_settings_or_a_config_error(text: str) -> None:
     error = refusal(text, action_names={"cancel"})
@@ -575,7 +574,6 @@ PLACES = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(PLACES, VALUES, max_size=4))
 def test_any_value_anywhere_is_accepted_or_blamed_on_its_line(pairs: dict[str, str]) -> None:
     text = "".join(f"{key} = {value}\n" for key, value in pairs.items())
@@ -583,7 +581,6 @@ def test_any_value_anywhere_is_accepted_or_blamed_on_its_line(pairs: dict[str, s
     assert error is None or all(problem.line is not None for problem in error.problems)
 
 
-@settings(max_examples=50)
 @given(raw=st.binary(max_size=60))
 def test_any_bytes_give_settings_or_a_config_error(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / "any.toml"

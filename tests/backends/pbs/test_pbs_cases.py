@@ -165,7 +165,7 @@ def actions() -> Iterator[tuple[str, ActionRequest]]:
 
 
 @pytest.mark.parametrize(("name", "request_"), list(actions()), ids=[name for name, _ in actions()])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(said=st.lists(st.sampled_from((b"qdel: ", b"Unknown Job Id ", b"12[3].pbs01", b"\n", b"\xff", b" "))))
 def test_an_action_has_one_outcome_for_each_job_whatever_it_said(
     name: str, request_: ActionRequest, said: list[bytes]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.detail import job_detail, native_query, parse_native
@@ -141,7 +141,6 @@ def test_a_whole_job_is_asked_for_without_its_subjobs() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
 def test_no_answer_breaks_the_reader(noise: bytes, end: int) -> None:
     raw = dsv("12.pbs01", JOB)[:end] + noise
     try:

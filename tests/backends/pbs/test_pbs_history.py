@@ -6,7 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
@@ -129,7 +129,6 @@ def test_a_job_no_history_knows_is_no_such_job() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     ended = ARRAY | {"job_state": "F", "substate": "92"}
     raw = bytearray(dsv("1.s", ENDED_JOB) + dsv("14[].s", ended) + dsv("15[2].s", ENDED_JOB | {"job_state": "X"}))

@@ -650,7 +650,7 @@ def test_what_is_no_job_id_is_refused(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     raw = bytearray(dsv("1.pbs01", ENDED_JOB) + dsv("14[].pbs01", ARRAY) + subjob(3) + dsv("15.pbs01", WAITING_JOB))
     for _ in range(data.draw(st.integers(0, 6))):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
@@ -288,7 +288,6 @@ def test_something_else_is_unreadable() -> None:
     ],
     ids=str,
 )
-@settings(max_examples=200, deadline=None)
 @given(draw=st.data(), status=st.sampled_from([0, 0, 0, 1]))
 def test_broken_output_is_read_or_refused_with_an_error_of_ours(
     dialect: Dialect, raw: bytes, draw: st.DataObject, status: int

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
@@ -241,7 +241,6 @@ def test_the_status_of_the_queues_is_the_command_s_own(
     [(Dialect.OPENPBS, EVERYDAY), (Dialect.TORQUE, TORQUE_TEXT)],
     ids=str,
 )
-@settings(max_examples=200, deadline=None)
 @given(draw=st.data(), status=st.sampled_from([0, 0, 0, 1]))
 def test_broken_output_is_read_or_refused_with_an_error_of_ours(
     dialect: Dialect, raw: bytes, draw: st.DataObject, status: int

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import records
@@ -131,7 +131,6 @@ def test_names_that_are_not_ascii_come_back() -> None:
     assert unescaped(values["env_bslash"]) == r"-h -N env_bslash -v A=x\y sleep.sh"
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]).filter(lambda c: c >= " " and c != "\x7f"), max_size=30))
 def test_any_text_comes_back_as_it_was(text: str) -> None:
     raw = dsv(("1.s", {"Job_Name": b"a", "comment": text.encode(), "project": b"p"}), ("2.s", {"Job_Name": b"b"}))
@@ -159,7 +158,6 @@ SHAPES = st.sampled_from(
 HOSTILE = st.lists(st.one_of(SHAPES, st.binary(max_size=12)), max_size=5).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
 @given(name=HOSTILE, variables=HOSTILE, last=HOSTILE, size=st.sampled_from([1, 100, 1 << 22]))
 def test_any_bytes_in_a_value_forge_no_record_and_no_field(
     name: bytes, variables: bytes, last: bytes, size: int
@@ -413,7 +411,6 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("form", list(Form))
-@settings(max_examples=300, deadline=None)
 @given(draw=st.data())
 def test_broken_output_is_read_or_refused_and_nothing_is_raised(form: Form, draw: st.DataObject) -> None:
     raw = draw.draw(mutations(PRINTED[form]))

@@ -22,6 +22,7 @@ from tests.support.pbs.torque import printed
 from tests.support.pbs.torque_cluster import CLOCK, JOBS, SERVER_NAME
 from tests.support.pbs.torque_site import PRINTED, TorqueSite
 
+pytestmark = pytest.mark.system
 T = TypeVar("T")
 WEEK_SECONDS = 604800
 GIBIBYTE = 1 << 30
@@ -82,7 +83,6 @@ def test_what_is_kept_is_what_the_definition_writes() -> None:
     assert {file.name: file.read_bytes() for file in PRINTED.iterdir()} == printed()
 
 
-@pytest.mark.system
 def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> None:
     probe = ask(site, BACKEND.probe_query())
     assert (probe.dialect, probe.version, probe.user) == ("torque", "Torque 6.1.3", "maya")
@@ -95,7 +95,6 @@ def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> 
 # -- jobs
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "state", "native"),
     [
@@ -198,7 +197,6 @@ def test_bytes_that_no_xml_may_hold_break_no_row(jobs: dict[str, dict[str, Any]]
     assert len(jobs) == len(JOBS)
 
 
-@pytest.mark.system
 def test_one_s_own_jobs_are_those_with_one_s_name(site: TorqueSite) -> None:
     for user in ("maya", ""):
         table = ask(site, TORQUE.jobs_query(JobScope(user, ended=True))).table
@@ -206,20 +204,17 @@ def test_one_s_own_jobs_are_those_with_one_s_name(site: TorqueSite) -> None:
         assert table.num_rows == sum(job.attributes["euser"] == "maya" for job in JOBS)
 
 
-@pytest.mark.system
 def test_without_the_ended_there_is_none_that_ended(site: TorqueSite) -> None:
     table = ask(site, TORQUE.jobs_query(JobScope())).table
     assert table.num_rows == sum(job.attributes["job_state"] != "C" for job in JOBS)
     assert "C" not in table["native_state"].to_pylist()
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("job_id", ["1044", f"1044.{SERVER_NAME}"])
 def test_a_job_is_found_by_its_id_with_and_without_its_server(site: TorqueSite, job_id: str) -> None:
     assert ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table["name"].to_pylist() == ["held-by-me"]
 
 
-@pytest.mark.system
 def test_the_history_is_what_the_server_still_shows_as_complete(site: TorqueSite) -> None:
     table = ask(site, TORQUE.history_query("maya", WEEK_SECONDS)).table
     assert set(table["native_state"].to_pylist()) == {"C"}
@@ -245,7 +240,6 @@ def test_the_text_of_qstat_f_says_the_same_as_its_xml() -> None:
 # -- the page of one job
 
 
-@pytest.mark.system
 def test_the_page_of_a_job_has_everything_and_its_log_paths(site: TorqueSite) -> None:
     job_id = f"1042.{SERVER_NAME}"
     row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table
@@ -264,7 +258,6 @@ def test_the_page_of_a_job_has_everything_and_its_log_paths(site: TorqueSite) ->
     assert "g01" in files.note or "spool" in (files.stdout or "")
 
 
-@pytest.mark.system
 def test_a_job_whose_streams_are_joined_has_one_log(site: TorqueSite) -> None:
     job_id = f"1052.{SERVER_NAME}"
     row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(job_id,)))).table
@@ -272,13 +265,11 @@ def test_a_job_whose_streams_are_joined_has_one_log(site: TorqueSite) -> None:
     assert files.stderr is None
 
 
-@pytest.mark.system
 def test_a_job_nobody_knows_is_said_so(site: TorqueSite) -> None:
     with pytest.raises(NoSuchJob):
         ask(site, TORQUE.native_query("77"))
 
 
-@pytest.mark.system
 def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
     row = ask(site, TORQUE.jobs_query(JobScope(job_ids=(f"1043[2].{SERVER_NAME}",)))).table.to_pylist()[0]
     query = TORQUE.usage_query(row)
@@ -291,7 +282,6 @@ def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
 # -- nodes and queues
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "state", "flags"),
     [
@@ -330,7 +320,6 @@ def test_a_note_is_the_reason_with_its_commas_and_signs(nodes: dict[str, dict[st
     assert nodes["n04"]["reason"] is None
 
 
-@pytest.mark.system
 def test_queues_tell_who_is_open_who_is_default_and_how_long(queues: dict[str, dict[str, Any]]) -> None:
     assert {name: row["available"] for name, row in queues.items()} == {
         "batch": True,
@@ -356,7 +345,6 @@ def acted(site: TorqueSite, request: ActionRequest) -> tuple[list[list[str]], di
     return [words for words, _ in site.called], outcomes
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
@@ -377,7 +365,6 @@ def test_a_verb_is_one_command_for_all_jobs_and_those_unknown_are_told(
     assert outcomes == {known: True, unknown: False}
 
 
-@pytest.mark.system
 def test_some_tasks_of_an_array_are_named_by_torque_s_t(fresh_site: TorqueSite) -> None:
     tasks = f"1043[2-4].{SERVER_NAME}"
     calls, outcomes = acted(fresh_site, ActionRequest(Verb.CANCEL, (tasks,)))
@@ -385,7 +372,6 @@ def test_some_tasks_of_an_array_are_named_by_torque_s_t(fresh_site: TorqueSite) 
     assert outcomes == {tasks: True}
 
 
-@pytest.mark.system
 def test_a_signal_and_a_longer_limit_are_asked_for(fresh_site: TorqueSite) -> None:
     job_id = f"1042.{SERVER_NAME}"
     acted(fresh_site, ActionRequest(Verb.SIGNAL, (job_id,), signal="USR1"))
@@ -393,7 +379,6 @@ def test_a_signal_and_a_longer_limit_are_asked_for(fresh_site: TorqueSite) -> No
     assert calls == [["qsig", "-s", "USR1", job_id], ["qalter", "-l", "walltime=36:00:00", job_id]]
 
 
-@pytest.mark.system
 def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: TorqueSite) -> None:
     handover = TORQUE.submission(
         Submission(

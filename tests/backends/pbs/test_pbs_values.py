@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import values
@@ -125,7 +125,6 @@ def test_columns_of_nothing_stay_nothing() -> None:
     assert values.exec_hosts(column())[0].to_pylist() == []
 
 
-@settings(max_examples=300, deadline=None)
 @given(texts=st.lists(st.one_of(st.none(), st.text(max_size=20), st.from_regex(r"[0-9:.+/*()\[\]kgbw -]{0,25}"))))
 def test_no_text_raises_anything(texts: list[str | None]) -> None:
     texts = [None if text is None else text.encode("utf-8", "replace").decode() for text in texts]

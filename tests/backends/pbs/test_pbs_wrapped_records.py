@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.wrappers import wrapped_records
@@ -160,7 +160,6 @@ _NAMES = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(_NAMES, min_size=1, max_size=4))
 def test_no_name_makes_a_job_or_gives_one_another_owner(names: list[bytes]) -> None:
     jobs = [(number, name, (b"maira", b"jon")[number % 2]) for number, name in enumerate(names, start=1)]
@@ -170,7 +169,6 @@ def test_no_name_makes_a_job_or_gives_one_another_owner(names: list[bytes]) -> N
         assert fields[b"Job_Owner"] == (b"maira", b"jon")[int(number) % 2] + b"@n1"
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 6000), st.integers(0, 6000), st.binary(max_size=5))
 def test_lists_that_were_cut_or_changed_are_read_without_raising(first: int, last: int, noise: bytes) -> None:
     full, short = lists("hostile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.wrappers import shell_safe
@@ -75,7 +75,6 @@ _TEXT = st.text(st.sampled_from("ab1=:,. $`\\'\"();&|<>*?~#\n!{}[]-"), max_size=
 
 
 @pytest.mark.system
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(_OPTIONS, _TEXT), max_size=5))
 def test_whatever_is_not_refused_comes_out_as_it_went_in(words: list[str]) -> None:
     try:

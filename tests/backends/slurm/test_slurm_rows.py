@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.queries import Answer, ParsedTable
@@ -59,7 +59,6 @@ def decoded(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-@settings(max_examples=150, deadline=None)
 @given(first=FIELDS, second=FIELDS)
 def test_any_bytes_in_a_person_s_fields_come_back_and_forge_nothing(
     first: dict[str, bytes], second: dict[str, bytes]
@@ -85,7 +84,6 @@ def with_chunks(size: int, raw: bytes) -> rows.Columns:
     return columns
 
 
-@settings(max_examples=150, deadline=None)
 @given(name=HOSTILE, comment=HOSTILE, workdir=HOSTILE)
 def test_any_bytes_in_sacct_s_fields_come_back_and_forge_nothing(name: bytes, comment: bytes, workdir: bytes) -> None:
     raw = history_text({"jobid": "1", "jobname": name, "comment": comment, "workdir": workdir}, {"jobid": "2"})
@@ -174,7 +172,6 @@ PARSERS: dict[str, tuple[Callable[[Answer], ParsedTable], bytes, int]] = {
 
 
 @pytest.mark.parametrize("kind", list(PARSERS))
-@settings(max_examples=250, deadline=None)
 @given(draw=st.data(), status=st.sampled_from([0, 0, 0, 1]), truncated=st.booleans())
 def test_broken_output_is_refused_or_read_with_no_more_rows_than_its_tokens(
     kind: str, draw: st.DataObject, status: int, truncated: bool
@@ -197,14 +194,12 @@ SHOWN_TEXT = (
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(raw=mutations(PROBE_TEXT))
 def test_a_broken_probe_raises_nothing_else(raw: bytes) -> None:
     with suppress(HpcdashError):
         probe.parse_probe(answered(raw, argv=("sh",)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(raw=mutations(SHOWN_TEXT))
 def test_a_broken_detail_raises_nothing_else(raw: bytes) -> None:
     row = jobs.parse_jobs(answered(queue_text({"name": "a\n   JobName=b"})), token=TOKEN).table

@@ -85,7 +85,7 @@ def test_a_folder_left_open_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
     cut=st.integers(0, 400),
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_none(tmp_path: Path, edits: list[tuple[int, int]], cu
     assert (cache.load(Kind.MINE) is None) == (bytes(damaged) != whole)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_a_foreign_file_is_none(tmp_path: Path, foreign: bytes) -> None:
     cache = SnapshotCache(tmp_path, "lab")

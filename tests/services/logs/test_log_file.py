@@ -233,7 +233,7 @@ LOG = (
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(LOG)), st.sampled_from((1, 100, 40_000, 200_000)))
 def test_pages_hold_the_pieces_of_the_whole_file(tmp_path: Path, offset: int, length: int) -> None:
     file = LogFile(LocalTransport(), str(write(tmp_path / "log", LOG)))

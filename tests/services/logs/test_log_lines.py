@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.style import Style
 
@@ -42,7 +42,6 @@ def styles(raw: bytes) -> list[tuple[str, str]]:
     return [(line.text[start:end], style) for start, end, style in line.spans]
 
 
-@settings(max_examples=500, deadline=None)
 @given(hostile)
 @example(b"\x1b\x1b[31m[2J")
 @example(b"\x1b[3\x1b[0m1mred")
@@ -58,7 +57,6 @@ def test_no_line_can_do_anything_to_a_terminal(raw: bytes) -> None:
         position = end
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
 def test_text_without_controls_is_what_visible_makes_of_it(words: str) -> None:
     letters = "".join(letter for letter in words if ord(letter) >= 0x20 and not 0x7F <= ord(letter) < 0xA0)
@@ -193,6 +191,6 @@ def test_a_megabyte_of_anything_takes_time_in_proportion(unit: bytes) -> None:
         seconds(1 << 12)
         small = max(seconds(1 << 16) for _ in range(3))
         # 16 times as much; what grows with the square would take 256 times as long.
-        assert min(seconds(1 << 20) for _ in range(2)) < 0.05 + 60 * small
+        assert any(seconds(1 << 20) < 0.05 + 60 * small for _ in range(2))
     finally:
         gc.enable()

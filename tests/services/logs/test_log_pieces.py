@@ -6,7 +6,7 @@ from array import array
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, Piece, Pieces, pieces, read_from
@@ -52,7 +52,6 @@ def agree(part: Pieces, of: Pieces) -> None:
     assert [piece for piece in of if part.start <= piece.start and piece.end <= part.end] == list(part)
 
 
-@settings(max_examples=40, deadline=None)
 @given(files())
 def test_nothing_is_lost_and_no_piece_is_longer_than_two_blocks(content: bytes) -> None:
     found = list(whole(content))
@@ -62,7 +61,6 @@ def test_nothing_is_lost_and_no_piece_is_longer_than_two_blocks(content: bytes) 
         assert b"\n" not in content[piece.start : piece.end - 1]
 
 
-@settings(max_examples=40, deadline=None)
 @given(files())
 def test_what_is_overwritten_ends_at_a_carriage_return_and_something_is_written_over_it(content: bytes) -> None:
     for piece in whole(content):
@@ -73,7 +71,6 @@ def test_what_is_overwritten_ends_at_a_carriage_return_and_something_is_written_
             assert blank or content[piece.end : piece.end + 1] not in (b"", b"\n", b"\r")
 
 
-@settings(max_examples=40, deadline=None)
 @given(files(), st.data())
 def test_pieces_are_the_same_wherever_one_begins_and_ends_to_read(content: bytes, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(content)))
@@ -82,7 +79,6 @@ def test_pieces_are_the_same_wherever_one_begins_and_ends_to_read(content: bytes
     agree(part, whole(content))
 
 
-@settings(max_examples=40, deadline=None)
 @given(files(), st.data())
 def test_one_reads_on_from_any_piece_without_what_came_before(content: bytes, data: st.DataObject) -> None:
     cuts = whole(content).cuts
@@ -93,7 +89,6 @@ def test_one_reads_on_from_any_piece_without_what_came_before(content: bytes, da
     assert part.end == len(content)
 
 
-@settings(max_examples=40, deadline=None)
 @given(files(), st.data())
 def test_one_reads_back_from_any_piece_to_the_start(content: bytes, data: st.DataObject) -> None:
     found = whole(content)
@@ -107,7 +102,6 @@ def test_one_reads_back_from_any_piece_to_the_start(content: bytes, data: st.Dat
         end = part.start
 
 
-@settings(max_examples=40, deadline=None)
 @given(files(), st.data())
 def test_what_is_read_from_two_blocks_before_a_byte_holds_its_piece(content: bytes, data: st.DataObject) -> None:
     if not content:
@@ -120,7 +114,6 @@ def test_what_is_read_from_two_blocks_before_a_byte_holds_its_piece(content: byt
     assert piece in list(whole(content))
 
 
-@settings(max_examples=40, deadline=None)
 @given(files(), st.data())
 def test_pieces_that_were_closed_stay_when_the_file_grows(content: bytes, data: st.DataObject) -> None:
     half = data.draw(st.integers(0, len(content)))

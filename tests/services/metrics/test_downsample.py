@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.errors import HpcdashError
@@ -25,7 +25,6 @@ def series_of(values: list[float] | Floats, steps: Floats | None = None, **limit
     return joined([log]).series("loss")
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     values=st.lists(any_value, min_size=1, max_size=200),
     columns=st.integers(1, 90),
@@ -50,7 +49,6 @@ def test_lowest_highest_nan_and_inf_are_on_the_screen(
     assert view.hidden.any() == (log_y and bool((finite <= 0).any()))
 
 
-@settings(max_examples=200, deadline=None)
 @given(values=st.lists(any_value, min_size=1, max_size=100), ends=st.tuples(st.integers(0, 99), st.integers(0, 99)))
 def test_a_stretch_shows_its_own_points_and_no_others(values: list[float], ends: tuple[int, int]) -> None:
     series = series_of(values)
@@ -124,7 +122,6 @@ def average_one_by_one(values: Floats, weight: float) -> Floats:
     return np.array(curve)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     values=st.lists(any_value, min_size=1, max_size=200),
     columns=st.integers(1, 60),

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.services.metrics.batch import MetricBatch
@@ -101,7 +101,6 @@ def test_a_time_with_a_zone_is_that_moment() -> None:
     assert read("2026-03-04T10:30:00+01:00 step 5 loss 2.5\n") == read("2026-03-04T09:30:00Z step 5 loss 2.5\n")
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.one_of(st.binary(max_size=80), st.sampled_from([b"step", b"loss", b" 5", b"=", b"{'", b"%|", b"\n"])))
 )
@@ -165,7 +164,6 @@ def test_a_word_for_no_number_may_be_part_of_a_name_and_lightnings_bars_pad_it()
         "step {} loss 1e{}",
     ],
 )
-@settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(
         st.one_of(st.integers(1, 30), st.sampled_from([308, 309, 400, 4300, 4301])), min_size=4, max_size=4

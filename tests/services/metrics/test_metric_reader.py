@@ -36,7 +36,7 @@ def backwards(content: bytes, length: int, header: list[str] | None) -> list[str
     return rows
 
 
-@settings(max_examples=60, deadline=None, phases=QUICK)
+@settings(phases=QUICK)
 @given(st.sampled_from([*NAMES, "mixed"]), st.lists(st.integers(1, 3000), min_size=1, max_size=60))
 def test_any_split_of_the_bytes_gives_the_same_samples(name: str, lengths: list[int]) -> None:
     content = LOGS[name]
@@ -59,13 +59,13 @@ def test_byte_after_byte_gives_the_same_samples(name: str) -> None:
     assert samples(batches) == samples([MetricReader().feed(content, is_end=True)])
 
 
-@settings(max_examples=60, deadline=None, phases=QUICK)
+@settings(phases=QUICK)
 @given(st.sampled_from([*NAMES, "mixed"]), st.integers(40, 9000))
 def test_stretches_read_backwards_join_to_what_forward_reading_says(name: str, length: int) -> None:
     assert backwards(LOGS[name], length, HEADERS.get(name)) == FORWARD[name]
 
 
-@settings(max_examples=60, deadline=None, phases=QUICK)
+@settings(phases=QUICK)
 @given(st.sampled_from([*NAMES, "mixed"]), st.floats(0, 1))
 def test_a_reader_that_begins_at_the_end_goes_on_where_the_past_is_filled_in(name: str, part: float) -> None:
     content = LOGS[name]

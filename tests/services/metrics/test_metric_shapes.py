@@ -39,7 +39,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=40, deadline=None, phases=QUICK)
+@settings(phases=QUICK)
 @given(LINES, st.lists(st.sampled_from(OTHERS), max_size=20))
 def test_many_lines_at_once_say_what_they_say_one_by_one(shape: str, numbers: list[tuple], others: list[str]) -> None:
     lines = [
@@ -66,7 +66,6 @@ def test_a_shape_is_learnt_from_the_first_lines(shape: str) -> None:
     assert len(careful) < 30
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from(["1,234", "12,345,678", "1234,567", "1,23", ".5,123", "1.2", ",", "7", "-"]), max_size=5)
 )
@@ -76,7 +75,6 @@ def test_commas_part_thousands_or_the_line_is_read_carefully(parts: list[str]) -
     assert _are_thousands(text) == (is_bad is None)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from(["\x1b[31m", "\x1b[m", "\x1b[38;5;196m", "\x1b[1;2;3;4m", "\x1b[A", "\x1b", "a", "7m"]))
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.services.metrics.attempts import MAX_ATTEMPTS
@@ -78,7 +78,6 @@ def whole_logs(draw: st.DrawFn) -> MetricBatch:
     return replace(whole, metrics={**whole.metrics, "accuracy": Points(rare, rare / 7)})
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     whole=whole_logs(),
     cuts=st.lists(st.integers(0, 100), max_size=12),
@@ -114,7 +113,6 @@ def test_however_a_log_is_cut_and_read_its_series_are_the_same(
         assert all(same(a, b) for a, b in zip(one, other, strict=True))
 
 
-@settings(max_examples=200, deadline=None)
 @given(whole=whole_logs(), exact=st.sampled_from([0, 10, 10_000]), cells=st.sampled_from([4, 10_000]))
 def test_joined_steps_ascend_and_nothing_is_lost(whole: MetricBatch, exact: int, cells: int) -> None:
     whole = replace(whole, steps=np.where(np.isnan(whole.steps), 7.0, whole.steps))
