@@ -28,7 +28,7 @@ _STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spaw
 _stderr = pytest.StashKey[int]()
 
 # How long one example takes says more of the machine than of what is tested.
-settings.register_profile("hpcdash", deadline=None, max_examples=50)
+settings.register_profile("hpcdash", deadline=None, max_examples=30)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("hpcdash")
 

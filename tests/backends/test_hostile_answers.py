@@ -12,7 +12,7 @@ from tests.support.fuzz import PATTERNS, Reader, mutants, readers, try_reader, w
 SEED = 20260304
 _MUTANTS_A_READER = 10
 _RUN_BYTES = 40_000
-_PATTERNS_A_READER = 2
+_PATTERNS_A_READER = 1
 _NUMBER = b"9" * 5000
 BY_NAME = {reader.name: reader for reader in readers()}
 

@@ -40,8 +40,7 @@ SCENES: dict[str, tuple[str, tuple[str, ...], str, tuple[str, ...]]] = {
     "no history": ("history-off", ("4",), "", ()),
     "server hung": ("server-hung", (), "", ()),
 }
-NARROW = ("mine", "everyone", "unfolded", "nodes", "queues", "history", "running", "script", "log", "cancel")
-SHOWN = [*((name, SMALL) for name in NARROW), *((name, LARGE) for name in SCENES)]
+SHOWN = [("everyone", SMALL), *((name, LARGE) for name in SCENES)]
 
 
 @pytest.fixture(autouse=True)

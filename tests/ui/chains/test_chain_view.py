@@ -16,7 +16,7 @@ from tests.ui.chains.chain_stage import SCRIPT, TrainTransport
 from tests.ui.jobs.acting_stage import acting_app, mark, point_at
 from tests.ui.stage import ids_of, press, screen_text, settled, type_text, until
 
-SIZES = [(80, 24), (120, 40)]
+SIZE = (120, 40)
 
 
 async def open_train(pilot: Pilot[Any], job_id: str = "63") -> TrainView:
@@ -41,23 +41,21 @@ def told(pilot: Pilot[Any]) -> list[str]:
     return [str(note.message) for note in pilot.app._notifications]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
-def test_a_train_looks_as_it_did(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_a_train_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_train(pilot)
 
-    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=size, run_before=go_there)
+    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=SIZE, run_before=go_there)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
-def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_train(pilot)
         await press(pilot, "plus")
         for field in pilot.app.screen.query(Input):
             field.cursor_blink = False
 
-    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=size, run_before=go_there)
+    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=SIZE, run_before=go_there)
 
 
 async def test_it_is_found_whole_what_ended_too(tmp_path: Path) -> None:

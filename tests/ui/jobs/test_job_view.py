@@ -446,8 +446,10 @@ SCENES: dict[str, tuple[tuple[Fields, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("size", [SMALL, (120, 40), WIDE], ids=["80x24", "120x40", "170x40"])
-@pytest.mark.parametrize("scene", SCENES)
+SHOWN = [("running", SMALL), *((name, (120, 40)) for name in SCENES), ("running", WIDE)]
+
+
+@pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])
 def test_a_job_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, int]) -> None:
     rows, job_id = SCENES[scene]
 

@@ -75,7 +75,7 @@ SCENES: dict[str, tuple[str, Act]] = {
     "time": (RUNNING, at_a_time),
     "typing": (RUNNING, typing),
 }
-SHOWN = [(name, size) for name in SCENES for size in (SMALL, LARGE)]
+SHOWN = [("beside", SMALL), *((name, LARGE) for name in SCENES)]
 
 
 @pytest.mark.parametrize(("scene", "size"), SHOWN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in SHOWN])

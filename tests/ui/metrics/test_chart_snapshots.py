@@ -83,7 +83,7 @@ SCENES: dict[str, tuple[bytes, Act]] = {
     "nan-only": (training_log(range(1, 401), lambda step: math.nan), nothing),
     "empty": (b"hello\n" * 50, nothing),
 }
-SHOWN = [(name, size) for name in SCENES for size in (SMALL, LARGE)]
+SHOWN = [*((name, SMALL) for name in ("spikes", "several")), *((name, LARGE) for name in SCENES)]
 
 
 async def look(pilot: Pilot[Any], act: Act, job_id: str = RUNNING) -> None:

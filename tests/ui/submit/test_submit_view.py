@@ -694,11 +694,12 @@ async def as_it_is(pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: view.seen.script, "the script")
 
 
-SCENES = (empty, typed, queues, script, as_it_is)
+SHOWN = [(typed, SMALL), *((scene, LARGE) for scene in (empty, typed, queues, script, as_it_is))]
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "140x40"])
-@pytest.mark.parametrize("scene", SCENES, ids=[scene.__name__ for scene in SCENES])
+@pytest.mark.parametrize(
+    ("scene", "size"), SHOWN, ids=[f"{scene.__name__}-{size[0]}x{size[1]}" for scene, size in SHOWN]
+)
 def test_the_form_looks_as_it_did(
     snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
