@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.embedded.queue_lab import QueueLab, until
 
 
@@ -23,12 +25,14 @@ def test_ten_thousand_waiting_tasks_are_handed_in_listed_and_cancelled(queue: Qu
     assert time.monotonic() - began < 15
 
 
-def test_a_supervisor_does_not_grow_with_the_tasks_it_ran(queue: QueueLab) -> None:
+@pytest.mark.parametrize("tasks", [100, pytest.param(2000, marks=pytest.mark.long)])
+def test_a_supervisor_does_not_grow_with_the_tasks_it_ran(queue: QueueLab, tasks: int) -> None:
     queue.set_slots(cpus=2, gpus=0)
-    number = queue.submit("exit 0", "--array=1-200", "--output=none")
-    until(lambda: queue.store.pending_count() < 150, "the first fifty")
+    number = queue.submit("exit 0", f"--array=1-{tasks}", "--output=none")
+    until(lambda: queue.store.pending_count() < tasks - 50, "the first fifty")
     before = _memory_bytes(queue.supervisor)
-    queue.ended(f"{number}_200")
+    until(lambda: queue.store.pending_count() == 0, "all but the last", tasks)
+    queue.ended(f"{number}_{tasks}")
     until(lambda: not queue.store.has_work(), "the last", 60)
     assert {job.state for job in queue.store.jobs()} == {"completed"}
     assert _memory_bytes(queue.supervisor) - before < 3 << 20
