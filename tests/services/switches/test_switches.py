@@ -239,7 +239,9 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     log = site.switches.log_of(switch)
-    assert await log.told(switch.living) == (None, await log.words(switch.living)), "it was not dropped from here"
+    said, grows = await log.told(switch.living)
+    assert said is None, "it was not dropped from here"
+    assert grows in {f"its log grew {n} s ago" for n in range(60)}
     assert site.switches.mark(switch, log) == ""
     said, _ = await site.switches.log_of(switch).told(switch.living)
     assert said == "", "what stood there before is of an earlier save"

@@ -14,7 +14,7 @@ from hpcdash.ui.chains.view import WHOLE, TrainView
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from tests.ui.chains.chain_stage import SCRIPT, TrainTransport
 from tests.ui.jobs.acting_stage import acting_app, mark, point_at
-from tests.ui.stage import ids_of, press, screen_text, settled, type_text, until
+from tests.ui.stage import ids_of, notices, press, screen_text, settled, type_text, until
 
 SIZE = (120, 40)
 
@@ -38,7 +38,7 @@ async def agreed(pilot: Pilot[Any]) -> ConfirmDialog:
 
 
 def told(pilot: Pilot[Any]) -> list[str]:
-    return [str(note.message) for note in pilot.app._notifications]
+    return notices(pilot.app)
 
 
 def test_a_train_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.palette import ActionProvider
 from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, PENDING, ActingTransport, acting_app, job, mark, point_at
-from tests.ui.stage import press, screen_text, settled, type_text, until
+from tests.ui.stage import notices, press, screen_text, settled, type_text, until
 
 USUAL = (120, 40)
 SMALL = (80, 24)
@@ -37,7 +37,7 @@ async def asked(pilot: Pilot[Any], *keys: str) -> ConfirmDialog:
 
 def said(app: Any) -> str:
     """The words of the notes that are on the screen."""
-    return " ".join(str(note.message) for note in app._notifications)
+    return " ".join(notices(app))
 
 
 async def test_enter_on_the_question_whether_to_cancel_does_nothing(tmp_path: Path) -> None:

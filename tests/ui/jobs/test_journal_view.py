@@ -9,7 +9,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.ui.dialogs import WordsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from tests.ui.jobs.acting_stage import EVERYDAY, NOW, ActingTransport, acting_app
-from tests.ui.stage import press, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import notices, press, rows_of, screen_text, settled, type_text, until
 
 USUAL = (120, 34)
 
@@ -144,7 +144,7 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
     transport.recent = [{"jobarrayid": "417", "name": "night", "comment": "hpcdash:0123456789"}]
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, lambda: any("it is job 417" in note.message for note in app._notifications), "told")
+        await until(pilot, lambda: any("it is job 417" in notice for notice in notices(app)), "told")
         (entry,), _ = app.main.session.actions.journal.read()
         assert (entry.state, entry.outcomes[0].words) == ("done", "job 417")
 

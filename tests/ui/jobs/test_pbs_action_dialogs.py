@@ -35,7 +35,7 @@ from hpcdash.ui.jobs.alter_dialog import AlterDialog
 from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import NOW, mark, point_at
-from tests.ui.stage import press, screen_text, settled, until
+from tests.ui.stage import notices, press, screen_text, settled, until
 
 SIZE = (110, 36)
 
@@ -126,7 +126,7 @@ async def asked(pilot: Pilot[Any], *keys: str) -> str:
 
 
 def said(app: Any) -> str:
-    return " ".join(str(note.message) for note in app._notifications)
+    return " ".join(notices(app))
 
 
 async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_it(tmp_path: Path) -> None:

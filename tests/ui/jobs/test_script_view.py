@@ -17,7 +17,7 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
 from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
 from tests.support.slurm_text import history_text, queue_text
-from tests.ui.stage import AnsweringTransport, answering, press, screen_text, settled, type_text, until
+from tests.ui.stage import AnsweringTransport, answering, notices, press, screen_text, settled, type_text, until
 
 TRAIN = b"""#!/bin/bash
 #SBATCH -J train -t 2:00:00
@@ -162,7 +162,7 @@ async def test_a_difference_may_be_asked_for_at_once_and_with_any_job() -> None:
         await press(pilot, *["backspace"] * 6)
         await type_text(pilot, "12")
         await press(pilot, "enter")
-        assert [notice.message for notice in app._notifications] == ["the scripts of 12 and 88 are the same"]
+        assert notices(app) == ["the scripts of 12 and 88 are the same"]
 
 
 async def test_the_history_knows_earlier_jobs_too() -> None:
@@ -204,7 +204,7 @@ async def test_an_editor_gets_a_copy_of_one_s_own_that_is_deleted_afterwards() -
         await opened(pilot, "E")
         assert seen == [("editor", HOSTILE, 0o600)]
         assert not files[0].exists()
-        assert "the job's script stays as it is" in next(iter(app._notifications)).message
+        assert "the job's script stays as it is" in notices(app)[0]
 
 
 async def test_the_job_s_keys_work_from_its_script() -> None:

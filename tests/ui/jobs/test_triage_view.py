@@ -26,7 +26,7 @@ from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.jobs.triage import TriageView
 from tests.support.failed_array import FailedArray
-from tests.ui.stage import press, rows_of, screen_text, settled, until
+from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
 
 NOW = 1_795_250_000.0
 SIZE = (120, 30)
@@ -64,7 +64,7 @@ async def question(pilot: Pilot[Any]) -> ConfirmDialog:
 
 
 def told(pilot: Pilot[Any]) -> list[str]:
-    return [str(note.message) for note in pilot.app._notifications]
+    return notices(pilot.app)
 
 
 def groups_shown(view: TriageView) -> list[str]:

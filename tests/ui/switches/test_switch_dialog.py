@@ -23,7 +23,7 @@ from hpcdash.transport.base import Completed
 from hpcdash.ui.switches.dialog import SwitchDialog
 from tests.support.slurm_text import Fields
 from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
-from tests.ui.stage import press, screen_text, settled, type_text, until
+from tests.ui.stage import notices, press, screen_text, settled, type_text, until
 
 ENDED_JOB = {**job("101"), **ENDED}
 # Pictures show the path, which is therefore the same for all.
@@ -488,7 +488,7 @@ async def test_several_marked_jobs_are_not_asked_for_at_once(transport: SwitchTr
         await mark(pilot, "101", "102")
         await press(pilot, "K")
         assert app.screen is app.main
-        said = [notice.message for notice in app._notifications]
+        said = notices(app)
         assert said == ["2 are marked; a kill switch is asked for one job or array at a time: u clears the marks"]
 
 

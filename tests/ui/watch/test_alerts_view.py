@@ -23,7 +23,7 @@ from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.watch.view import AlertsView
 from hpcdash.ui.widgets.lines import StatusLine
-from tests.ui.stage import AnsweringTransport, answering, press, replayed, screen_text, settled, until
+from tests.ui.stage import AnsweringTransport, answering, notices, press, replayed, screen_text, settled, until
 
 SIZE = (120, 34)
 TEXT = """
@@ -37,10 +37,6 @@ name = "train-7b"
 def watched(session: ClusterSession, folder: Path, text: str = TEXT) -> ClusterSession:
     settings = settings_from_text(text, folder / "config.toml").watch
     return replace(session, watching=WatchBoard(session.store, settings, WatchFiles(folder, session.name)))
-
-
-def notices(app: HpcdashApp) -> list[str]:
-    return [str(one.message) for one in app._notifications]
 
 
 def status(app: HpcdashApp) -> str:
