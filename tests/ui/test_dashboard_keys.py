@@ -232,8 +232,7 @@ async def test_q_goes_back_and_quits_from_the_first_view() -> None:
         await press(pilot, "2", "q")
         assert app.main.view_name == "jobs"
         await pilot.press("q")
-        await pilot.pause()
-        assert app._exit
+        await until(pilot, lambda: not app.is_running)
 
 
 async def test_what_is_typed_stays_in_the_filter() -> None:

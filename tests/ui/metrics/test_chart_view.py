@@ -213,7 +213,8 @@ async def test_several_metrics_are_small_multiples(log: Path) -> None:
         view = await open_chart(pilot)
         await pilot.press("v")
         assert isinstance(pilot.app.screen, ChoiceDialog)
-        names = [str(option.value) for option in pilot.app.screen.query_one(SelectionList)._options]
+        shown = pilot.app.screen.query_one(SelectionList)
+        names = [str(shown.get_option_at_index(index).value) for index in range(shown.option_count)]
         assert names[0] == "lm loss"
         assert "grad norm" in names
         await pilot.press(*["down"] * names.index("grad norm"), "space", "enter")
