@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
-# What needs no scheduler, no ssh server and no screen.
-UNIT_TESTS := tests/domain tests/logs tests/backends tests/launch tests/watch tests/job tests/contract tests/test_*.py
+# Without what starts a process: each of these folders has tests that `make test` alone runs.
+UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
 
-.PHONY: venv demo unit test fmt lint bench clean
+.PHONY: venv demo unit test long fmt lint bench clean
 
 venv: $(STAMP)
 
@@ -35,13 +35,18 @@ demo: $(STAMP)
 	$(BIN)/hpcdash demo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 4 -m "not slurm" $(UNIT_TESTS)
+	$(BIN)/python -m pytest --unit $(UNIT_TESTS)
 
 test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
+
+# Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
+long: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
+	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
 
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -25,8 +25,8 @@ _WATCHED_SECONDS = 2.0
 
 async def open_once(folder: Path) -> tuple[float, float, float]:
     """In ms: the loop's longest wait, the longest block's processor time, and until the chart is drawn."""
-    from tests.ui.chart_stage import chart_dashboard, training_log
-    from tests.ui.log_stage import RUNNING
+    from tests.ui.logs.log_stage import RUNNING
+    from tests.ui.metrics.chart_stage import chart_dashboard, training_log
     from tests.ui.stage import settled
 
     (folder / "job.out").write_bytes(training_log(range(1, STEPS + 1)))

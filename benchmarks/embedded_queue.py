@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from hpcdash.embedded.start import supervisor_pid
-from tests.local.queue_lab import QueueLab, is_alive, until
+from tests.embedded.queue_lab import QueueLab, is_alive, until
 
 DEFAULT_TASKS = 2000
 _WARM_SECONDS = 0.050

@@ -18,14 +18,18 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.support import suite
+from tests.support.play_case import parse_cases_once
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
 _LABS = 2
+_NOT_UNIT = ("system", "slurm", "long")
+_STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 _stderr = pytest.StashKey[int]()
 
 # How long one example takes says more of the machine than of what is tested.
-settings.register_profile("hpcdash", deadline=None)
+settings.register_profile("hpcdash", deadline=None, max_examples=30)
+settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("hpcdash")
 
 # A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
@@ -35,17 +39,36 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("hard_timeout", "seconds after which the process of a test is ended", type="string", default="0")
+    parser.addoption("--unit", action="store_true", help="run the tests that start no process; one that does fails")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Have all that the tests start end with them."""
+    parse_cases_once()
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         if hasattr(config, "workerinput"):
             suite.begin_worker()
         else:
             suite.begin()
         config.stash[_stderr] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[object]:
+    """With --unit, refuse every process from here to the end of the last test."""
+    refusing = session.config.getoption("--unit")
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if refusing and event in _STARTS_A_PROCESS:
+            pytest.fail(f"{event}{arguments[:2]}: a test that starts a process is marked `system`")
+
+    if refusing:
+        sys.addaudithook(refuse)
+    try:
+        return (yield)
+    finally:
+        refusing = False
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -61,8 +84,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each.
+
+    With --unit, leave out what starts a process.
+    """
     on_slurm = [item for item in items if item.get_closest_marker("slurm") or _uses_lab(item)]
     files = sorted({item.path for item in on_slurm})
     labs = 1 if os.environ.get("HPCDASH_SLURM_LAB") else _LABS
@@ -71,6 +97,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
     # They wait more than they work, and few workers have them all: these begin with them.
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+    if config.getoption("--unit"):
+        left_out = [item for item in items if any(map(item.get_closest_marker, _NOT_UNIT))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, _NOT_UNIT))]
 
 
 def pytest_collection_finish() -> None:

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parent.parent
 # numpy is not among them: pyarrow imports it by itself.
 HEAVY = ("pandas", "asyncssh", "textual_fastdatatable", "hpcdash.services.metrics.charts.draw")

@@ -11,6 +11,7 @@ import pytest
 from hpcdash.private_files import NotPrivate, make_private, require_own, write_private
 from tests.e2e.program import Program, home_with
 
+pytestmark = pytest.mark.system
 SOMEBODY_ELSE = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
 

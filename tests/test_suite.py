@@ -41,6 +41,7 @@ def run_of(folder: Path, text: str, *options: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.system
 @NEEDS_LINUX
 @pytest.mark.parametrize(
     ("end", "options"),
@@ -55,6 +56,7 @@ def test_what_a_test_leaves_ends_with_its_run(tmp_path: Path, end: str, options:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hpcdash-test")] == []
 
 
+@pytest.mark.system
 @NEEDS_LINUX
 def test_a_run_whose_first_process_is_killed_is_tidied_up_by_the_next(tmp_path: Path) -> None:
     word = f"8878.{time.monotonic_ns()}"
@@ -68,6 +70,7 @@ def test_a_run_whose_first_process_is_killed_is_tidied_up_by_the_next(tmp_path: 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hpcdash-test")] == []
 
 
+@pytest.mark.system
 @NEEDS_LINUX
 def test_runs_side_by_side_have_folders_and_numbers_of_their_own(tmp_path: Path) -> None:
     said = 'import os\nprint("is", os.environ["HPCDASH_TEST_RUN"], os.environ["TMPDIR"])'
@@ -77,6 +80,7 @@ def test_runs_side_by_side_have_folders_and_numbers_of_their_own(tmp_path: Path)
     assert Path(tempfile.gettempdir()).name == f"hpcdash-test-{os.environ['HPCDASH_TEST_RUN']}"
 
 
+@pytest.mark.system
 def test_a_lost_worker_ends_the_run_and_its_test_is_named(tmp_path: Path) -> None:
     done = run_of(tmp_path, f"import os, signal\n{DIES}", "-n", "2")
     assert done.returncode != 0
@@ -84,6 +88,7 @@ def test_a_lost_worker_ends_the_run_and_its_test_is_named(tmp_path: Path) -> Non
     assert "FAILED ::test_it" in done.stdout
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -10,9 +10,9 @@ import pytest
 from tests.support.fuzz import PATTERNS, Reader, mutants, readers, try_reader, with_runs
 
 SEED = 20260304
-_MUTANTS_A_READER = 20
+_MUTANTS_A_READER = 10
 _RUN_BYTES = 40_000
-_PATTERNS_A_READER = 5
+_PATTERNS_A_READER = 1
 _NUMBER = b"9" * 5000
 BY_NAME = {reader.name: reader for reader in readers()}
 
@@ -25,6 +25,20 @@ by_reader = pytest.mark.parametrize(
 def test_an_answer_that_was_changed_is_read_or_refused(reader: Reader) -> None:
     for _, raw, status in islice(mutants(SEED, [reader]), _MUTANTS_A_READER):
         try_reader(reader, raw, status)
+
+
+@pytest.mark.long
+@by_reader
+def test_thousands_of_changed_answers_are_read_or_refused(reader: Reader) -> None:
+    for _, raw, status in islice(mutants(SEED + 1, [reader]), 3000):
+        try_reader(reader, raw, status)
+
+
+@pytest.mark.long
+@by_reader
+def test_a_longer_run_of_any_pattern_costs_no_more_than_its_bytes(reader: Reader) -> None:
+    for _, raw in with_runs(random.Random(f"{SEED} {reader.name}"), reader, 5 * _RUN_BYTES, PATTERNS):
+        try_reader(reader, raw)
 
 
 @by_reader

@@ -12,7 +12,7 @@ from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from tests.behaviour.clusters import Cluster, Slurm, opened
-from tests.local.queue_lab import QueueLab
+from tests.embedded.queue_lab import QueueLab
 from tests.support.slurm import SlurmLab
 
 # Tells what it gets, and goes on until it is killed.

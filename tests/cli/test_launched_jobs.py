@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.program import Program, home_with
-from tests.local.queue_lab import until
+from tests.embedded.queue_lab import until
 
 REQUEST = """\
 name = "night"

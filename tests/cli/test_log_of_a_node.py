@@ -18,7 +18,7 @@ from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.session import ClusterSession
 from tests.support.node_disk import NOTE, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
-from tests.ui.log_stage import RUNNING, LogTransport, log_session
+from tests.ui.logs.log_stage import RUNNING, LogTransport, log_session
 
 
 class Gathered(io.BytesIO):

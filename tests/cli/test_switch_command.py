@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.program import Program, home_with
-from tests.local.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab, until
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hpcdash.config.read import load_settings
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.watch.state import WatchFiles
 from tests.e2e.program import Program, home_with
-from tests.local.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab, until
 
 SECRET = "T00SECRET"
 

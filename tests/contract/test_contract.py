@@ -7,6 +7,8 @@ import pytest
 from tests.contract.lines import recordings
 from tests.contract.record import RECORDINGS, recorded_apart
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.parametrize("name", [recording.name for recording in recordings()])
 def test_it_is_as_it_was_recorded(name: str) -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 
 def test_a_table_is_made_without_pandas_and_pandas_is_there_afterwards(tmp_path: Path) -> None:
     # As much of it as pyarrow asks for.

@@ -68,6 +68,7 @@ def test_what_is_no_plan_is_refused(days: float, interval: float, save: float, t
         CheckpointPlan(days, interval, save, tb)
 
 
+@pytest.mark.system
 def test_the_command_prints_the_golden_figures() -> None:
     ended = command("--days", "90", "--every", "3h", "--save", "40s", "--tb", "2.3")
     assert ended.stderr == ""
@@ -80,6 +81,7 @@ def test_the_command_prints_the_golden_figures() -> None:
     ]
 
 
+@pytest.mark.system
 def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds() -> None:
     ended = command("--days", "90", "--every", "3", "--save", "40", "--format", "json")
     answer = json.loads(ended.stdout)
@@ -87,18 +89,21 @@ def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds() -> None:
     assert (answer["saves"], answer["hours_lost"], answer["tb_per_day"]) == (720, 8, None)
 
 
+@pytest.mark.system
 def test_a_training_that_is_over_before_its_first_save_is_warned_of() -> None:
     ended = command("--days", "1", "--every", "3d", "--save", "40s")
     assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["saves", "0"])
     assert "--days 1 is over before the first save, --every 3d: nothing is saved" in ended.stderr
 
 
+@pytest.mark.system
 def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2() -> None:
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
     assert ended.returncode == 2
     assert "--every: 'soon' is no duration" in ended.stderr
 
 
+@pytest.mark.system
 def test_what_is_left_out_is_named_with_an_example() -> None:
     ended = command("--days", "90")
     assert (ended.returncode, ended.stdout) == (2, "")

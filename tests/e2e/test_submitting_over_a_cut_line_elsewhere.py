@@ -27,7 +27,7 @@ from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import plan_submission
 from hpcdash.services.submit.recovery import settle
 from hpcdash.transport.ssh import SshTransport
-from tests.local.queue_lab import QueueLab
+from tests.embedded.queue_lab import QueueLab
 from tests.support.cut_line import CutLine, Gate, gate
 from tests.support.pbs.over_ssh import PbsCluster
 from tests.support.person import Person

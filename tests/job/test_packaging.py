@@ -29,6 +29,7 @@ from hpcdash.job.packaging import (
 from hpcdash.job.pickles import packed
 from tests.job.tiny_wheel import tiny_wheel
 
+pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
 BASH = str(shutil.which("bash"))
 CODE = """

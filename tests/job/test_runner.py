@@ -19,6 +19,7 @@ import hpcdash.job
 from hpcdash.job.callbacks import Callback, shipped
 from hpcdash.job.pickles import packed, read_packed, write_pickle
 
+pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parent.parent.parent
 OURS = ["runner", "injection", "callbacks", "states", "pickles", "packaging"]
 

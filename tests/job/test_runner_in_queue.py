@@ -13,8 +13,9 @@ import pytest
 import hpcdash.job
 from hpcdash.job.packaging import RunnerCall, no_packaging
 from hpcdash.job.pickles import packed
-from tests.local.queue_lab import QueueLab
+from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
 CODE = """
 def where(item=None, *, job):

@@ -87,6 +87,7 @@ def steps_of(found: Sequence[Checkpoint]) -> list[int]:
     return [checkpoint.step for checkpoint in found]
 
 
+@pytest.mark.system
 def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     chance, torn, newest_step = random.Random(4711), 0, 0
@@ -116,6 +117,7 @@ def test_a_run_that_is_killed_while_it_saves_leaves_its_newest_whole_one(tmp_pat
     assert newest_step >= 10
 
 
+@pytest.mark.system
 def test_a_save_that_is_killed_before_any_operation_on_files_leaves_a_whole_one_even_of_one(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", KILLED_BEFORE_EACH_OPERATION, str(tmp_path)], capture_output=True, text=True, check=False
@@ -124,6 +126,7 @@ def test_a_save_that_is_killed_before_any_operation_on_files_leaves_a_whole_one_
     assert 20 < int(ended.stdout) < 200
 
 
+@pytest.mark.system
 def test_what_killed_runs_left_is_cleared_when_nobody_writes_there_any_more(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -152,6 +155,7 @@ def test_a_save_that_fails_leaves_no_trace_and_says_why(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["step-00000001"]
 
 
+@pytest.mark.system
 def test_a_full_disk_costs_the_checkpoint_that_did_not_fit_and_no_other(small_disk: Path) -> None:
     checkpoints = Checkpoints(small_disk, rank=0)
     save(checkpoints, 1)
@@ -192,6 +196,7 @@ def test_what_is_damaged_does_not_count_among_those_to_keep(tmp_path: Path, has_
     assert sorted(os.listdir(tmp_path)) == ["step-00003100", "step-00003200"]
 
 
+@pytest.mark.system
 def test_a_save_reads_sizes_and_no_other_checkpoint_s_bytes(tmp_path: Path) -> None:
     code = (
         "import sys\n"
@@ -224,6 +229,7 @@ def test_a_run_that_goes_back_keeps_its_own_saves_and_goes_on_from_them(
     assert steps_of(Checkpoints(tmp_path).all()) == [1200, 1100, 1000]
 
 
+@pytest.mark.system
 def test_two_runs_that_save_the_same_steps_in_one_folder_lose_none(tmp_path: Path) -> None:
     code = (
         "import sys\n"
@@ -408,6 +414,7 @@ def test_a_link_that_an_earlier_version_judged_by_what_it_leads_to_is_whole(tmp_
     assert steps_of(Checkpoints(tmp_path, rank=0).all()) == [1]
 
 
+@pytest.mark.system
 def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"

@@ -61,6 +61,7 @@ def ends(ranks: Ranks) -> tuple[list[list[str]], str]:
     return [out.splitlines() for out, _ in said], "".join(log for _, log in said)
 
 
+@pytest.mark.system
 def test_a_kill_switch_stops_both_ranks_after_the_same_step(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "KILL").touch()
     (first, second), log = ends(ranks)
@@ -72,6 +73,7 @@ def test_a_kill_switch_stops_both_ranks_after_the_same_step(ranks: Ranks, tmp_pa
     assert (tmp_path / "KILL").exists()
 
 
+@pytest.mark.system
 def test_a_save_switch_has_both_ranks_save_at_the_same_step_and_go_on(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "SAVE").touch()
     saved = [training.stdout.readline() for training in ranks if training.stdout]
@@ -84,6 +86,7 @@ def test_a_save_switch_has_both_ranks_save_at_the_same_step_and_go_on(ranks: Ran
     assert len(first) == len(second) == 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("to", [0, 1])
 def test_a_signal_to_one_rank_stops_both(ranks: Ranks, to: int) -> None:
     ranks[to].send_signal(signal.SIGUSR1)
@@ -92,6 +95,7 @@ def test_a_signal_to_one_rank_stops_both(ranks: Ranks, to: int) -> None:
     assert "received SIGUSR1 at step" in log
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("ranks", [{"FULL_ON": "1"}], indirect=True)
 def test_the_rank_whose_memory_is_full_stops_both(ranks: Ranks) -> None:
     (first, second), log = ends(ranks)
@@ -270,6 +274,7 @@ def run_example(folder: Path, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.system
 def test_the_example_survives_a_night_of_signals_and_kills(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     training = run_example(tmp_path)

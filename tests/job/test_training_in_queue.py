@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import hpcdash.job
-from tests.local.queue_lab import QueueLab
+from tests.embedded.queue_lab import QueueLab
 
+pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parents[2]
 CODE = """
 import time

@@ -75,6 +75,7 @@ def test_a_container_that_sees_its_own_group_as_the_root_is_limited_by_it(proc: 
         assert host_used_percent(str(proc)) == 99, path
 
 
+@pytest.mark.system
 def test_a_process_in_a_real_group_is_stopped_before_the_kernel_kills_it() -> None:
     parent = Path("/sys/fs/cgroup/memory")
     own = parent / f"guard-test-{os.getpid()}"
@@ -153,6 +154,7 @@ def test_the_gpu_of_a_program_that_uses_torch_is_watched(torch_that_is_imported:
     assert guard.should_stop() == "1.00 GiB of GPU memory are free, less than 2 GiB"
 
 
+@pytest.mark.system
 def test_torch_is_never_imported_by_this(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('imported')\n")
     code = (

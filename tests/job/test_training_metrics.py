@@ -90,6 +90,7 @@ def test_ranks_other_than_0_write_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.system
 def test_a_full_disk_loses_no_line_and_tears_none(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (244 << 10))
@@ -200,6 +201,7 @@ def test_half_a_line_of_a_run_that_was_killed_spoils_no_other(tmp_path: Path) ->
     assert [line[:12] for line in path.read_text().splitlines()] == ['{"step": 1, ', '{"step": 2, ', '{"step": 3, ']
 
 
+@pytest.mark.system
 def test_a_run_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "m"
     code = (

@@ -37,6 +37,7 @@ def started(code: str) -> "subprocess.Popen[str]":
     return training
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
     training = started(LOOP.format(before=""))
@@ -45,6 +46,7 @@ def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
     assert (training.returncode, out) == (0, f"saved: received {name}\n")
 
 
+@pytest.mark.system
 def test_a_handler_that_was_there_is_called_too() -> None:
     # Not print: the signal may come while the main thread is still in its own.
     before = "signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b'mine %d\\n' % number))"
@@ -54,6 +56,7 @@ def test_a_handler_that_was_there_is_called_too() -> None:
     assert out == f"mine {int(signal.SIGUSR1)}\nsaved: received SIGUSR1\n"
 
 
+@pytest.mark.system
 def test_a_worker_that_is_forked_is_ended_by_term_and_outlives_the_warning() -> None:
     code = LOOP.format(before="").replace(
         'print("ready", flush=True)',
@@ -130,6 +133,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("python", [sys.executable, "3.8"])
 def test_a_warning_to_the_whole_step_spares_workers_however_they_were_started(tmp_path: Path, python: str) -> None:
     (tmp_path / "train.py").write_text(WORKERS)
@@ -180,6 +184,7 @@ def test_the_handlers_that_were_there_are_put_back() -> None:
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("order", ["a.close(); b.close()", "b.close(); a.close()"])
 def test_closed_in_any_order_the_handlers_that_were_there_are_put_back(order: str) -> None:
     code = f"""
@@ -193,6 +198,7 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGTERM
 
 
+@pytest.mark.system
 def test_one_that_is_closed_passes_signals_on_to_what_was_there_before() -> None:
     code = """
 import os, signal
@@ -318,6 +324,7 @@ def test_the_earliest_end_counts_and_minutes_are_from_the_start_of_the_program()
     assert end_time(environment={"PBS_WALLTIME": "3600"}) == pytest.approx(started_at + 3600, abs=0.1)
 
 
+@pytest.mark.system
 def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     program = tmp_path / "scontrol"

@@ -30,6 +30,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.system
 def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(tmp_path: Path) -> None:
     kill = tmp_path / "KILL"
     kill.touch()
@@ -40,6 +41,7 @@ def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(t
     assert kill.exists()
 
 
+@pytest.mark.system
 def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be two people")
@@ -99,6 +101,7 @@ def test_a_save_switch_that_cannot_be_deleted_fires_once_until_it_is_touched(
     tmp_path.chmod(0o755)
 
 
+@pytest.mark.system
 def test_files_are_looked_for_at_most_every_few_seconds_and_with_one_call() -> None:
     code = (
         "import os\n"
@@ -163,6 +166,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
     assert not switches.save_wanted()
 
 
+@pytest.mark.system
 def test_a_process_that_is_forked_looks_for_itself(tmp_path: Path) -> None:
     ended = run(
         "import os, sys\n"

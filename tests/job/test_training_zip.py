@@ -15,6 +15,7 @@ import hpcdash.job
 from hpcdash.job.zip import job_zip, main
 from tests.job.oldest_python import oldest_python
 
+pytestmark = pytest.mark.system
 PACKAGE = Path(hpcdash.job.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 # What only the callback of a framework imports.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,23 @@ from hpcdash.backends.registry import BACKENDS
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError, NotRecorded
+from hpcdash.recorded import Case, load_case
+from hpcdash.transport import replay
 from hpcdash.transport.replay import ReplayTransport
 
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 HISTORY_SECONDS = 604800
 T = TypeVar("T")
+
+
+def parse_cases_once() -> None:
+    """Have a case of fixtures/ parsed once a process, whoever replays it: most of what a test over all cases takes."""
+    parsed = cache(load_case)
+
+    def load(directory: Path) -> Case:
+        return parsed(directory) if directory.is_relative_to(FIXTURES) else load_case(directory)
+
+    replay.load_case = load
 
 
 def play(transport: ReplayTransport, query: Query[T]) -> T:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.errors import UsageError
@@ -44,7 +44,6 @@ def test_nothing_a_login_shell_could_take_up_is_left(words: list[str]) -> None:
     assert inside.isprintable()
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(word, min_size=1, max_size=5))
 def test_words_come_back_as_they_went(words: list[str]) -> None:
     command = remote_command(("printf", "%s\\0", *words), limit_seconds=30)

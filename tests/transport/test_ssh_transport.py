@@ -121,14 +121,14 @@ async def test_a_command_over_its_limit_is_ended_there_and_the_connection_lives(
 ) -> None:
     async with transport_to(sshd, user, tmp_path) as transport:
         await transport.connect()
-        line = transport._line
+        connected_at = transport.health.connected_at
         with pytest.raises(CommandTimedOut) as caught:
             await transport.run(("sh", "-c", "trap '' TERM; echo slow >&2; sleep 98765.41"), limit_seconds=0.5)
         assert "0.5 s" in str(caught.value)
         assert "slow" in str(caught.value)
         assert await until_gone("98765.41") == []
         assert (await transport.run(("echo", "alive"))).stdout == b"alive\n"
-        assert transport._line is line
+        assert transport.health.connected_at == connected_at
 
 
 @pytest.mark.parametrize("how", ["cut", "silent", "sshd killed"])

@@ -150,6 +150,11 @@ def screen_text(app: Any) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
+def notices(app: Any) -> list[str]:
+    """The notices that stand, the oldest first. A pilot draws none of them, and Textual has no other way to ask."""
+    return [str(note.message) for note in app._notifications]
+
+
 def rows_of(app: HpcdashApp) -> RowsTable:
     view = app.main.view
     assert isinstance(view, TableView)

@@ -22,7 +22,7 @@ from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint, KeyLine
-from tests.ui.stage import dashboard, ids_of, press, replayed, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import dashboard, ids_of, notices, press, replayed, rows_of, screen_text, settled, type_text, until
 
 USUAL = (120, 34)
 TALL = (120, 82)
@@ -158,7 +158,7 @@ async def test_read_only_is_said_where_one_would_act() -> None:
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await pilot.press("x")
-        await until(pilot, lambda: "read-only: cancel is taken away" in notes(app), "told of the key")
+        await until(pilot, lambda: "read-only: cancel is taken away" in notices(app), "told of the key")
         await press(pilot, "colon")
         await type_text(pilot, "hold")
         await press(pilot, "enter")
@@ -237,8 +237,7 @@ async def test_q_goes_back_and_quits_from_the_first_view() -> None:
         await press(pilot, "2", "q")
         assert app.main.view_name == "jobs"
         await pilot.press("q")
-        await pilot.pause()
-        assert app._exit
+        await until(pilot, lambda: not app.is_running)
 
 
 async def test_what_is_typed_stays_in_the_filter() -> None:
@@ -435,7 +434,6 @@ async def test_who_age_line_rate_and_counts_are_always_on_the_screen(size: tuple
 
 
 async def test_tab_goes_to_the_next_cluster_where_one_left_it() -> None:
-    from hpcdash.ui.app import HpcdashApp
 
     sessions: list[Any] = [replayed("everyday"), replayed("arrays")]
     app = HpcdashApp([replace(session) for session in sessions])
@@ -496,10 +494,6 @@ async def test_a_folds_all_arrays_and_a_task_s_cursor_goes_to_its_array() -> Non
         assert rows.cursor_id == f"{task.split('_')[0]}[]"
 
 
-def notes(app: HpcdashApp) -> list[str]:
-    return [str(note.message) for note in app._notifications]
-
-
 async def test_an_array_in_one_row_has_all_of_its_id_shown() -> None:
     app = dashboard("arrays")
     async with app.run_test(size=USUAL) as pilot:
@@ -530,7 +524,7 @@ async def test_a_key_for_a_job_where_there_is_none_says_so() -> None:
         await press(pilot, "slash")
         await type_text(pilot, "nobody-has-this-name")
         await press(pilot, "enter", "l")
-        await until(pilot, lambda: "no job is pointed at" in notes(app), "told")
+        await until(pilot, lambda: "no job is pointed at" in notices(app), "told")
         assert app.main.view_name == "jobs"
 
 
@@ -558,7 +552,7 @@ async def test_many_events_at_once_are_one_message() -> None:
         ended = [JobEvent(0.0, str(number), "sweep", "running", "completed") for number in range(40)]
         app.main._store_changed(app.sessions[0], Changed(Kind.MINE, tuple(ended)))
         await pilot.pause()
-        assert [notification.message for notification in app._notifications] == ["40 of your jobs: 40 completed"]
+        assert notices(app) == ["40 of your jobs: 40 completed"]
 
 
 async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> None:

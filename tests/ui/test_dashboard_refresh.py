@@ -19,8 +19,8 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.table_view import TableView
-from tests.ui.acting_stage import EVERYDAY, ActingTransport, acting_session
-from tests.ui.acting_stage import NOW as ACTING_NOW
+from tests.ui.jobs.acting_stage import EVERYDAY, ActingTransport, acting_session
+from tests.ui.jobs.acting_stage import NOW as ACTING_NOW
 from tests.ui.stage import AnsweringTransport, answering, ids_of, press, rows_of, screen_text, settled, type_text, until
 
 MANY = 100_000

@@ -30,9 +30,9 @@ SCENES: dict[str, tuple[str, tuple[str, ...]]] = {
     "hostile": ("hostile", ()),
 }
 SHOWN = [
-    *((name, SMALL) for name in ("mine", "everyone", "nodes", "history", "job", "help", "filter", "error")),
+    *((name, SMALL) for name in ("everyone", "job", "help")),
     *((name, USUAL) for name in SCENES),
-    *((name, LARGE) for name in ("everyone", "unfolded", "nodes")),
+    ("everyone", LARGE),
 ]
 
 

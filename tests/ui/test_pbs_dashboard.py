@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.ui.app import HpcdashApp
-from tests.ui.acting_stage import point_at
+from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, ids_of, press, screen_text, settled, type_text
 
 SIZE = (120, 50)

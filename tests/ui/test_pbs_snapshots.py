@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.acting_stage import point_at
+from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, press, settled
 
 SMALL, LARGE = (80, 24), (120, 40)
@@ -40,8 +40,7 @@ SCENES: dict[str, tuple[str, tuple[str, ...], str, tuple[str, ...]]] = {
     "no history": ("history-off", ("4",), "", ()),
     "server hung": ("server-hung", (), "", ()),
 }
-NARROW = ("mine", "everyone", "unfolded", "nodes", "queues", "history", "running", "script", "log", "cancel")
-SHOWN = [*((name, SMALL) for name in NARROW), *((name, LARGE) for name in SCENES)]
+SHOWN = [("everyone", SMALL), *((name, LARGE) for name in SCENES)]
 
 
 @pytest.fixture(autouse=True)

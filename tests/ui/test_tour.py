@@ -9,7 +9,7 @@ from textual.widgets._toast import Toast
 from hpcdash.ui.actions import remapped
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.widgets.hints import HINTS, Notice, Tour
-from tests.ui.stage import dashboard, press, settled, until
+from tests.ui.stage import dashboard, notices, press, settled, until
 
 
 def line_of(app: HpcdashApp) -> str:
@@ -159,7 +159,7 @@ async def test_a_notice_stands_below_the_table_until_it_is_put_away() -> None:
         await pilot.pause()
         assert "[b]configured[/b]" in shown(notice)
         assert "\x1b" not in shown(notice)
-        assert not app._notifications
+        assert not notices(app)
         table = app.main.view.region
         assert notice.region.y >= table.bottom
         await pilot.press("escape")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.chart_stage import RUNNING, chart_dashboard, training_log
+from tests.ui.metrics.chart_stage import RUNNING, chart_dashboard, training_log
 from tests.ui.stage import settled
 
 # Turns of the event loop between opening and leaving.

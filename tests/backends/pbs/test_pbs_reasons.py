@@ -1,0 +1,301 @@
+"""PBS's comments in plain words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
+from hpcdash.domain.job_words import exit_words
+from hpcdash.domain.states import JobState
+
+_SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
+_RUN = "Job run at Sat Nov 21 at 04:19 on (cn01:ncpus=1:mem=1024kb)+(gpu01[0]:ncpus=2)"
+# Each comment of OpenPBS's scheduler, without what stands before it; and what its hint has in it.
+WAITING = [
+    ("Queue not started.", "starts none now"),
+    ("Queue not an execution queue.", "only passes jobs on"),
+    ("Queue gpu job limit has been reached.", "all together may have in queue gpu"),
+    ("Server job limit has been reached.", "all together may have on this server"),
+    ("User has reached server running job limit.", "its owner may have on this server"),
+    ("User has reached queue gpu running job limit.", "its owner may have in queue gpu"),
+    ("Group has reached server running limit.", "its owner's group may have on this server"),
+    ("Group has reached queue gpu running limit.", "its owner's group may have in queue gpu"),
+    ("Project has reached queue gpu's running limit.", "its project may have in queue gpu"),
+    ("Queue gpu job limit reached for user alice", "jobs run as its owner may have in queue gpu"),
+    ("Server job limit reached for group ml", "its owner's group may have on this server"),
+    (
+        "Queue gpu per-user limit reached on resource ncpus",
+        "as many CPUs are in use as its owner may have in queue gpu",
+    ),
+    ("Server per-project limit reached on resource mem", "as much memory is in use as its project may have"),
+    ("would exceed user alice's limit on resource ngpus in queue gpu", "GPUs are in use as its owner may have in"),
+    ("would exceed group ml's limit on resource ncpus in complex", "its owner's group may have on this server"),
+    ("would exceed overall limit on resource mem in queue gpu", "all together may have in queue gpu"),
+    ("would exceed queue gpu's per-user limit", "its owner may have in queue gpu"),
+    ("Dedicated time conflict", "set aside for other work now"),
+    ("Job would cross dedicated time boundary", "ask for less time"),
+    ("Not enough of the right type of nodes are available", "of the kind it asks for"),
+    ("Not enough free nodes available", "enough free nodes"),
+    ("Not enough total nodes available", "more nodes than there are"),
+    ("Job would conflict with reservation or top job", "in the way of a reservation"),
+    ("Job would interfere with a top job", "a job that comes first"),
+    ("Job would interfere with a confirmed reservation", "a reservation"),
+    ("Job will run in primetime only", "in prime time only"),
+    ("Job will run in nonprimetime only", "outside of prime time"),
+    ("Job will cross into non-primetime", "ask for less time"),
+    ("Specified host does not exist: cn99", "asks for cn99, which is not there"),
+    ("No available resources on nodes", "anything free"),
+    ("Can't preempt enough work to run job", "others' places"),
+    ("Job has zero shares for fairshare", "no share of the machine"),
+    ("Node is in an ineligible state: down", "a node it needs is down"),
+    ("Node is of an ineligible type: x", "of another kind"),
+    ("cn01 is requesting an exclusive node and node is in use", "for itself alone"),
+    ("Node has reached user run limit", "as these allow"),
+    ("Node can't satisfy a multi-node job", "several nodes"),
+    ("Node has no PBS license", "licence"),
+    ("Node ineligible because job requested pack placement and won't fit on node", "fit on one node"),
+    ("Job would break strict sorted order", "strictly in order"),
+    ("Cannot provision, provisioning disabled on server", "cannot be set up"),
+    ("Provision conflict with existing job/reservation", "cannot be set up"),
+    ("PBS Error: Execution server rejected request", "it said: Execution server rejected request"),
+    ("rack set r1 has too few free resources", "group of nodes r1"),
+    ("can't fit in the largest placement set, and can't span psets", "large enough"),
+    ("Invalid Job/Resv invalid chunk in select", "make sense"),
+    ("Job is under job_sort_formula threshold value", "priority is too low"),
+    ("Number of concurrent running subjobs limit reached", "as its limit allows"),
+    ("Internal Scheduling Error", "scheduler failed"),
+    # Torque's pbs_sched.
+    ("Draining system to allow starving job to run", "waited long"),
+    ("All timesharing nodes are too loaded to run job", "too busy"),
+    ("Strict fifo order", "strictly in order"),
+    ("Job would cross dedicated time boundry", "ask for less time"),
+]
+
+
+@pytest.mark.parametrize(("comment", "words"), WAITING)
+def test_why_a_job_waits(comment: str, words: str) -> None:
+    reason = reason_of("pending", f"Not Running: {comment}")
+    assert reason == comment
+    assert words in reason_hint("pending", reason)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ("resource: ncpus (R: 32 A: 25 T: 48)", "needs 32 CPUs, 25 are free of 48 in all"),
+        ("resource: ngpus (R: 2 A: 1 T: 4)", "needs 2 GPUs, 1 is free of 4 in all"),
+        ("resource: ncpus (R: 1 A: 0 T: 4)", "needs 1 CPU, 0 are free of 4 in all"),
+        ("resource: mem (R: 64gb A: 10485760kb T: 128gb)", "needs 64G of memory, 10G is free of 128G in all"),
+        ("queue resource: ncpus (R: 8 A: 2 T: 16)", "needs 8 CPUs, 2 are free of 16 in all in its queue"),
+        ("server resource: matlab (R: 2 A: 0 T: 2)", "needs 2 matlab, 0 is free of 2 in all on this server"),
+        ("resource: ncpus ", "waits for enough CPUs to be free"),
+        ("resource: host ", "the node it asks for is not free, or not there"),
+        ("resource: host (cn09 != cn01,cn02)", "the node it asks for is not free, or not there"),
+        ("resource: Qlist", "no node that it could use gives the Qlist it asks for now"),
+    ],
+)
+def test_what_is_lacking_is_told_with_its_figures(lacking: str, words: str) -> None:
+    reason = reason_of("pending", f"Not Running: Insufficient amount of {lacking}")
+    assert reason_hint("pending", reason) == words
+
+
+def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
+    comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
+    assert reason_of("pending", comment) == comment
+    assert reason_hint("pending", comment) == (
+        "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
+    )
+    assert reason_hint("pending", "Can Never Run: flux capacitor").startswith("it will never start: ")
+
+
+@pytest.mark.parametrize("comment", [_RUN, "Job was sent for execution at Sat Nov 21 at 04:19 on (cn01:ncpus=1)"])
+@pytest.mark.parametrize("state", ["running", "pending", "completing", "completed", "failed"])
+def test_where_it_ran_is_no_reason(state: str, comment: str) -> None:
+    assert reason_of(state, comment) is None
+    assert reason_of(state, f"{comment} and finished" if state == "completed" else comment) is None
+    assert reason_of("failed", f"{comment} and failed") is None
+
+
+def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
+    assert reason_of("running", "Job Array Began at Sat Nov 21 at 04:19") is None
+    assert reason_of("completed", "Subjob finished") is None
+    assert reason_of("pending", None) is None
+    assert reason_of("pending", "") is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "reason", "hint"),
+    [
+        ("terminated by alice@login1", "cancelled", "terminated by alice@login1", "deleted by alice, from login1"),
+        ("terminated", "cancelled", "terminated", "deleted"),
+        ("exceeded resource walltime", "timeout", "exceeded resource walltime", "ran into its time limit"),
+        ("exceeded resource mem", "out_of_memory", "exceeded resource mem", "used more memory than it asked for"),
+        ("exceeded resource cput", "failed", "exceeded resource cput", "used more CPU time than it asked for"),
+        (
+            "exceeded resource ncpus (burst)",
+            "failed",
+            "exceeded resource ncpus (burst)",
+            "kept more CPUs busy than it asked for",
+        ),
+    ],
+)
+def test_how_a_job_ended(ending: str, state: str, reason: str, hint: str) -> None:
+    assert reason_of(state, f"{_RUN} and {ending}") == reason
+    assert reason_hint(state, reason) == hint
+
+
+def test_what_the_state_says_as_well_is_said_in_the_same_words() -> None:
+    for state, comment in (("timeout", "walltime"), ("out_of_memory", "mem")):
+        hint = reason_hint(state, reason_of(state, f"{_RUN} and exceeded resource {comment}"))
+        assert hint == exit_words(state, None, None)
+
+
+def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
+    comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
+    assert reason_of("cancelled", comment) == comment
+    assert reason_hint("cancelled", comment) == (
+        "deleted before it started, which it never could have: needs 500 CPUs, of 48 in all"
+    )
+    waited = "Not Running: Queue not started. and terminated by alice@login1"
+    assert reason_hint("cancelled", reason_of("cancelled", waited)) == (
+        "deleted by alice, from login1 before it started: its queue takes jobs but starts none now"
+    )
+
+
+def test_who_holds_a_job_is_its_reason_until_it_is_released() -> None:
+    comment = "Job held by alice on Sat Nov 21 04:19:31 2026"
+    assert reason_of("held", comment, substate="20") == "held by alice"
+    assert "release it" in reason_hint("held", "held by alice")
+    # PBS keeps the comment until the scheduler comes by.
+    assert reason_of("pending", comment, substate="10") is None
+    assert reason_of("cancelled", f"{comment} and terminated") == "held by alice and terminated"
+    assert "release it" in reason_hint("held", None)
+    assert reason_hint("held", "ask ops@site") != ""
+
+
+def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
+    for holds in ("o", "uo", "s", "us"):
+        reason = reason_of("held", None, substate="20", holds=holds)
+        assert reason in ("held by an operator", "held by PBS or a manager")
+        assert "only they can release it" in reason_hint("held", reason)
+    assert reason_of("held", None, substate="20", holds="u") == "held by its owner"
+    assert "release it" in reason_hint("held", "held by its owner")
+    assert reason_of("held", None, substate="22", holds="s") == "waits for a dependency"
+    assert reason_of("pending", None, substate="10", holds="n") is None
+
+
+def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
+    reason = reason_of("held", "job held, too many failed attempts to run", substate="20")
+    assert reason == "job held, too many failed attempts to run"
+    assert "operator" in reason_hint("held", reason)
+
+
+@pytest.mark.parametrize(
+    ("state", "substate", "words"),
+    [
+        ("held", "22", "waits for another job it depends on"),
+        ("pending", "30", "waits for the start time it asked for"),
+        ("pending", "37", "could not be copied"),
+        ("suspended", "43", "goes on when it is resumed"),
+        ("suspended", "45", "makes way for a job that comes first"),
+    ],
+)
+def test_where_there_is_no_comment_the_substate_tells(state: str, substate: str, words: str) -> None:
+    reason = reason_of(state, None, substate=substate)
+    assert reason
+    assert words in reason_hint(state, reason)
+    assert reason_of("completed", None, substate=substate) is None
+
+
+def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
+    reason = reason_of("suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45")
+    assert reason == "suspended by the scheduler: Insufficient amount of resource: ncpus"
+    assert reason_hint("suspended", reason) == (
+        "makes way for a job that comes first, and goes on afterwards; now waits for enough CPUs to be free"
+    )
+
+
+def test_what_a_site_writes_stays_as_it_is() -> None:
+    for state in ("pending", "running", "held", "failed"):
+        assert reason_of(state, "ask ops@site about\n ticket 12") == "ask ops@site about ticket 12"
+    assert reason_hint("pending", "ask ops@site about ticket 12") == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (-3, "could not be started, and is tried again (JOB_EXEC_RETRY, -3)"),
+        (-11, "was put back into the queue (JOB_EXEC_RERUN, -11)"),
+        (-20, "its first node could not be reached (JOB_EXEC_RERUN_MS_FAIL, -20)"),
+        (-27, "exceeded resource mem (JOB_EXEC_KILL_MEM, -27)"),
+        (-29, "exceeded resource walltime (JOB_EXEC_KILL_WALLTIME, -29)"),
+        (-99, "PBS ended it (-99)"),
+    ],
+)
+def test_what_pbs_itself_ended_is_told_by_its_exit_status(status: int, words: str) -> None:
+    assert exit_reason(status) == words
+
+
+def test_torques_exit_statuses_are_others() -> None:
+    assert exit_reason(-11, is_torque=True) == "exceeded resource walltime (JOB_EXEC_OVERLIMIT_WT, -11)"
+    assert exit_reason(-3, is_torque=True) == exit_reason(-3)
+    for status in (0, 1, 143, 271):
+        assert exit_reason(status) is None
+
+
+def test_the_reasons_of_an_exit_status_have_hints() -> None:
+    assert reason_hint("timeout", exit_reason(-29)) == "ran into its time limit"
+    assert reason_hint("out_of_memory", exit_reason(-27)) == "used more memory than it asked for"
+    assert "writable" in reason_hint("failed", exit_reason(-3))
+    assert reason_hint("node_failed", exit_reason(-20)) == exit_words("node_failed", None, None)
+    # A job that was put back keeps the exit status of its last run.
+    assert reason_hint("pending", exit_reason(-20)) == "a node it ran on failed"
+    assert "depends on" in reason_hint("failed", DEPENDENCY_NOT_MET)
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "words"),
+    [
+        ("ncpus", "4", "4 CPUs"),
+        ("ncpus", "1", "1 CPU"),
+        ("mpiprocs", "1", "1 MPI process"),
+        ("mem", "65536kb", "64M of memory"),
+        ("cput", "10:00:00", "10:00:00 of CPU time"),
+        ("matlab", "2", "2 matlab"),
+        ("mem", "lots", "lots of memory"),
+    ],
+)
+def test_amounts_of_resources(resource: str, value: str, words: str) -> None:
+    assert resource_amount(resource, value) == words
+
+
+def test_every_comment_that_was_recorded_is_understood() -> None:
+    comments = {
+        found.decode("utf-8", "replace")
+        for file in _SCENES.rglob("*.dsv")
+        if "nodes" not in file.name
+        for found in re.findall(rb"@@comment=(.*?)@@", file.read_bytes())
+    }
+    assert len(comments) > 10
+    for comment in comments:
+        for state in ("pending", "held", "running", "suspended", "cancelled"):
+            reason = reason_of(state, comment)
+            understood = reason is None or reason != comment or reason_hint(state, reason)
+            assert understood, (state, comment)
+
+
+@given(
+    st.sampled_from(list(JobState)),
+    st.text(max_size=80) | st.sampled_from([f"Not Running: {comment}" for comment, _ in WAITING]),
+    st.integers(0, 80),
+    st.sampled_from([None, "10", "20", "22", "43", "45", "92", "x"]),
+)
+def test_no_comment_is_beyond_it(state: JobState, comment: str, cut: int, substate: str | None) -> None:
+    reason = reason_of(state, comment[:cut], substate=substate)
+    assert reason != ""
+    assert isinstance(reason_hint(state, reason), str)

@@ -1,0 +1,105 @@
+"""Reasons in plain words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.backends.slurm.reasons import reason_hint
+
+CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob("*/*/expected.json"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "next in line"),
+        ("JobHeldUser", "release"),
+        ("DependencyNeverSatisfied", "never start"),
+        ("ReqNodeNotAvail, UnavailableNodes:g[1-2]", "g[1-2]"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "down, drained",
+        ),
+        ("QOSMaxCpuPerUserLimit", "CPUs for one user"),
+        ("QOSMaxJobsPerUserLimit", "as many jobs for one user run as its QoS allows"),
+        ("AssocMaxSubmitJobLimit", "as many jobs are in the queue as its account allows"),
+        ("AssocGrpJobsLimit", "as many jobs run as its account as a whole may have"),
+        ("AssocGrpMemLimit", "as much memory is in use as its account as a whole may use"),
+        ("AssocMaxCpuPerNode", "will not start: asks for more CPUs on one node than its account allows"),
+        ("AssocMaxBBPerNode", "more burst buffer on one node"),
+        ("QOSMinGRES", "asks for fewer GPUs or other devices than its QoS allows"),
+        ("MaxGRESPerAccount", "as many GPUs or other devices for one account are in use"),
+        ("PartitionNodeLimit", "change its number of nodes or its partition"),
+        ("ReqNodeNotAvail", "down, drained or reserved"),
+        ("ReqNodeNotAvail(Unavailable:n1)", "(n1)"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "maintenance"),
+        ("ReqNodeNotAvail, May be reserved for other job", "another job"),
+        ("RaisedSignal:9(Killed)", "ended by a signal"),
+        ("Job's QOS not permitted to use this partition (gpu allows a not b)", "its QoS may not use this partition"),
+        ("QOSMaxGRESPerUser", "GPUs or other devices for one user"),
+        ("AssocGrpCpuLimit", "its account as a whole"),
+        ("AssocGrpGRESMinutes", "used up"),
+        ("QOSMaxWallDurationPerJobLimit", "will not start: asks for more time"),
+        ("Priority,JobArrayTaskLimit", "others are ahead"),
+        ("MaxCpuRunMinsPerUser", "the share of computing time that its QoS allows its owner is used up"),
+    ],
+)
+def test_why_a_job_waits(reason: str, words: str) -> None:
+    assert words in reason_hint("pending", reason)
+
+
+# Source: squeue(1), JOB REASON CODES; the second part are those of the sources of 22.05 to 25.05 that it leaves out.
+CODES = """
+AccountingPolicy AccountNotAllowed AssocGrpBB AssocGrpBBMinutes AssocGrpBBRunMinutes AssocGrpBilling
+AssocGrpBillingMinutes AssocGrpBillingRunMinutes AssocGrpCPUMinutesLimit AssocGrpCPURunMinutesLimit AssocGrpCpuLimit
+AssocGrpEnergy AssocGrpEnergyMinutes AssocGrpGRES AssocGrpGRESMinutes AssocGrpGRESRunMinutes AssocGrpJobsLimit
+AssocGrpLicense AssocGrpMemLimit AssocGrpMemMinutes AssocGrpMemRunMinutes AssocGrpNodeLimit AssocGrpNodeMinutes
+AssocGrpSubmitJobsLimit AssocGrpUnknown AssocGrpWallLimit AssociationJobLimit AssociationResourceLimit
+AssociationTimeLimit AssocMaxBBPerJob AssocMaxBBPerNode AssocMaxBillingPerJob AssocMaxCPUMinutesPerJobLimit
+AssocMaxCpuPerJobLimit AssocMaxCpuPerNode AssocMaxGRESPerJob AssocMaxJobsLimit AssocMaxMemPerJob
+AssocMaxNodePerJobLimit AssocMaxSubmitJobLimit AssocMaxWallDurationPerJobLimit BadConstraints BeginTime
+BurstBufferOperation BurstBufferResources BurstBufferStageIn Cleaning DeadLine Dependency DependencyNeverSatisfied
+FedJobLock FrontEndDown InactiveLimit InvalidAccount InvalidQOS JobArrayTaskLimit JobHeldAdmin JobHeldUser
+JobHoldMaxRequeue JobLaunchFailure Licenses MaxBBPerAccount MaxBillingPerAccount MaxCpuPerAccount MaxGRESPerAccount
+MaxJobsPerAccount MaxMemPerLimit MaxMemoryPerAccount MaxNodePerAccount MaxSubmitJobsPerAccount NodeDown
+NonZeroExitCode OutOfMemory PartitionConfig PartitionDown PartitionInactive PartitionNodeLimit PartitionTimeLimit
+Priority Prolog QOSGrpCpuLimit QOSGrpGRES QOSGrpNodeLimit QOSJobLimit QOSMaxBillingPerJob QOSMaxCpuPerUserLimit
+QOSMaxGRESMinutesPerJob QOSMinCpuNotSatisfied QOSMinGRES QOSNotAllowed QOSResourceLimit QOSTimeLimit
+QOSUsageThreshold ReqNodeNotAvail Reservation ReservationDeleted ReservationInvalid Resources SchedDefer
+SystemFailure TimeLimit
+
+Constraints MaxBBRunMinsPerAccount MaxBBRunMinsPerUser MaxBillingRunMinsPerAccount MaxBillingRunMinsPerUser
+MaxCpuRunMinsPerAccount MaxCpuRunMinsPerUser MaxEnergyRunMinsPerAccount MaxEnergyRunMinsPerUser
+MaxGRESRunMinsPerAccount MaxGRESRunMinsPerUser MaxLicenseRunMinsPerAccount MaxLicenseRunMinsPerUser
+MaxMemoryRunMinsPerAccount MaxMemoryRunMinsPerUser MaxNodeRunMinsPerAccount MaxNodeRunMinsPerUser MaxPoweredUpNodes
+MaxUnknownRunMinsPerAccount MaxUnknownRunMinsPerUser MpiPortsBusy PowerNotAvail PowerReserved QOSGrpJobsLimit
+RaisedSignal
+"""
+
+
+@pytest.mark.parametrize("code", CODES.split())
+def test_every_documented_reason_has_a_hint(code: str) -> None:
+    hint = reason_hint("pending", code)
+    assert hint
+    assert not any(
+        wrong in hint for wrong in ("many memory", "many time are", "many energy", "much CPUs", "nodes on one")
+    )
+
+
+def test_a_word_we_do_not_know_gets_no_words_of_ours() -> None:
+    assert reason_hint("pending", "FluxCapacitor") == ""
+    assert reason_hint("running", None) == ""
+
+
+def test_every_reason_that_was_recorded_has_a_hint() -> None:
+    silent = {
+        (row["state"], row["reason"])
+        for file in CASES
+        for row in json.loads(file.read_text("utf-8")).get("jobs_and_ended", ())
+        if row["reason"] is not None and not BACKEND.reasons.hint(row["state"], row["reason"])
+    }
+    assert silent == set()

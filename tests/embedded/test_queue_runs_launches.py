@@ -1,0 +1,202 @@
+"""Generated batch scripts for Slurm, as they are, on the embedded queue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, Place
+from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
+from hpcdash.embedded.scancel import Asked, read
+from tests.embedded.queue_lab import QueueLab, until
+from tests.support.scripts import Scheduler, batch_script
+
+_TORCHRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+print(" ".join(sorted(f"{{name}}={{value}}" for name, value in options.items())), flush=True)
+command = [sys.executable, *[word for word in sys.argv[1:] if not word.startswith("--")]]
+ranks = range(int(options["nproc-per-node"]))
+workers = [subprocess.Popen(command, env={{**os.environ, "LOCAL_RANK": str(rank)}}) for rank in ranks]
+sys.exit(max(abs(worker.wait()) for worker in workers))
+"""
+_TRAIN = """
+import os, signal, time
+flags = []
+signal.signal(signal.SIGUSR1, lambda *_: flags.append(1))
+rank = os.environ.get("LOCAL_RANK", os.environ["SLURM_PROCID"])
+until = time.monotonic() + 15
+while not flags and time.monotonic() < until:
+    time.sleep(0.02)
+print(rank, "warned" if flags else "never warned", flush=True)
+"""
+_SAVE = """
+import os, signal, time
+flags = []
+shell = os.getppid()
+signal.signal(signal.SIGTERM, lambda *_: flags.append(1))
+print("up", flush=True)
+while not flags:
+    time.sleep(0.02)
+time.sleep(0.4)
+print("saved" if os.getppid() == shell else "its shell has ended", flush=True)
+"""
+_RUNTIME = """#!/bin/bash
+while [ "$1" != sh ]; do shift; done
+exec "$@"
+"""
+# The queue sends its signal a second after the start.
+SIGNALS = {"USR1": EarlySignal("USR1", 9), "B:USR1": EarlySignal("USR1", 9, batch_only=True)}
+
+
+@pytest.fixture
+def launches(queue: QueueLab) -> QueueLab:
+    """A queue whose jobs find stand-ins for torchrun and apptainer."""
+    queue.set_slots(cpus=4, gpus=2, grace_seconds=1)
+    folder = queue.work / "bin"
+    folder.mkdir()
+    for name, text in {"torchrun": _TORCHRUN, "apptainer": _RUNTIME}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (queue.work / "train.py").write_text(_TRAIN)
+    queue.environment["PATH"] = f"{folder}:{queue.environment['PATH']}"
+    return queue
+
+
+def submit(queue: QueueLab, command: str, **fields: Any) -> str:
+    known: dict[str, Any] = {"work_dir": str(queue.work), "slots": 0, "limit_seconds": 10}
+    request = Request(command=command, **(known | fields))
+    script = batch_script(Scheduler.SLURM, request, Place("test", str(queue.work)))
+    done = queue.run("submit", stdin=script.text.encode())
+    assert done.returncode == 0, done.stderr.decode()
+    until(lambda: (queue.folder / "wake").exists(), "a supervisor that listens")
+    return str(json.loads(done.stdout)["id"])
+
+
+def said(queue: QueueLab, number: str) -> list[str]:
+    file = queue.work / f"{number}.out"
+    return sorted(file.read_text().splitlines()) if file.exists() else []
+
+
+def errors(queue: QueueLab, number: str) -> str:
+    return (queue.work / f"{number}.err").read_text()
+
+
+def test_a_plain_script_runs_with_its_gpus_and_variables_and_ends_with_its_status(launches: QueueLab) -> None:
+    number = submit(
+        launches,
+        'echo "$CUDA_VISIBLE_DEVICES $SLURM_JOB_NUM_NODES $V"\nexit 7',
+        slots=2,
+        slots_per_node=2,
+        environment={"V": "a 'b'  c"},
+    )
+    assert launches.ended(number).exit_code == 7
+    assert said(launches, number) == ["0,1 1 a 'b'  c"], errors(launches, number)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_an_early_signal_reaches_the_workers_of_torchrun(launches: QueueLab, signal: str) -> None:
+    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}
+    number = submit(launches, "train.py", launcher=Launcher.TORCHRUN, signal=SIGNALS[signal], **fields)
+    job = launches.ended(number)
+    lines = said(launches, number)
+    assert lines[:2] == ["0 warned", "1 warned"], errors(launches, number)
+    assert "nnodes=1 node-rank=0 nproc-per-node=2" in lines[2]
+    assert (job.state, job.exit_code) == ("completed", 0)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_an_early_signal_reaches_each_rank_of_srun(launches: QueueLab, signal: str) -> None:
+    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}
+    command = f"{sys.executable} train.py"
+    number = submit(launches, command, launcher=Launcher.SRUN, signal=SIGNALS[signal], **fields)
+    assert launches.ended(number).state == "completed", errors(launches, number)
+    assert said(launches, number) == ["0 warned", "1 warned"]
+
+
+def test_one_rank_that_fails_ends_the_others_and_the_job_with_its_status(launches: QueueLab) -> None:
+    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}
+    number = submit(launches, '[ "$SLURM_PROCID" = 1 ] || exec sleep 300; exit 7', launcher=Launcher.SRUN, **fields)
+    job = launches.ended(number)
+    assert (job.state, job.exit_code) == ("failed", 7)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_container_runs_and_its_command_of_several_lines_goes_on_after_a_signal(
+    launches: QueueLab, signal: str
+) -> None:
+    container = Container(Runtime.APPTAINER, "/i.sif")
+    command = f"echo begun ${{PYTHONPATH%%:*}}\n{sys.executable} train.py\necho went on"
+    number = submit(launches, command, container=container, signal=SIGNALS[signal])
+    assert launches.ended(number).state == "completed", errors(launches, number)
+    assert said(launches, number) == ["0 warned", f"begun {launches.work}/{LIBRARY_NAME}", "went on"]
+    assert CONTAINER_UP in errors(launches, number)
+
+
+@pytest.mark.parametrize("container", [None, Container(Runtime.APPTAINER, "/i.sif")], ids=["plain", "container"])
+def test_a_command_of_several_lines_may_save_before_it_is_ended(
+    launches: QueueLab, container: Container | None
+) -> None:
+    (launches.work / "save.py").write_text(_SAVE)
+    number = submit(launches, f"true\n{sys.executable} save.py\necho went on", container=container)
+    until(lambda: "up" in said(launches, number), "a program that runs")
+    launches.run("cancel", number)
+    assert launches.ended(number).state == "cancelled"
+    assert said(launches, number) == ["saved", "up"]
+
+
+def test_a_task_of_an_array_signals_itself_alone(launches: QueueLab) -> None:
+    # The first task's own id is the array's number.
+    step = 'trap "echo warned; exit" USR1; touch up.$SLURM_ARRAY_TASK_ID; while [ ! -e over ]; do sleep 0.02; done'
+    first = 'while [ ! -e up.1 ] || [ ! -e up.2 ]; do sleep 0.02; done; scancel --signal=USR1 "$SLURM_JOB_ID.0"'
+    body = f"sh -c '{step}; echo quiet' &\n[ $SLURM_ARRAY_TASK_ID = 2 ] || {{ {first}; touch over; }}\nwait"
+    number = launches.submit(body, "--array=1-2")
+    for task, words in ((1, "warned"), (2, "quiet")):
+        assert launches.ended(f"{number}_{task}").state == "completed"
+        # The shell also says that its sleep was ended by the signal.
+        assert launches.output(f"{number}_{task}").splitlines()[-1] == words
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"slots": 2, "slots_per_node": 1}, "2 tasks of 1 GPUs, 1 on a node, are asked for; this machine is one node"),
+        ({"slots": 2, "slot_type": SlotType.CPU}, "2 nodes are asked for; this machine is one"),
+    ],
+    ids=["GPUs", "CPUs"],
+)
+def test_a_request_of_several_nodes_is_refused_with_what_to_write(
+    launches: QueueLab, fields: dict[str, Any], words: str
+) -> None:
+    script = batch_script(Scheduler.SLURM, Request(command="true", **fields), Place("test"))
+    done = launches.run("submit", stdin=script.text.encode())
+    assert (done.returncode, launches.rows("jobs")) == (2, [])
+    assert words in done.stderr.decode()
+    assert "slots_per_node = slots" in done.stderr.decode()
+
+
+def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: QueueLab) -> None:
+    number = launches.submit('scancel --state=PENDING; echo "unknown: $?"; scancel $SLURM_JOB_ID; sleep 30')
+    assert launches.ended(number).state == "cancelled"
+    assert "unknown: 1" in launches.output(number)
+    assert "embedded queue knows only" in launches.output(number)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--signal=USR1", "12.0"], Asked(("12",), "USR1")),
+        (["-s", "10", "-b", "12_3"], Asked(("12_3",), "10", "batch")),
+        (["-sTERM", "--full", "12", "13"], Asked(("12", "13"), "TERM", "full")),
+        (["12"], Asked(("12",))),
+        (["12.0"], None),
+        (["--user=ann"], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_what_scancel_reads(words: list[str], asked: Asked | None) -> None:
+    assert read(words) == asked

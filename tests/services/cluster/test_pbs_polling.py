@@ -1,0 +1,89 @@
+"""What following one's jobs and reading the history costs a PBS server, with commands that answer as recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.pbs.backend import BACKEND
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
+from hpcdash.transport.local import LocalTransport
+from tests.support.pbs import StandIns
+from tests.support.scripted_cluster import HandClock
+
+pytestmark = pytest.mark.system
+
+
+class Site:
+    """A PBS of recordings, and a store that asks it as alice."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stand_ins = StandIns.install(folder / "pbs", "everyday")
+        self.clock = HandClock()
+        self.clock.seconds = float(self.stand_ins.settings["clock"])
+        transport = LocalTransport(path=str(self.stand_ins.path))
+        self.store = ClusterStore("lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600))
+
+    def end(self, job_id: str) -> None:
+        """Let a job have ended, well, a moment ago."""
+        scene = self.stand_ins.folder / "scene"
+        jobs = (scene / "jobs.dsv").read_bytes().splitlines(keepends=True)
+        (line,) = [one for one in jobs if one.startswith(f"Job Id: {job_id}@@".encode())]
+        (scene / "jobs.dsv").write_bytes(b"".join(one for one in jobs if one != line))
+        values = dict(field.partition(b"=")[::2] for field in line.rstrip(b"\n").split(b"@@"))
+        clock = str(self.stand_ins.settings["clock"]).encode()
+        values |= {b"job_state": b"F", b"substate": b"92", b"Exit_status": b"0", b"history_timestamp": clock}
+        values[b"mtime"] = values[b"obittime"] = b"Sat Nov 21 04:06:35 2026"
+        ended = b"@@".join(b"=".join((name, value)) if value else name for name, value in values.items())
+        with (scene / "ended.dsv").open("ab") as file:
+            file.write(ended + b"\n")
+
+    def calls(self) -> list[list[str]]:
+        """What PBS was asked since the last time, without the words of the format."""
+        calls = self.stand_ins.calls("qstat", "qselect")
+        self.stand_ins.called.write_text("")
+        hidden = ("-F", "dsv", "-D")
+        return [[word for word in words if word not in hidden and "\x1e" not in word] for words in calls]
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path)
+    await site.store.open()
+    site.calls()
+    return site
+
+
+async def test_how_a_job_ended_is_asked_by_its_id_and_of_no_other_job(site: Site) -> None:
+    await site.store.fetch(Kind.MINE)
+    polled = site.calls()
+    site.end("2.pbs01")
+    await site.store.fetch(Kind.MINE)
+    assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "completed")]
+    assert site.calls()[len(polled) :] == [["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"]]
+    await site.store.fetch(Kind.MINE)
+    assert len(site.calls()) == len(polled)
+
+
+async def test_of_a_history_that_is_known_only_what_ended_since_is_asked_for(site: Site) -> None:
+    first = (await site.store.fetch(Kind.HISTORY)).table["id"].to_pylist()
+    assert "2.pbs01" not in first
+    site.calls()
+    site.end("2.pbs01")
+    site.clock.seconds += 60
+    second = (await site.store.fetch(Kind.HISTORY)).table["id"].to_pylist()
+    assert second == ["2.pbs01", *first]
+    selection, _ = site.calls()
+    # 60 s and 600 s before 04:06:35.
+    assert selection[-1] == "-tm.ge.202611210355.35"
+
+
+async def test_what_ended_too_long_ago_is_forgotten(site: Site) -> None:
+    assert (await site.store.fetch(Kind.HISTORY)).table.num_rows
+    site.clock.seconds += HISTORY_SECONDS
+    (site.stand_ins.folder / "scene" / "ended.dsv").write_text("")
+    (site.stand_ins.folder / "scene" / "subjobs.dsv").write_text("")
+    assert (await site.store.fetch(Kind.HISTORY)).table.num_rows == 0

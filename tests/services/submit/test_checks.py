@@ -1,0 +1,153 @@
+"""Paths that are looked for before something is submitted, in a real shell; and starts, where they are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcdash.backends.embedded.backend import embedded_backend
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from hpcdash.cli.build import queue_program
+from hpcdash.domain.request import Container, Request
+from hpcdash.errors import CommandTimedOut
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.checks import MOST_PATHS, PathKind, WantedPath, estimate_start, missing_paths
+from hpcdash.transport.local import LocalTransport
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[ClusterStore]:
+    made = ClusterStore("here", LocalTransport(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    yield made
+    await made.close()
+
+
+async def test_a_request_whose_paths_are_there_finds_nothing(store: ClusterStore, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "image.sif").mkdir()
+    request = Request(
+        script="run.sh",
+        work_dir=str(tmp_path),
+        kill_switch=f"{tmp_path}/KILL",
+        container=Container(image=f"{tmp_path}/image.sif", binds=(f"{tmp_path}:/data",)),
+    )
+    assert await missing_paths(store, request) == ()
+
+
+async def test_what_is_missing_is_found_by_its_field(store: ClusterStore, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    request = Request(
+        script="run.sh",
+        work_dir=str(gone),
+        kill_switch=f"{gone}/KILL",
+        save_switch="SAVE",
+        container=Container(image=f"{gone}/image.sif", binds=(f"{gone}:/data", "/:/host", "relative:/x")),
+    )
+    found = await missing_paths(store, request)
+    assert [(one.severity, one.field) for one in found] == [
+        ("error", "script"),
+        ("error", "work_dir"),
+        ("warning", "kill_switch"),
+        ("warning", "save_switch"),
+        ("error", "container.image"),
+        ("warning", "container.binds"),
+    ]
+    assert (found[1].words, found[1].next_step) == (f"{gone} is not there", f"mkdir -p {gone}")
+
+
+@pytest.mark.parametrize("what", ["file", "link to nowhere", "folder", "nothing"])
+async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_starts(
+    store: ClusterStore, tmp_path: Path, what: str
+) -> None:
+    switch = tmp_path / "KILL it"
+    {"file": switch.touch, "link to nowhere": lambda: switch.symlink_to("no"), "folder": switch.mkdir}.get(
+        what, lambda: None
+    )()
+    by_key = Request(command="x", work_dir=str(tmp_path), kill_switch="KILL it", save_switch="KILL it")
+    by_variable = Request(command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)})
+    for request in (by_key, by_variable):
+        found = [(one.severity, one.words) for one in await missing_paths(store, request) if "dropped" in one.words]
+        told = [("warning", f"the kill switch {switch} is dropped still: the job would end as it starts")]
+        assert found == (told if what in ("file", "link to nowhere") else [])
+    at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
+    assert not [one for one in await missing_paths(store, at_run) if "dropped" in one.words]
+
+
+async def test_a_script_that_comes_along_is_not_looked_for(store: ClusterStore) -> None:
+    request = Request(script="code/run.sh")
+    assert [one.field for one in await missing_paths(store, request)] == ["script"]
+    assert await missing_paths(store, request, staged=("run.sh",)) == ()
+
+
+async def test_an_image_by_a_name_or_from_a_registry_is_not_looked_for(store: ClusterStore) -> None:
+    for image in ("train:1.0", "docker://nvcr.io/x", "library://x/y"):
+        assert await missing_paths(store, Request(command="x", container=Container(image=image))) == ()
+
+
+async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (one,) = await missing_paths(store, Request(command="x", work_dir=f"{tmp_path}/file"))
+    assert one.words == f"{tmp_path}/file is no folder"
+    (other,) = await missing_paths(store, (WantedPath("script", str(tmp_path), PathKind.FILE),))
+    assert other.words == f"{tmp_path} is no file"
+
+
+async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: Path) -> None:
+    wire = tmp_path / "wire"
+    hostile = [
+        *(f"$(touch {wire})", f"`touch {wire}`", f"'; touch {wire}; '", f'"; touch {wire}; "', f"x\ntouch {wire}"),
+        *("-e", "!", "(", "=", "-f", "ok\nok", "\\", "*", "é\udcff", ""),
+    ]
+    found = await missing_paths(store, hostile)
+    assert [one.field for one in found] == hostile[:-1]
+    assert {one.words.removeprefix(one.field) for one in found} == {" is not there"}
+    assert not wire.exists()
+
+
+async def test_odd_names_that_are_there_are_found(store: ClusterStore, tmp_path: Path) -> None:
+    names = ["a b", "$x", "'", '"', "new\nline", "-n", "*"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert await missing_paths(store, [f"{tmp_path}/{name}" for name in names]) == ()
+
+
+async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
+    found = await missing_paths(store, ["/"] * (MOST_PATHS + 3))
+    assert [one.words for one in found] == ["3 paths were not looked for"]
+
+
+async def test_nothing_to_look_for_asks_nothing() -> None:
+    nowhere = ClusterStore("here", Hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    assert await missing_paths(nowhere, Request(command="x")) == ()
+
+
+class Hung(LocalTransport):
+    """A cluster whose file server does not answer."""
+
+    async def run(self, argv: tuple[str, ...], **more: object) -> Answer:  # type: ignore[override]
+        raise CommandTimedOut("gave no answer within 10 s", argv=argv)
+
+
+async def test_a_file_server_that_hangs_is_said_without_the_shell_s_text() -> None:
+    store = ClusterStore("here", Hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    with pytest.raises(CommandTimedOut) as error:
+        await missing_paths(store, ["/nfs"])
+    assert "while" not in f"{error.value.message} {error.value.argv}"
+
+
+async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
+    backend = embedded_backend(queue_program(tmp_path / "queue"))
+    store = ClusterStore("here", LocalTransport(), (backend,), clock=SystemClock(), budget=CommandBudget(10))
+    estimate = await estimate_start(store, b"#!/bin/sh\n")
+    await store.close()
+    assert not estimate.is_known
+    assert estimate.hint == "embedded queue: no start is told before a job is submitted"
+    assert replace(estimate, is_known=True, hint="") == type(estimate)()

@@ -1,0 +1,339 @@
+"""Switches of jobs that run for real in the embedded queue: found, dropped, seen, cleared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import hpcdash.job
+from hpcdash.backends.embedded.backend import embedded_backend
+from hpcdash.domain.switch_words import Progress, in_time
+from hpcdash.domain.switches import SwitchKind
+from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs import actions as acting
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.switches import scripts as switch_scripts
+from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, SwitchRefused
+from hpcdash.transport.local import LocalTransport
+from tests.embedded.queue_lab import QueueLab
+
+pytestmark = pytest.mark.system
+KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
+ROOT = Path(hpcdash.job.__file__).parents[2]
+POLLS = """
+[ -e "$HPCDASH_KILL_SWITCH" ] && { echo burnt; exit 0; }
+echo up
+while :; do
+  sleep 0.05
+  [ -e "$HPCDASH_SAVE_SWITCH" ] && { echo saved; rm "$HPCDASH_SAVE_SWITCH"; }
+  [ -e "$HPCDASH_KILL_SWITCH" ] && { echo stopped; exit 0; }
+done
+"""
+PROGRAM = """
+import time
+from hpcdash.job import Switches
+switches = Switches(every_seconds=0.02)
+switches.exit_if_killed()
+print("up", flush=True)
+while not switches.kill_wanted():
+    if switches.save_wanted():
+        print("saved", flush=True)
+    time.sleep(0.02)
+"""
+
+
+class Site:
+    """An embedded queue with room for all, its store and its switches; `run` is where jobs are submitted from."""
+
+    def __init__(self, lab: QueueLab, state: Path) -> None:
+        self.lab = lab
+        self.run = lab.work
+        self.state = state
+        store = ClusterStore(
+            "here",
+            LocalTransport(),
+            (embedded_backend(lab.program),),
+            clock=SystemClock(),
+            budget=CommandBudget(100_000),
+        )
+        self.store = store
+        self.journal = Journal(state / "journal.jsonl")
+        self.switches = Switches(Actions(store, self.journal), state)
+
+    def submit(self, body: str = POLLS, *options: str, kill: str = "KILL", save: str = "SAVE") -> str:
+        exports = [f"export HPCDASH_{k}_SWITCH={shlex.quote(v)}" for k, v in (("KILL", kill), ("SAVE", save)) if v]
+        return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
+
+    async def drop(self, switch: Switch) -> str:
+        plan = self.switches.plan_drop(switch, await self.switches.look(switch))
+        report = await self.switches.carry_out(switch, plan)
+        assert [outcome.done for outcome in report.outcomes] == [True]
+        return report.outcomes[0].words
+
+    async def until(self, look: Callable[[], Coroutine[Any, Any, object]], what: str) -> None:
+        over = time.monotonic() + 15
+        while not await look():
+            assert time.monotonic() < over, f"it never came about: {what}"
+            await asyncio.sleep(0.02)
+
+    async def up(self, job_id: str) -> None:
+        log = self.run / f"slurm-{job_id}.out"
+
+        async def said() -> bool:
+            return log.exists() and "up" in log.read_text()
+
+        await self.until(said, f"{job_id} to be up")
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    lab = QueueLab(tmp_path / "queue", tmp_path / "run it", cpus=16)
+    made = Site(lab, tmp_path / "state")
+    yield made
+    await made.store.close()
+    lab.end()
+
+
+async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(site: Site) -> None:
+    job = site.submit()
+    await site.up(job)
+    switch = await site.switches.find(job, SAVE)
+    assert switch.path == str(site.run / "SAVE")
+    assert switch.naming.whence == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert site.switches.dropped_here_seconds_ago(switch) is None
+    log = SwitchLog(site.store, switch)
+    await log.mark(switch.living)
+    assert (await log.said())[0] == ""
+    await site.drop(switch)
+
+    async def gone() -> bool:
+        return not (await site.switches.look(switch)).is_dropped
+
+    await site.until(gone, "the program to remove it")
+    await site.until(lambda: _has_said(log), "its log to say so")
+    said, grows = await log.said()
+    assert said == "saved"
+    assert grows in {f"its log grew {n} s ago" for n in range(10)}
+    seconds = site.switches.dropped_here_seconds_ago(switch)
+    assert seconds is not None
+    assert 0 <= seconds < 15
+    assert site.switches.dropped_here_seconds_ago(await site.switches.find(job, KILL)) is None
+    row = {**switch.rows[0], "submitted_at": datetime.now(UTC) + timedelta(minutes=1)}
+    later = replace(switch, rows=(row,))
+    assert site.switches.dropped_here_seconds_ago(later) is None, "what was done before it was for another job"
+
+
+async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> None:
+    array = site.submit(POLLS, "--array=1-5%1", kill="/" + str(site.run / "KILL me"))
+    await site.up(f"{array}_1")
+    switch = await site.switches.find(array, KILL)
+    await site.store.fetch(Kind.MINE)
+    found = await site.switches.namesakes(switch)
+    assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
+    assert await SwitchLog(site.store, switch).words(switch.living) in {f"its log grew {n} s ago" for n in range(10)}
+    assert await site.drop(switch) == f"dropped {site.run / 'KILL me'}"
+    told: list[Progress] = []
+
+    async def burnt() -> bool:
+        told.append(await site.switches.progress(await site.switches.look(switch), (array,)))
+        return told[-1].living == 0
+
+    await site.until(burnt, "all tasks to end")
+    assert told[-1] == Progress(0, 5, 5)
+    assert all(one.living + one.ended == 5 for one in told), told
+    logs = sorted((site.run / f"slurm-{array}_{task}.out").read_text().split()[-1] for task in range(1, 6))
+    assert logs == ["burnt"] * 4 + ["stopped"]
+
+
+async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Site) -> None:
+    (site.run / "train.py").write_text(PROGRAM)
+    job = site.submit(f"export PYTHONPATH={ROOT}\nexec {sys.executable} train.py")
+    await site.up(job)
+    save, kill = await site.switches.find(job, SAVE), await site.switches.find(job, KILL)
+    await site.drop(save)
+    await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved"), "a save")
+    assert not (await site.switches.look(save)).is_dropped
+    await site.drop(kill)
+    ended = site.lab.ended(job)
+    assert (ended.state, ended.exit_code) == ("completed", 0)
+    assert (await site.switches.look(kill)).is_dropped, "the program never removes it"
+    # A file server whose clock is 20 minutes ahead.
+    os.utime(site.run / "KILL", (time.time() + 1200, time.time() + 1200))
+    here = site.switches.dropped_here_seconds_ago(kill)
+    look = in_time(await site.switches.look(kill), here)
+    assert look.age_seconds is not None
+    assert look.age_seconds < 30
+    assert await site.switches.progress(look, (job,), here) == Progress(0, 1, 1, "", job)
+
+
+async def _has_said(log: SwitchLog) -> bool:
+    return bool((await log.said())[0])
+
+
+async def _said(log: Path, words: str) -> bool:
+    return words in await asyncio.to_thread(log.read_text)
+
+
+async def test_all_that_name_the_same_file_are_found_and_others_are_not(site: Site) -> None:
+    first, second = site.submit(), site.submit()
+    elsewhere = site.submit(kill=str(site.run / "OTHER"))
+    plain = site.submit("sleep 60", kill="", save="")
+    await site.store.fetch(Kind.MINE)
+    found = await site.switches.namesakes(await site.switches.find(first, KILL))
+    assert set(found.job_ids) == {first, second}
+    assert not {elsewhere, plain} & set(found.job_ids)
+
+
+async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_mode_0600(site: Site) -> None:
+    first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
+    unknown = await site.switches.find(first, KILL)
+    assert unknown.path == ""
+    assert unknown.naming.problem == f"neither the launch nor the script of {first} names its kill switch"
+    named = await site.switches.find(first, KILL, str(site.run / "KILL"))
+    assert site.switches.remember(named) == ""
+    assert (await site.switches.find(first, KILL)).naming.whence == "named here for this job before"
+    of_name = await site.switches.find(second, KILL)
+    assert of_name.naming.whence == "named here for a job of this name before"
+    assert (await site.switches.find(second, SAVE)).path == ""
+    assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
+    assert site.switches.forget(of_name) == f"forgotten: {site.run / 'KILL'}"
+    assert site.switches.forget(of_name) == "nothing was remembered"
+    assert (await site.switches.find(second, KILL)).path == ""
+
+
+async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_that_is_told(site: Site) -> None:
+    job = site.submit()
+    wrong = await site.switches.find(job, KILL, str(site.run / "WRONG"))
+    assert site.switches.remember(wrong) == ""
+    switch = await site.switches.find(job, KILL)
+    assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
+    said = f"named here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script goes first"
+    assert switch.also_words == said
+    other = site.submit()
+    await site.store.fetch(Kind.MINE)
+    assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, "its own script counts for it too"
+    unsure = site.submit("KILL_SWITCH=$(pwd)/KILL\nsleep 60", kill="", save="")
+    assert (await site.switches.find(unsure, KILL)).path == str(site.run / "WRONG"), "its script does not tell"
+
+
+async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_program(site: Site) -> None:
+    job = site.submit("echo saved checkpoint 1; echo up\nuntil [ -e go ]; do sleep 0.05; done; echo saved 2; sleep 60")
+    await site.up(job)
+    switch = await site.switches.find(job, SAVE)
+    log = site.switches.log_of(switch)
+    said, grows = await log.told(switch.living)
+    assert said is None, "it was not dropped from here"
+    assert grows in {f"its log grew {n} s ago" for n in range(60)}
+    assert site.switches.mark(switch, log) == ""
+    said, _ = await site.switches.log_of(switch).told(switch.living)
+    assert said == "", "what stood there before is of an earlier save"
+    (site.run / "go").touch()
+    await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
+    assert (await site.switches.log_of(switch).told(switch.living))[0] == "saved 2"
+    assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is no path that was named"
+
+
+async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.submit()
+    await site.up(job)
+    switch = await site.switches.find(job, KILL)
+    plan = site.switches.plan_drop(switch, await site.switches.look(switch))
+    slow = tmp_path / "bin" / "chgrp"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    site.store.transport = LocalTransport(path=f"{slow.parent}:{os.environ['PATH']}")
+    plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
+    (outcome,) = (await site.switches.carry_out(switch, plan)).outcomes
+    assert outcome.done is None
+    assert outcome.words.startswith(f"the answer was lost; look: hpcdash kill-switch {job} --status (")
+    assert acting.ANSWER_LOST not in outcome.words
+
+
+async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site) -> None:
+    job = site.submit()
+    records = LaunchRecords(site.state, "here")
+    request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
+    records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
+    switch = await site.switches.find(job, KILL)
+    assert (switch.path, switch.naming.whence) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
+
+
+@pytest.mark.parametrize("path", ["/a/../b", "/a\n/b", "/a/"])
+async def test_a_path_that_can_be_no_switch_is_refused(site: Site, path: str) -> None:
+    job = site.submit("sleep 60")
+    with pytest.raises(UsageError):
+        await site.switches.find(job, KILL, path)
+
+
+async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORK", str(site.run))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    job = site.submit("KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save="")
+    assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
+    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).naming.problem
+
+
+async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.submit()
+    await site.up(job)
+    switch = await site.switches.find(job, KILL)
+    hangs = tmp_path / "bin" / "stat"
+    hangs.parent.mkdir()
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    site.store.transport = LocalTransport(path=str(hangs.parent))
+    for name in ("LOG_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(switch_scripts, name, 0.5)
+    assert "does not answer" in await SwitchLog(site.store, switch).words(switch.living)
+    with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not answer"):
+        await site.switches.look(switch)
+
+
+async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
+    job = site.submit()
+    await site.up(job)
+    switch = await site.switches.find(job, SAVE)
+    (site.run / "SAVE").symlink_to("nothing")
+    look = await site.switches.look(switch)
+    with pytest.raises(SwitchRefused, match="a link of"):
+        site.switches.plan_drop(switch, look)
+    assert (await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))).outcomes[0].done
+    assert not (site.run / "SAVE").is_symlink()
+    kill = await site.switches.find(job, KILL)
+    await site.drop(kill)
+    cleared = site.switches.plan_clear(kill, await site.switches.look(kill))
+    assert (await site.switches.actions.run(cleared)).outcomes[0].done
+    entries, _ = site.journal.read()
+    assert [(entry.verb, entry.job_ids, entry.state) for entry in entries] == [
+        ("clear-kill-switch", (job,), "done"),
+        ("kill-switch", (job,), "done"),
+        ("clear-save-switch", (job,), "done"),
+    ]
+    assert site.switches.dropped_here_seconds_ago(kill) is None

@@ -1,0 +1,625 @@
+"""Watchdogs at work on a real embedded queue: what they find, tell once, and take back, by webhook and e-mail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.base import LogsPart
+from hpcdash.backends.embedded.backend import embedded_backend
+from hpcdash.cli.build import queue_program
+from hpcdash.config.read import settings_from_text
+from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.errors import ConnectionFailed, HpcdashError
+from hpcdash.job.checkpoint import Checkpoints
+from hpcdash.services.cluster.clock import FrozenClock, SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.watch.board import WatchBoard
+from hpcdash.services.watch.cluster import Watching, qos_state
+from hpcdash.services.watch.notifiers.base import Notifier
+from hpcdash.services.watch.round import RoundReport, watch_round
+from hpcdash.services.watch.secrets import notifiers_of
+from hpcdash.services.watch.state import (
+    MOST_SAMPLES,
+    SAMPLE_EVERY_SECONDS,
+    QosState,
+    WatchFiles,
+    WatchState,
+    add_sample,
+)
+from hpcdash.transport.base import Completed
+from hpcdash.transport.local import LocalTransport
+from tests.embedded.conftest import queue as queue
+from tests.embedded.queue_lab import QueueLab
+from tests.support.hook_receiver import answer, hook_receiver
+from tests.support.mail_receiver import mail_receiver
+from tests.support.node_disk import REACHES, REFUSES, Node
+
+pytestmark = pytest.mark.system
+SILENT_UNTIL_TOLD = """#!/bin/sh
+echo step 1
+while [ ! -f go ]; do sleep 0.05; done
+while :; do echo step 2; sleep 0.05; done
+"""
+TRAINING = """#!/bin/sh
+while :; do [ -f more ] && { cat more; rm more; }; sleep 0.05; done
+"""
+SECONDS = 30.0
+
+
+class Watched:
+    """A queue with a store and the watchdogs' files; every round begins with what the one before has kept."""
+
+    def __init__(self, lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> None:
+        self.lab = lab
+        self.transport = Counting()
+        backend = embedded_backend(queue_program(lab.folder))
+        self.store = ClusterStore(
+            "here",
+            self.transport,
+            (replace(backend, logs=logs or backend.logs),),
+            clock=SystemClock(),
+            budget=CommandBudget(100_000),
+        )
+        self.settings = settings_from_text(text, folder / "config.toml").watch
+        self.files = WatchFiles(folder / "state", "here")
+        self.notifiers: list[Notifier] = notifiers_of(self.settings.notices, "config.toml")[0]
+
+    async def round(self, **given: Any) -> RoundReport:
+        settings: WatchSettings = given.pop("settings", self.settings)
+        return await watch_round(self.store, settings, self.files, self.notifiers, sleep=_no_pause, **given)
+
+    async def until(self, holds: Callable[[RoundReport], object]) -> RoundReport:
+        over = time.monotonic() + SECONDS
+        while True:
+            report = await self.round()
+            if holds(report):
+                return report
+            assert time.monotonic() < over, report
+
+
+class Counting(LocalTransport):
+    """This machine, that counts what it is asked, and may be cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, ...]] = []
+        self.is_cut = False
+
+    async def connect(self, *, force: bool = False) -> None:
+        if self.is_cut:
+            raise ConnectionFailed("no route to here", "Is the network up?")
+        await super().connect(force=force)
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        self.asked.append(argv)
+        return await super().run(argv, **limits)
+
+
+async def _no_pause(seconds: float) -> None:
+    return None
+
+
+@contextlib.asynccontextmanager
+async def watched(lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> AsyncIterator[Watched]:
+    found = Watched(lab, text, folder, logs)
+    try:
+        yield found
+    finally:
+        await found.store.close()
+
+
+def kinds(report: RoundReport) -> list[tuple[str, str]]:
+    return [(str(event.kind), event.finding.rule) for event in report.told.events]
+
+
+def submit(lab: QueueLab, script: str, *words: str) -> str:
+    return str(json.loads(lab.run("submit", *words, "-", stdin=script.encode()).stdout)["id"])
+
+
+async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_it_goes_on(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hook_receiver() as hook, mail_receiver() as mail:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{hook.port}/T00SECRET")
+        text = f"""
+            [[watch.hanging]]
+            name = "train"
+            limit_seconds = 1
+            [[watch.webhook]]
+            url = "http://127.0.0.1:1/NOBODYHERE"
+            [[watch.webhook]]
+            url_env = "HOOK"
+            [[watch.mail]]
+            recipients = ["ada@example.org"]
+            sender = "hpcdash@example.org"
+            host = "127.0.0.1"
+            port = {mail.port}
+            security = "none"
+        """
+        async with watched(queue, text, tmp_path) as here:
+            job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+            report = await here.until(lambda report: report.told.events)
+            assert kinds(report) == [("raised", "is-hanging")]
+            assert [delivery.reached for delivery in report.told.deliveries] == [True, False, True]
+            assert "NOBODYHERE" not in report.told.deliveries[1].words
+            for _ in range(3):
+                assert kinds(await here.round()) == []
+            assert (len(hook.requests), len(mail.taken)) == (1, 1)
+            (alert,) = json.loads(hook.requests[0].body)["alerts"]
+            assert (alert["kind"], alert["subject"], alert["severity"]) == ("raised", job, "critical")
+            assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
+
+            (queue.work / "go").touch()
+            report = await here.until(lambda report: report.told.events)
+            assert kinds(report) == [("recovered", "is-hanging")]
+            assert report.told.events[0].words == f"job {job} (train): its log grows again"
+            assert kinds(await here.round()) == []
+            assert (len(hook.requests), len(mail.taken)) == (2, 2)
+            assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
+
+
+async def test_a_round_is_one_look_at_the_queue_and_one_more_command(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [[watch.running]]
+        name = "train"
+        [[watch.hanging]]
+        [[watch.trains]]
+        [[watch.storage]]
+        path = "{tmp_path}"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        await here.until(lambda report: ("raised", "no-successor") in kinds(report))
+        here.transport.asked.clear()
+        await here.round()
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+
+
+async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails_it_cannot_be_seen(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
+    text = '[[watch.hanging]]\nlimit_seconds = 1\n[[watch.losses]]\nkinds = ["nan"]'
+    async with watched(queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        node.log.write_text("step 1 loss 2.5\n")
+        assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "is-hanging")]
+        node.log.write_text("step 1 loss 2.5\nstep 2 loss nan\nstep 3 loss nan\n")
+        report = await here.until(lambda report: report.told.events)
+        assert set(kinds(report)) == {("recovered", "is-hanging"), ("raised", "loss")}
+
+        node.ssh_does(REFUSES)
+        report = await here.round()
+        assert kinds(report) == []
+        (found,) = (one for one in report.look.findings if one.rule == "is-hanging")
+        assert found.words.startswith(
+            f"whether job {job} (train) hangs cannot be seen: its log is on cn01 until it ends, and "
+        )
+        assert "Permission denied" in found.words
+        assert [words for words in report.look.problems if "cannot be seen" in words] == [found.words]
+        # Nothing is over because it is not seen.
+        assert {key for key in report.told.alerts.states if not key.startswith("is-hanging/cannot")} >= {
+            f"loss/nan loss/{job}"
+        }
+        node.ssh_does(REACHES)
+        report = await here.round()
+        assert not [one for one in report.look.findings if "cannot be seen" in one.words]
+
+
+async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue: QueueLab, tmp_path: Path) -> None:
+    def more(first: int, last: int, loss: Callable[[int], float]) -> None:
+        written = [f"iteration {step}/9000 | loss: {loss(step):.4f} | ms/step: 100000\n" for step in range(first, last)]
+        (queue.work / "new").write_text("".join(written))
+        (queue.work / "new").rename(queue.work / "more")
+
+    def told(report: RoundReport) -> list[tuple[str, str]]:
+        return [(str(event.kind), event.finding.aspect) for event in report.told.events]
+
+    async with watched(queue, '[[watch.losses]]\nname = "train"', tmp_path) as here:
+        submit(queue, TRAINING, "-J", "train", "--time=60")
+        more(1, 800, lambda step: 2 + step % 7 / 100 + (5 if 300 <= step < 305 else 0))
+        report = await here.until(lambda report: report.told.events)
+        assert sorted(told(report)) == [("raised", ""), ("raised", "spike loss@300")]
+        assert "final step, 9000, in" in next(
+            one.finding.words for one in report.told.events if one.finding.rule == "ends-late"
+        )
+        more(800, 900, lambda step: float("nan"))
+        assert told(await here.until(lambda report: report.told.events)) == [("raised", "nan loss")]
+        here.transport.asked.clear()
+        assert told(await here.round()) == []
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+        more(900, 1000, lambda step: 2 + step % 7 / 100)
+        assert told(await here.until(lambda report: report.told.events)) == [("recovered", "nan loss")]
+        # What another run of the watchdogs, or the dashboard, begins with.
+        board = WatchBoard(here.store, here.settings, here.files)
+        await board.judge()
+        assert {state.finding.aspect for state in board.states} == {"", "spike loss@300"}
+
+
+async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [watch]
+        unreachable_rounds = 2
+        [[watch.losses]]
+        name = "train"
+        log = "{tmp_path}/{{id}}.log"
+        [[watch.storage]]
+        path = "{tmp_path}/scrach"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, TRAINING, "-J", "train")
+        report = await here.until(lambda report: report.told.events)
+        not_seen = "could not be looked at 2 times in a row"
+        if len(report.told.events) == 1:
+            # The first round came before the job began.
+            report = replace(
+                report, told=replace(report.told, events=report.told.events + (await here.round()).told.events)
+            )
+        assert sorted(event.words for event in report.told.events) == [
+            f"{tmp_path}/{job}.log {not_seen}: there is no such file, or it cannot be read",
+            f"{tmp_path}/scrach {not_seen}: no tool tells how full it is",
+        ]
+        (tmp_path / f"{job}.log").touch()
+        (tmp_path / "scrach").mkdir()
+        over = (await here.round()).told.events
+        assert sorted(event.words for event in over) == [
+            f"{tmp_path}/{job}.log can be looked at again",
+            f"{tmp_path}/scrach can be looked at again",
+        ]
+
+
+async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.running]]\nname = "train"', tmp_path) as here:
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")
+        report = await here.round()
+        assert kinds(report) == [("raised", "is-running")]
+        assert report.look.pulses == ["train is neither running nor pending"]
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train", "--hold")
+        report = await here.round()
+        assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
+        assert report.look.pulses[0].endswith("is held and will not start until it is released")
+        assert "job train is there again, as 2" in [event.words for event in report.told.events]
+
+
+async def test_what_is_no_longer_configured_did_not_recover(queue: QueueLab, tmp_path: Path) -> None:
+    text = '[[watch.hanging]]\nname = "train"\nlimit_seconds = 1\n[[watch.running]]\nname = "gone"\n'
+    async with watched(queue, text, tmp_path) as here:
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
+        renamed = settings_from_text(text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml").watch
+        report = await here.round(settings=renamed)
+        ended = [event for event in report.told.events if event.kind.is_end]
+        assert {(str(event.kind), event.finding.rule) for event in ended} == {
+            ("unwatched", "is-running"),
+            ("unwatched", "is-hanging"),
+        }
+        assert "no job gone" in next(event.words for event in ended if event.finding.rule == "is-running")
+        assert kinds(await here.round(settings=renamed)) == []
+        await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
+        queue.run("cancel", "1")
+        # Of a job that is over nothing is left to be watched.
+        report = await here.until(lambda report: any(event.kind.is_end for event in report.told.events))
+        assert [event.words for event in report.told.events if event.kind.is_end] == ["job 1 (train) has ended"]
+
+
+async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_nothing_else_is_over(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = '[watch]\nunreachable_rounds = 3\n[[watch.running]]\nname = "train"'
+    async with watched(queue, text, tmp_path) as here:
+        assert kinds(await here.round()) == [("raised", "is-running")]
+        here.transport.is_cut = True
+        for _ in range(2):
+            report = await here.round()
+            assert (kinds(report), report.look.is_reached) == ([], False)
+        report = await here.round()
+        assert kinds(report) == [("raised", "unreachable")]
+        assert "no route to here" in report.told.events[0].finding.words
+        assert kinds(await here.round()) == []
+        here.transport.is_cut = False
+        assert kinds(await here.round()) == [("recovered", "unreachable")]
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train")
+        assert kinds(await here.round()) == [("recovered", "is-running")]
+
+
+async def test_a_train_with_nothing_behind_it_is_told_and_one_that_goes_on_is_not(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    async with watched(queue, '[[watch.trains]]\nname = "train"', tmp_path) as here:
+        first = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        report = await here.until(lambda report: report.told.events)
+        assert kinds(report) == [("raised", "no-successor")]
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train", f"--dependency=afterany:{first}")
+        assert kinds(await here.round()) == [("recovered", "no-successor")]
+
+
+async def test_a_job_that_ends_before_its_next_save_is_told_by_what_a_pattern_says(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = f"""
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = "1h"
+        save_seconds = 40
+        spare_seconds = 0
+        saved = "{tmp_path}/{{id}}/*.pt"
+    """
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train", "--time=30")
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "1.pt").touch()
+        report = await here.until(lambda report: report.told.events)
+        assert kinds(report) == [("raised", "end-before-save")]
+        short = text.replace('"1h"', '"10m"')
+        settings = settings_from_text(short, tmp_path / "config.toml").watch
+        assert kinds(await here.round(settings=settings)) == [("recovered", "end-before-save")]
+
+
+async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_that_it_saves_again(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = """
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = 10
+        save_seconds = 5
+    """
+    async with watched(queue, text, tmp_path) as here:
+        here.store.scripts = KeptScripts(tmp_path / "scripts")
+        task = f"{submit(queue, SILENT_UNTIL_TOLD, '-J', 'train', '--array=4')}_4"
+        records = LaunchRecords(tmp_path, "here")
+        request = f'checkpoints = "saved/%a%%"\nwork_dir = "{tmp_path}"'
+        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        here.store.clock = FrozenClock(here.store.clock.now() + 60)
+        # Where nobody says where it saves, nobody knows that it does not.
+        assert kinds(await here.round()) == []
+        records.launched(LaunchRecord("", "", task.partition("_")[0], "train", "", "", 1, 0.0, request))
+        here.transport.asked.clear()
+        report = await here.round()
+        assert kinds(report) == [("raised", "no-save")]
+        assert len(here.transport.asked) == 2
+        words = report.told.events[0].words
+        assert f"job {task} (train): no save for " in words
+        assert words.endswith(f"no whole checkpoint yet: {tmp_path}/saved/4%")
+        assert kinds(await here.round()) == []
+        with Checkpoints(tmp_path / "saved" / "4%").saving(1) as inside:
+            (inside / "model").write_text("x")
+        report = await here.round()
+        assert kinds(report) == [("recovered", "no-save")]
+        assert report.told.events[0].words == f"job {task} (train): it saves again, or its next save is not late yet"
+
+
+async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_path: Path) -> None:
+    async with hook_receiver() as hook:
+        text = f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"'
+        async with watched(queue, text, tmp_path) as here:
+            for _ in range(2):
+                report = await here.round(dry_run=True)
+                assert kinds(report) == [("raised", "is-running")]
+                assert (report.told.wrong, (tmp_path / "state").exists()) == (1, False)
+                assert report.told.deliveries[0].words.startswith("would be sent: json webhook")
+            assert hook.requests == []
+            assert (await here.round()).told.wrong == 1
+            assert len(hook.requests) == 1
+            with here.files.alone():
+                assert kinds(await here.round(dry_run=True)) == []
+
+
+async def test_what_reached_nobody_is_told_by_the_next_round(queue: QueueLab, tmp_path: Path) -> None:
+    text = '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["PROGRAM"]'
+    program = tmp_path / "tell"
+    async with watched(queue, text.replace("PROGRAM", str(program)), tmp_path) as here:
+        assert (await here.round()).told.deliveries[0].words.startswith("not sent")
+        program.write_text(f"#!/bin/sh\ncat > {tmp_path}/told\n")
+        program.chmod(0o755)
+        assert kinds(await here.round()) == [("raised", "is-running")]
+        assert json.loads((tmp_path / "told").read_bytes())["alerts"][0]["rule"] == "is-running"
+        assert kinds(await here.round()) == []
+
+
+async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(queue: QueueLab, tmp_path: Path) -> None:
+    async with hook_receiver() as up, hook_receiver() as down:
+        text = "".join(f'[[watch.webhook]]\nurl = "http://127.0.0.1:{hook.port}/"\n' for hook in (up, down))
+        async with watched(queue, '[[watch.running]]\nname = "t"\n' + text, tmp_path) as here:
+            down.answers = [answer("503 Service Unavailable")] * 4
+            report = await here.round()
+            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(True, 1), (False, 3)]
+            report = await here.round()
+            (again,) = report.told.again
+            assert again[0] == f"json webhook at http://127.0.0.1:{down.port}"
+            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(False, 1)]
+            assert (len(up.requests), len(down.requests)) == (1, 4)
+            report = await here.round()
+            assert (kinds(report), [one.reached for one in report.told.deliveries]) == ([], [True])
+            assert json.loads(down.requests[-1].body)["alerts"][0]["kind"] == "raised"
+            report = await here.round()
+            assert (report.told.again, report.told.deliveries) == ((), ())
+            assert (len(up.requests), len(down.requests)) == (1, 5)
+
+
+async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_said_once(
+    queue: QueueLab, tmp_path: Path, small_disk: Path
+) -> None:
+    told = tmp_path / "told"
+    tell = f'[[watch.command]]\nargv = ["sh", "-c", "cat >> {told}"]\n'
+    async with watched(queue, '[[watch.running]]\nname = "t"\n' + tell, tmp_path) as here:
+        here.files = WatchFiles(small_disk, "here")
+        with contextlib.suppress(OSError):
+            (small_disk / "full").write_bytes(b"x" * 262144)
+        report = await here.round()
+        assert (kinds(report), report.is_kept) == ([("raised", "is-running")], False)
+        (problem,) = report.problems
+        assert "No space left on device; until then another run does not know who was told" in problem
+        report = await here.round()
+        assert (kinds(report), report.problems, report.is_kept) == ([], (), False)
+
+        # Another run, which remembers nothing.
+        here.files = WatchFiles(small_disk, "here")
+        report = await here.round()
+        assert (report.told.deliveries, report.is_kept, len(report.problems)) == ((), False, 2)
+        assert "told by a round that could not keep it" in report.problems[1]
+        assert told.read_text().count('"raised"') == 1
+
+        (small_disk / "full").unlink()
+        here.files = WatchFiles(small_disk, "here")
+        report = await here.round()
+        assert (report.told.deliveries, report.is_kept) == ((), True)
+        submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "t")
+        assert kinds(await here.round()) == [("recovered", "is-running")]
+        assert told.read_text().count('"recovered"') == 1
+        queue.run("cancel", "1")
+        await here.until(lambda report: kinds(report) == [("raised", "is-running")])
+        assert told.read_text().count('"raised"') == 2
+
+
+async def test_two_do_not_watch_one_cluster_at_a_time(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, "[watch]", tmp_path) as here:
+        with here.files.alone(), pytest.raises(HpcdashError, match="another hpcdash watch looks after this cluster"):
+            await here.round()
+        await here.round()
+
+
+async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, "[watch]", tmp_path) as here:
+        await here.round()
+        database = StateDatabase(tmp_path / "state")
+        database.write(("UPDATE alerts SET content = ?", (b'{"schema": 1, "logs": 3',)))
+        (problem,) = (await here.round()).problems
+        assert "what is wrong is told anew" in problem
+        assert (await here.round()).problems == ()
+        assert database.path.stat().st_mode & 0o077 == 0
+
+
+async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_once(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    text = '[watch]\nsnooze_seconds = "1h"\n[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"'
+    async with watched(queue, text, tmp_path) as here:
+        only_a = replace(here.settings, running=here.settings.running[:1])
+        await here.round(settings=only_a)
+        board = WatchBoard(here.store, here.settings, here.files)
+        here.transport.asked.clear()
+        (event,) = await board.judge()
+        assert event.finding.words.startswith("no job b")
+        assert await board.judge() == ()
+        assert (board.count, len(board.states), here.transport.asked) == (2, 2, [])
+
+        board.toggle_snooze(event.key)
+        assert board.count == 1
+        # The watchdogs in the background hear of it.
+        assert kinds(await here.round()) == []
+        board.toggle_snooze(event.key)
+        assert kinds(await here.round()) == [("raised", "is-running")]
+
+
+async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.hanging]]\nlimit_seconds = "30m"', tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        board = WatchBoard(here.store, here.settings, here.files)
+        await here.until(lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"])
+        assert await board.look() == ()
+        now = here.store.clock.now()
+        here.store.clock = FrozenClock(now + 3600)
+        (row,) = here.store.snapshots[Kind.MINE].table.to_pylist()
+        assert (row["id"], await board.judge()) == (job, ())
+
+
+async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab, tmp_path: Path) -> None:
+    text = f"""
+        [[watch.losses]]
+        kinds = ["nan", "limit"]
+        [[watch.trains]]
+        [[watch.saves]]
+        name = "train"
+        interval_seconds = "1h"
+        save_seconds = 40
+        [watch.nodes]
+        [[watch.storage]]
+        path = "{tmp_path}"
+    """
+
+    def found(rule: str, subject: str, aspect: str = "") -> Finding:
+        return Finding(rule, subject, Severity.WARNING, "x", aspect=aspect, name="train")
+
+    async with watched(queue, text, tmp_path) as here:
+        job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        waits = submit(queue, SILENT_UNTIL_TOLD, "-J", "next", "--hold")
+        await here.until(lambda report: "running" in here.store.snapshots[Kind.MINE].table["state"].to_pylist())
+        watching = Watching(here.store, here.settings)
+        await watching.look()
+        (node,) = here.store.snapshots[Kind.NODES].table["name"].to_pylist()
+        who = f"job {job} (train)"
+        said = {
+            found("loss", job, "nan loss"): f"{who}: loss is a number again",
+            found("loss", job, "plateau loss"): None,
+            found("loss", waits, "nan loss"): f"job {waits} (train) no longer runs: it is held",
+            found("ends-late", job): f"{who}: it ends in its time, or enough waits behind it",
+            found("is-hanging", job): None,
+            found("end-before-save", job): f"{who}: it saves before its end",
+            found("grace-too-short", job): f"{who}: there is time to save before it is preempted",
+            found("grace-too-short", waits): None,
+            found("no-save", job): None,
+            found("end-before-save", "99"): "job 99 (train) has ended",
+            found("no-successor", job): f"{who}: enough waits behind it",
+            found("never-starts", job): f"{who} has started",
+            found("never-starts", "99"): "job 99 (train) is no longer in the queue",
+            found("storage", str(tmp_path), "bytes"): f"{tmp_path}: there is enough room again",
+            found("storage", "/elsewhere", "bytes"): None,
+            found("drained-nodes", "n99"): "node n99 is no longer listed",
+            found("spare-nodes", "all nodes"): "enough idle nodes stand by again",
+            found("spare-nodes", "gpu"): None,
+            found("fails-on-a-node", "train of me"): None,
+            found("unreachable", "here"): f"{here.store.title} answers again",
+        }
+        for finding, words in said.items():
+            ending = watching.ending_of(finding)
+            assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
+        assert watching.ending_of(found("drained-nodes", node)).words.startswith(f"node {node} is back: ")
+
+
+async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: QueueLab, tmp_path: Path) -> None:
+    async with watched(queue, '[[watch.running]]\nname = "a"', tmp_path) as here:
+        await here.store.open()
+        own = Watching(here.store, here.settings)
+        assert own.kinds == {Kind.MINE}
+        (rule,) = here.settings.running
+        others = replace(rule, meant=replace(rule.meant, users=("bob",)))
+        assert Watching(here.store, replace(here.settings, running=(others,))).kinds == {Kind.EVERYONE}
+        elsewhere = replace(others, meant=replace(others.meant, clusters=("juno",)))
+        assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {Kind.MINE}
+
+
+def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
+    words = {"a job that makes way": "is cancelled and takes turns with others", "time to save first": "2:00"}
+    assert qos_state(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
+    none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
+    assert qos_state({**none, "may be preempted by": "high"}, 0.0) == QosState(0.0, "requeue", 0.0, is_preempted=True)
+    assert qos_state({}, 0.0) == QosState(0.0, "", None, is_preempted=False)
+
+
+def test_two_days_of_figures_are_kept_and_no_more() -> None:
+    samples: list[tuple[float, int]] = []
+    for minute in range(4 * 24 * 60):
+        add_sample(samples, minute * 60.0, minute)
+    assert len(samples) == MOST_SAMPLES
+    assert samples[-1] == ((4 * 24 * 60 - 1) * 60.0, 4 * 24 * 60 - 1)
+    assert samples[-2][0] - samples[0][0] == pytest.approx((MOST_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1)
+    assert WatchState().disks == {}

@@ -1,0 +1,277 @@
+"""The script of a job: explained, coloured, searched, copied, opened, and compared with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain.scripts import ScriptLine
+from hpcdash.errors import program_words
+from hpcdash.transport.base import Completed
+from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.script import ScriptView
+from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
+from tests.support.slurm_text import history_text, queue_text
+from tests.ui.stage import AnsweringTransport, answering, notices, press, screen_text, settled, type_text, until
+
+TRAIN = b"""#!/bin/bash
+#SBATCH -J train -t 2:00:00
+#SBATCH --gpus-per-node=8    # all of them
+#SBATCH --output=/scratch/projects/imagenet/experiments/lr-sweep/logs/%x-%j.out --error=/scratch/projects/err
+module load cuda
+\tsrun python train.py --lr 1e-3 --data "$DATA"
+#SBATCH -N 4
+"""
+HOSTILE = b"#!/bin/sh\r\n# \x1b]0;owned\x07 caf\xe9 [bold red]x[/]\r\n#SBATCH -J \x1b[31mred\r\n"
+
+
+class ScriptedTransport(AnsweringTransport):
+    """A cluster with jobs 87 and 88 of user000's, an ended 80, and the scripts that a test gives."""
+
+    def __init__(self, scripts: Mapping[str, bytes]) -> None:
+        rows = [{"jobarrayid": str(number), "username": "user000", "name": "train"} for number in (88, 87)]
+        super().__init__(queue_text(*rows, token=RECORDED_TOKEN))
+        self.mine = self.rows
+        self.scripts = dict(scripts)
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        words = program_words(argv)
+        if words[:3] == ("scontrol", "write", "batch_script"):
+            self.asked.append(words)
+            found = self.scripts.get(words[3])
+            refusal = b"" if found else b"job script retrieval failed: Invalid user id\n"
+            return Completed(argv, 0, found or b"", refusal, 0.01)
+        if words[0] == "sacct":
+            token = next(word.partition("=")[2] for word in words if word.startswith("--delimiter="))
+            past = {"user": "user000", "jobname": "train"}
+            rows = ({**past, "jobid": "80"}, {**past, "jobid": "95"})
+            return Completed(argv, 0, history_text(*rows, token=token), b"", 0.01)
+        return await super().run(argv, **limits)
+
+
+def app_with(scripts: Mapping[str, bytes], **arguments: Any) -> HpcdashApp:
+    return HpcdashApp([answering(ScriptedTransport(scripts))], **arguments)
+
+
+async def opened(pilot: Pilot[Any], *keys: str) -> ScriptView:
+    """The script of the first job of the list, 88 as the newest."""
+    await settled(pilot)
+    await press(pilot, "b", *keys)
+    view = pilot.app.main.view
+    assert isinstance(view, ScriptView)
+    return view
+
+
+async def typed(pilot: Pilot[Any], key: str, text: str) -> None:
+    await press(pilot, key)
+    await type_text(pilot, text)
+    await press(pilot, "enter")
+
+
+async def test_directives_have_their_meaning_beside_them_or_below() -> None:
+    app = app_with({"88": TRAIN})
+    async with app.run_test(size=(120, 24)) as pilot:
+        await opened(pilot)
+        lines = [line.rstrip() for line in screen_text(app).split("\n")]
+        assert "  2 #SBATCH -J train -t 2:00:00                  called train; time limit 2 h"[1:] in lines
+        assert any(line.endswith("8 GPUs a node") for line in lines)
+        below = next(at for at, line in enumerate(lines) if "└ stdout to /scratch" in line)
+        assert "#SBATCH --output" in lines[below - 1]
+        assert any("#SBATCH -N 4" in line and "not read" in line for line in lines)
+        assert "Slurm's own copy · 7 lines" in screen_text(app)
+
+
+async def test_no_byte_of_a_script_reaches_the_terminal() -> None:
+    app = app_with({"88": HOSTILE})
+    async with app.run_test(size=(100, 24)) as pilot:
+        await opened(pilot)
+        shown = screen_text(app)
+        assert "\x1b" not in shown
+        assert "# ␛]0;owned␇ caf\ufffd [bold red]x[/]" in shown
+        assert "lines end in CRLF" in shown
+
+
+async def test_long_lines_are_cut_and_wrapped_on_request() -> None:
+    app = app_with({"88": b"#!/bin/sh\necho " + b"x" * 200 + b"END\n"})
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(pilot)
+        assert "END" not in screen_text(app)
+        await press(pilot, "w")
+        assert "END" in screen_text(app)
+        assert view.page.virtual_size.width <= 80
+        await press(pilot, "w", *["right"] * 20)
+        assert "END" in screen_text(app)
+
+
+async def test_a_search_goes_from_match_to_match_and_escape_ends_it() -> None:
+    app = app_with({"88": b"#!/bin/sh\n" + b"\n" * 50 + b"Needle\n" + b"\n" * 50 + b"a needle\n"})
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(pilot)
+        await typed(pilot, "slash", "needle")
+        assert "Needle" in screen_text(app)
+        assert "needle: 1 of 2" in view.hint()
+        await press(pilot, "n")
+        assert "a needle" in screen_text(app)
+        await press(pilot, "n")
+        assert "needle: 1 of 2" in view.hint()
+        await press(pilot, "N")
+        assert "needle: 2 of 2" in view.hint()
+        await press(pilot, "escape")
+        assert app.main.view is view
+        assert "needle" not in view.hint()
+        await typed(pilot, "slash", "Needle")
+        assert "Needle: 1 of 1" in view.hint()
+        await press(pilot, "escape")
+        await typed(pilot, "slash", "no such word")
+        assert "no match" in screen_text(app)
+        await press(pilot, "escape", "escape")
+        assert app.main.view_name == "jobs"
+
+
+async def test_the_last_earlier_job_of_the_name_is_proposed_and_the_difference_shown() -> None:
+    app = app_with({"88": TRAIN, "87": TRAIN.replace(b"1e-3", b"3e-4")})
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = await opened(pilot, "D")
+        assert "differs from job: 87" in screen_text(app)
+        await press(pilot, "enter")
+        await until(pilot, lambda: view.other_id)
+        shown = screen_text(app)
+        assert '-        srun python train.py --lr 3e-4 --data "$DATA"' in shown
+        assert '+        srun python train.py --lr 1e-3 --data "$DATA"' in shown
+        assert "differs from 87" in shown
+        await press(pilot, "escape")
+        assert app.main.view is view
+        assert "called train" in screen_text(app)
+
+
+async def test_a_difference_may_be_asked_for_at_once_and_with_any_job() -> None:
+    app = app_with({"88": TRAIN, "12": TRAIN})
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot)
+        await app.main.push("script", job_id="88", diff=True)
+        await until(pilot, lambda: "differs from job: 87" in screen_text(app))
+        await press(pilot, "backspace", "backspace")
+        await type_text(pilot, "rm -rf")
+        await press(pilot, "enter")
+        assert "a job's number" in screen_text(app)
+        await press(pilot, *["backspace"] * 6)
+        await type_text(pilot, "12")
+        await press(pilot, "enter")
+        assert notices(app) == ["the scripts of 12 and 88 are the same"]
+
+
+async def test_the_history_knows_earlier_jobs_too() -> None:
+    app = app_with({"87": TRAIN, "80": TRAIN + b"true\n"})
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot)
+        await press(pilot, "down", "b", "D")
+        assert "differs from job: 80" in screen_text(app)
+
+
+async def test_a_script_that_is_another_s_is_refused_in_words() -> None:
+    app = app_with({})
+    async with app.run_test(size=(100, 24)) as pilot:
+        await opened(pilot)
+        assert "this job is another's" in screen_text(app)
+        assert "no script to show" in screen_text(app)
+
+
+async def test_the_whole_script_is_copied() -> None:
+    app = app_with({"88": TRAIN + b"caf\xe9"})
+    async with app.run_test() as pilot:
+        await opened(pilot, "y")
+        assert app.clipboard == TRAIN.decode() + "caf\ufffd"
+
+
+async def test_an_editor_gets_a_copy_of_one_s_own_that_is_deleted_afterwards() -> None:
+    seen: list[tuple[str, bytes, int]] = []
+    files: list[Path] = []
+
+    def outside(program: str, file: Path) -> str:
+        seen.append((program, file.read_bytes(), file.stat().st_mode & 0o777))
+        files.append(file)
+        file.write_bytes(b"changed")
+        return ""
+
+    app = app_with({"88": HOSTILE})
+    app.open_outside = outside  # type: ignore[method-assign, assignment]
+    async with app.run_test() as pilot:
+        await opened(pilot, "E")
+        assert seen == [("editor", HOSTILE, 0o600)]
+        assert not files[0].exists()
+        assert "the job's script stays as it is" in notices(app)[0]
+
+
+async def test_the_job_s_keys_work_from_its_script() -> None:
+    app = app_with({"88": TRAIN})
+    async with app.run_test() as pilot:
+        view = await opened(pilot)
+        assert view.pointed_job() == "88"
+        assert [row["id"] for row in view.targets().rows] == ["88"]
+
+
+async def test_asking_again_keeps_the_place() -> None:
+    app = app_with({"88": b"#!/bin/sh\n" + b"echo\n" * 100})
+    async with app.run_test(size=(80, 24)) as pilot:
+        view = await opened(pilot)
+        await until(pilot, lambda: view.page.max_scroll_y > 50, "the whole script")
+        await press(pilot, "end")
+        await until(pilot, lambda: view.page.scroll_offset.y > 50, "the end")
+        place = view.page.scroll_offset
+        await press(pilot, "ctrl+r")
+        assert view.page.scroll_offset == place
+
+
+@pytest.mark.parametrize(
+    ("first_line", "language"),
+    [
+        ("#!/bin/bash -l", "bash"),
+        ("#!/usr/bin/env python3.11", "python"),
+        ("#!/usr/bin/env -S python3 -u", "python"),
+        ("#! /bin/tcsh", "tcsh"),
+        ("#!/opt/odd", "bash"),
+        ("", "bash"),
+    ],
+)
+def test_the_first_line_tells_the_language(first_line: str, language: str) -> None:
+    assert language_of(first_line) == language
+
+
+def test_words_of_the_language_are_coloured_in_their_places() -> None:
+    parts = coloured_parts(["", "for x; do", "# note"], "bash")
+    assert parts == [[], [(0, 3, "keyword"), (7, 9, "keyword")], [(0, 6, "comment")]]
+
+
+def test_of_a_huge_script_only_the_beginning_is_coloured() -> None:
+    lines = ["# a comment"] * (MOST_LETTERS // 6)
+    parts = coloured_parts(lines, "bash")
+    assert parts[0]
+    assert not parts[-1]
+    assert len(parts) == len(lines)
+
+
+def test_wrapped_lines_keep_every_letter_and_no_row_is_too_wide() -> None:
+    text = "ab漢字" * 40
+    layout = lay_out([ScriptLine(text, 1), ScriptLine("", 2)], 40, wrap=True)
+    assert "".join(text[row.first : row.last] for row in layout.rows if row.line == 0) == text
+    assert layout.rows[-1].line == 1
+    assert layout.gutter + layout.cells <= 40
+
+
+@pytest.mark.parametrize("what", ["script", "wrapped", "difference"])
+def test_a_script_looks_as_it_did(snap_compare: Any, what: str) -> None:
+    other = TRAIN.replace(b"2:00:00", b"8:00:00").replace(b"--lr 1e-3", b"--lr 3e-4")
+
+    async def show(pilot: Pilot[Any]) -> None:
+        await opened(pilot)
+        if what == "wrapped":
+            await press(pilot, "w")
+        elif what == "difference":
+            await typed(pilot, "D", "87")
+
+    assert snap_compare(app_with({"88": TRAIN, "87": other}), terminal_size=(120, 34), run_before=show)

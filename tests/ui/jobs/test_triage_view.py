@@ -1,0 +1,259 @@
+"""An array's failures on the screen: told apart, marked, and submitted again as exactly these tasks."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.cli.build import pace_of
+from hpcdash.config.settings import ClusterSettings
+from hpcdash.errors import CommandTimedOut
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
+from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.jobs.triage import TriageView
+from tests.support.failed_array import FailedArray
+from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
+
+NOW = 1_795_250_000.0
+SIZE = (120, 30)
+PLAIN = {"jobarrayid": "90", "arrayjobid": "90", "name": "plain", "state": "RUNNING"}
+
+
+def app_on(transport: FailedArray, folder: Path, **arguments: Any) -> HpcdashApp:
+    store = ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+    poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
+    journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
+    return HpcdashApp([ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments)
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> FailedArray:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return FailedArray(folder)
+
+
+async def open_triage(pilot: Pilot[Any]) -> TriageView:
+    """The triage of array 88, with all that it asks for."""
+    await settled(pilot)
+    await press(pilot, "t")
+    view = pilot.app.main.view
+    assert isinstance(view, TriageView)
+    return view
+
+
+async def question(pilot: Pilot[Any]) -> ConfirmDialog:
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog), "the question")
+    dialog = pilot.app.screen
+    assert isinstance(dialog, ConfirmDialog)
+    return dialog
+
+
+def told(pilot: Pilot[Any]) -> list[str]:
+    return notices(pilot.app)
+
+
+def groups_shown(view: TriageView) -> list[str]:
+    return [str(value) for value in view.rows.table["tasks"].to_pylist()]
+
+
+async def test_groups_are_shown_failures_first_with_what_their_logs_say_last(
+    transport: FailedArray, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        assert groups_shown(view) == ["3,7-8", "1", "9", "0,2,4-5"]
+        text = screen_text(pilot.app)
+        assert "RuntimeError: CUDA out of memory" in text
+        assert "3 of 3 on g1: a bad node?" in text
+        assert "R submits the failed again: 5" in text
+        assert view.pointed_job() == "88_3"
+
+
+async def test_enter_shows_the_tasks_of_a_group_and_the_log_key_is_for_the_one_pointed_at(
+    transport: FailedArray, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "enter", "j", "j")
+        assert groups_shown(view)[:4] == ["3,7-8", "3", "7", "8"]
+        assert (view.rows.cursor_id, view.pointed_job()) == ("88_7", "88_7")
+        assert [row["id"] for row in view.targets().rows] == ["88_7"]
+
+
+async def test_cursor_marks_and_open_groups_stay_when_another_task_fails(
+    transport: FailedArray, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "enter", "j", "space")
+        cursor = view.rows.cursor_id
+        transport.end(6, "FAILED", "256", "g1", "ValueError: nan\n")
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: "6" in groups_shown(view), "the new group")
+        assert groups_shown(view)[:4] == ["3,7-8", "3", "7", "8"]
+        assert (view.rows.cursor_id, view.rows.marked) == (cursor, {"88_3"})
+
+
+async def test_a_group_marked_before_its_logs_were_read_stays_marked(transport: FailedArray, tmp_path: Path) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        before = {"group failed 1 0": frozenset({"88_3", "88_7", "88_8"})}
+        view._members = before
+        view.rows.mark_all(before)
+        view._read_more()
+        assert [row["id"] for row in view.rows_to_submit()] == ["88_3", "88_7", "88_8"]
+        assert view.rows.marked_missing == frozenset()
+
+
+async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_told(
+    transport: FailedArray, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        await pilot.press("R")
+        await question(pilot)
+        text = screen_text(pilot.app)
+        assert "sbatch --mem=4G" in text
+        assert "--array=1,3,7-9%4" in text
+        assert transport.submitted == []
+        await pilot.press("y")
+        await until(pilot, lambda: "5 jobs submitted: job 93" in told(pilot), "the new job's number")
+        [(words, stdin)] = transport.submitted
+        assert "--array=1,3,7-9%4" in words
+        assert stdin == b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
+
+
+async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
+    transport: FailedArray, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "space")
+        await pilot.press("R")
+        await question(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: transport.submitted, "sbatch")
+        assert "--array=3,7-8%4" in transport.submitted[0][0]
+        await until(pilot, lambda: not view.rows.marked, "no mark")
+
+
+async def test_f_marks_all_that_failed_and_takes_the_marks_away_again(transport: FailedArray, tmp_path: Path) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "f")
+        assert len(view.rows.marked) == 3
+        await press(pilot, "f")
+        assert not view.rows.marked
+
+
+async def test_after_no_nothing_is_submitted(transport: FailedArray, tmp_path: Path) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        await pilot.press("R")
+        await question(pilot)
+        await press(pilot, "n")
+        assert transport.submitted == []
+
+
+async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: FailedArray, tmp_path: Path) -> None:
+    transport.sbatch = (1, b"", b"sbatch: error: Batch job submission failed: Invalid qos specification\n")
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        await pilot.press("R")
+        await question(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: "Invalid qos specification" in screen_text(pilot.app), "the refusal")
+
+
+async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
+    transport: FailedArray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.01)
+    transport.sbatch = CommandTimedOut("no answer in time")
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        await pilot.press("R")
+        dialog = await question(pilot)
+        mark = next(word for word in dialog.plan.commands[0].argv if word.startswith("--comment="))
+        new = {"jobarrayid": "93_1", "arrayjobid": "93", "arraytaskid": "1", "comment": mark.removeprefix("--comment=")}
+        transport.recent.append(new)
+        await pilot.press("y")
+        await until(pilot, lambda: "it is job 93" in told(pilot), "what became of it")
+        assert len(transport.submitted) == 1
+
+
+async def test_on_the_list_of_jobs_an_array_means_its_failed_tasks(transport: FailedArray, tmp_path: Path) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("R")
+        dialog = await question(pilot)
+        assert dialog.plan.request.job_ids == ("88_[1,3,7-9]",)
+        assert "5 of the 9 tasks of array 88 failed" in screen_text(pilot.app)
+
+
+async def test_an_array_without_failures_is_offered_as_a_whole(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path, dict.fromkeys((1, 2), ("COMPLETED", "0", "g1", "")))
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("R")
+        dialog = await question(pilot)
+        assert dialog.plan.request.job_ids == ("88",)
+        assert "no task of array 88 failed: this is the whole array again" in screen_text(pilot.app)
+        assert "--array=0-9%4" in dialog.plan.commands[0].argv
+
+
+async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
+    transport.mine = transport.recent = [PLAIN]
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await pilot.press("R")
+        dialog = await question(pilot)
+        assert dialog.plan.request.job_ids == ("90",)
+        assert "it has not ended: both would run" in screen_text(pilot.app)
+        assert not [word for word in dialog.plan.commands[0].argv if word.startswith("--array")]
+
+
+async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
+    transport = FailedArray(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
+    transport.mine = transport.recent = [PLAIN]
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await press(pilot, "t")
+        await until(pilot, lambda: "job 90 is no array; l shows its log" in told(pilot), "told")
+        assert isinstance(pilot.app.main.view, JobsView)
+
+
+async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path) -> None:
+    hostile = "\x1b]0;title\x07[bold]boom[/bold] \u202e\x1b[2J"
+    transport = FailedArray(tmp_path, {1: ("FAILED", "256", "g1", hostile)})
+    transport.mine = transport.recent = [{**row, "name": "\x1b[31m" + "x" * 200} for row in transport.mine]
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        text = screen_text(pilot.app)
+        assert "[bold]boom[/bold]" in text
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
+def test_triage_looks_as_it_did(snap_compare: Any, transport: FailedArray, tmp_path: Path) -> None:
+    async def go_there(pilot: Pilot[Any]) -> None:
+        await open_triage(pilot)
+        await press(pilot, "enter", "j", "space")
+        assert rows_of(pilot.app).row_count == 7
+
+    assert snap_compare(app_on(transport, tmp_path), terminal_size=(120, 24), run_before=go_there)

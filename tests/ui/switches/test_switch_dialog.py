@@ -1,0 +1,542 @@
+"""The keys K and S: the dialog of a job's switches, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from hpcdash.errors import program_words
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.transport.base import Completed
+from hpcdash.ui.switches.dialog import SwitchDialog
+from tests.support.slurm_text import Fields
+from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
+from tests.ui.stage import notices, press, screen_text, settled, type_text, until
+
+ENDED_JOB = {**job("101"), **ENDED}
+# Pictures show the path, which is therefore the same for all.
+pytestmark = pytest.mark.xdist_group("switch files")
+
+
+class SwitchTransport(ActingTransport):
+    """Every job's script is `script`; what looks at files and makes them is run here, on real ones.
+
+    `told` is what a look is answered instead, by the names of its answers. `asked` are the names of the files that were
+    looked at, and a look at one of `held` is answered no sooner than its event is set.
+    """
+
+    def __init__(self, script: str, *rows: Fields) -> None:
+        super().__init__(*(rows or EVERYDAY))
+        self.recent = [*self.mine]
+        self.script = script
+        self.looks = 0
+        self.told: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.held: dict[str, asyncio.Event] = {}
+        self.taken_at_once: Path | None = None
+        # Where scontrol says the job writes.
+        self.log: Path | None = None
+
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        words = program_words(argv)
+        if words[:2] == ("scontrol", "write"):
+            return Completed(argv, 0, self.script.encode(), b"", 0.01)
+        if words[0] == "scontrol" and "show" in words:
+            told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
+            told += f"   StdErr={self.log}\n   StdOut={self.log}\n" if self.log else ""
+            return Completed(argv, 0, told.encode(), b"", 0.01)
+        if words[:2] == ("sh", "-c") and "changed()" in words[2] and self.told:
+            token = words[4]
+            answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
+            return Completed(argv, 0, answer.encode(), b"", 0.01)
+        if words[:2] == ("sh", "-c") and ("pwd -P" in words[2] or "$(wc -c" in words[2] or "stat -L" in words[2]):
+            if "changed()" in words[2]:
+                self.looks += 1
+                self.asked.append(words[6])
+                if words[6] in self.held:
+                    await self.held[words[6]].wait()
+            process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
+            stdout, stderr = await process.communicate()
+            if self.taken_at_once is not None and "set -C" in words[2]:
+                self.taken_at_once.unlink()
+            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+        return await super().run(argv, **limits)
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A folder with the same name at each run, as it is shown: one test at a time has it."""
+    folder = Path("/tmp/hpcdash-run-of-a-test")
+    parent = os.open(folder.parent, os.O_RDONLY)
+    fcntl.flock(parent, fcntl.LOCK_EX)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+    os.close(parent)
+
+
+@pytest.fixture
+def transport(run: Path) -> SwitchTransport:
+    return SwitchTransport(
+        f"#!/bin/bash\nexport HPCDASH_KILL_SWITCH='{run}/KILL'\nexport HPCDASH_SAVE_SWITCH={run}/SAVE\n"
+    )
+
+
+def words(app: Any) -> str:
+    """What is on the screen, lines that were too long for a dialog joined."""
+    return re.sub(r"[┃│\s]+", " ", screen_text(app))
+
+
+def names_in(folder: Path) -> list[str]:
+    return [one.name for one in folder.iterdir()]
+
+
+async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
+    """The dialog, once all that it asks for is answered."""
+    await settled(pilot)
+    await point_at(pilot, row)
+    await press(pilot, key)
+    dialog = pilot.app.screen
+    assert isinstance(dialog, SwitchDialog)
+
+    def answered() -> bool:
+        return dialog.switch is not None and all(worker.is_finished for worker in pilot.app.workers)
+
+    await until(pilot, answered)
+    await settled(pilot)
+    return dialog
+
+
+async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "K")
+        text = screen_text(app)
+        assert f"{run}/KILL" in text
+        assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
+        assert " cannot drop or clear it there" in text, "the group may not write"
+        assert f"create the empty file {run}/KILL, group " in text
+        assert "LC_ALL=C" not in text
+        assert "9 jobs" in text, "all of alice's have the same script"
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        assert "v shows the command" in text
+        await press(pilot, "v")
+        assert "LC_ALL=C; export LC_ALL" in screen_text(app)
+        await press(pilot, "enter")
+        assert not isinstance(app.screen, SwitchDialog)
+        assert not (run / "KILL").exists()
+
+
+async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        dialog.action_leave()
+        # Its parts go one by one.
+        while dialog.is_attached:
+            dialog.action_command()
+            await asyncio.sleep(0)
+        await settled(pilot)
+        assert app.screen is app.main
+
+
+async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransport, tmp_path: Path, run: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: re.search(r"seen +not yet", screen_text(app)))
+        assert (run / "KILL").read_bytes() == b""
+        assert "LC_ALL" not in screen_text(app)
+        # An end between two polls; each poll is one look at the file.
+        looks = transport.looks
+        store = app.main.session.store
+        transport.mine = transport.recent = [row for row in transport.mine if row["jobarrayid"] != "102"]
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: transport.looks > looks)
+        await settled(pilot)
+        await press(pilot, "c")
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        assert "none had ended: what has not seen it goes on" in words(app)
+        assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
+        assert "Close (q)" in screen_text(app)
+        assert not (run / "KILL").exists()
+        await press(pilot, "y")
+        assert not (run / "KILL").exists(), "to drop it again is a step of its own"
+        assert dialog.can_ask_again
+        assert "Drop it again … (a)" in screen_text(app)
+        await press(pilot, "a")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "n")
+        assert app.screen is dialog
+        assert not dialog.can_drop
+        await press(pilot, "escape")
+        entries, _ = app.main.session.actions.journal.read()
+        assert [(one.verb, one.state) for one in entries] == [("clear-kill-switch", "done"), ("kill-switch", "done")]
+
+
+async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        transport.log = run / "log"
+        transport.log.write_text("saved checkpoint at iteration 1000\n")
+        dialog = await opened(pilot, "S")
+        assert app.focused is not None
+        assert app.focused.id == "yes", "a save is harmless"
+        await press(pilot, "enter")
+        await until(pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app)))
+        (run / "SAVE").unlink()
+        dialog._heard(Changed(Kind.MINE))
+        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)))
+        await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
+        with transport.log.open("a") as log:
+            log.write("save switch seen: checkpoint saved at step 1200\n")
+        dialog._heard(Changed(Kind.MINE))
+        await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app)))
+        await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
+        await press(pilot, "y")
+        assert not (run / "SAVE").exists()
+        await press(pilot, "a")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "SAVE").exists())
+
+
+async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_answer(
+    transport: SwitchTransport, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        monkeypatch.setattr(app.main.view, "against_save", lambda: "nan first at 31: a save may be broken")
+        await opened(pilot, "S")
+        assert "! nan first at 31: a save may be broken" in words(app)
+        assert "Yes, drop it (y)" in words(app)
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        await press(pilot, "enter")
+        assert not isinstance(app.screen, SwitchDialog)
+        assert not (run / "SAVE").exists()
+
+
+async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport.taken_at_once = run / "SAVE"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "S")
+        await press(pilot, "y")
+        await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or", screen_text(app)))
+
+
+async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_for_again(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport = SwitchTransport(transport.script, job("101"))
+    transport.log = run / "log"
+    transport.log.write_text("saved checkpoint at iteration 1000\n")
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        await settled(pilot)
+        assert not dialog.can_drop
+        # The program takes it away, says so, and ends with status 0.
+        (run / "KILL").unlink()
+        with transport.log.open("a") as log:
+            log.write("kill switch: saved, ending\n")
+        transport.mine, transport.recent = [], [ENDED_JOB]
+        store = app.main.session.store
+        await store.fetch(Kind.MINE)
+        await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
+        await settled(pilot)
+        text = screen_text(app)
+        for told in (
+            r"dropped +\d\d:\d\d:\d\d, from here",
+            r"removed +\d\d:\d\d:\d\d, by the program +",
+            r"log +kill switch: saved, ending",
+            r"left +no job that is known to name it runs or waits",
+        ):
+            assert re.search(told, text), (told, text)
+        assert "Close (q)" in text
+        assert "Yes" not in text
+        assert "again …" not in text
+        await press(pilot, "y", "a", "y", "ctrl+r")
+        assert "job 101 ended cleanly" in screen_text(app)
+        assert not (run / "KILL").exists(), "nothing is left that ends what starts later"
+        # Asked for anew it tells the same.
+        await press(pilot, "escape")
+        transport.mine = [job("101")]
+        await store.fetch(Kind.MINE)
+        await opened(pilot, "K")
+        assert "removed since then, by the program" in " ".join(screen_text(app).split())
+        assert "Yes" not in screen_text(app)
+
+
+async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport = SwitchTransport(transport.script, job("101"))
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        transport.mine, transport.recent = [], [ENDED_JOB]
+        await app.main.session.store.fetch(Kind.MINE)
+        await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
+        assert "It stays until it is cleared" in screen_text(app)
+        await press(pilot, "c")
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        text = screen_text(app)
+        assert "job 101 ended cleanly" in text
+        assert "1 running" not in text
+        assert (dialog.can_drop, dialog.can_ask_again, dialog.can_clear) == (False, False, False)
+
+
+async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    transport.script = "#!/bin/bash\nsrun train\n"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        assert "names its kill switch" in screen_text(app)
+        await type_text(pilot, "/a/../b")
+        await pilot.press("enter")
+        await until(pilot, lambda: "write where it really is" in screen_text(app))
+        app.screen.query_one(Input).value = f"{run}/KILL"
+        await press(pilot, "enter")
+        await until(pilot, lambda: dialog.can_drop)
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "KILL").exists())
+        await settled(pilot)
+        await press(pilot, "escape", "K")
+        await until(pilot, lambda: "named here for this job before" in screen_text(app))
+
+
+async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
+    transport: SwitchTransport, tmp_path: Path
+) -> None:
+    transport.script = "#!/bin/bash\nsrun train\n"
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        await press(pilot, "q", "n")
+        assert (app.screen, dialog.query_one(Input).value) == (dialog, "qn")
+        assert "Close (esc)" in screen_text(app)
+        assert not re.search(r"\([a-z]\)", screen_text(app)), "no button promises a letter"
+        await press(pilot, "escape")
+        assert app.screen is app.main
+
+
+async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgotten(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "S")
+        await press(pilot, "p")
+        path = app.screen.query_one(Input)
+        assert path.value == f"{run}/SAVE"
+        await press(pilot, "escape")
+        assert app.screen is dialog
+        assert "enter takes the path" not in screen_text(app)
+        await press(pilot, "p")
+        path.value = f"{run}/ELSE"
+        await press(pilot, "enter")
+        await until(pilot, lambda: dialog.can_drop and "as it was named" in screen_text(app))
+        await press(pilot, "y")
+        await until(pilot, lambda: (run / "ELSE").exists() and not dialog._is_acting)
+        await settled(pilot)
+        await press(pilot, "escape")
+        dialog = await opened(pilot, "S")
+        text = words(app)
+        assert f"{run}/SAVE" in text
+        assert f"! named here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script goes first (p" in text
+        await press(pilot, "p")
+        path = app.screen.query_one(Input)
+        path.value = ""
+        await press(pilot, "enter")
+        await until(pilot, lambda: f"forgotten: {run}/ELSE" in screen_text(app))
+        await until(pilot, lambda: dialog.can_drop)
+        assert "named here before" not in screen_text(app)
+
+
+async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        transport.asked.clear()
+        transport.held = {"KILL": asyncio.Event(), "OTHER": asyncio.Event()}
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "KILL" in transport.asked)
+        await pilot.press("p")
+        app.screen.query_one(Input).value = f"{run}/OTHER"
+        await pilot.press("enter")
+        await until(pilot, lambda: dialog.switch is not None and dialog.switch.path == f"{run}/OTHER")
+        transport.held["KILL"].set()
+        await until(pilot, lambda: "OTHER" in transport.asked)
+        assert "now looking …" in words(app)
+        await pilot.press("y")
+        transport.held["OTHER"].set()
+        await settled(pilot)
+        assert names_in(run) == []
+        assert f"create the empty file {run}/OTHER" in words(app)
+        await press(pilot, "y")
+        await until(pilot, lambda: names_in(run) == ["OTHER"])
+
+
+async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_question_goes_with_it(
+    transport: SwitchTransport, tmp_path: Path, run: Path
+) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, "K")
+        await press(pilot, "y")
+        await press(pilot, "c")
+        assert "the file is not there any more" in words(app)
+        switch = run / "KILL"
+        switch.write_text("somebody else's notes")
+        await press(pilot, "ctrl+r")
+        await press(pilot, "c")
+        assert names_in(run) == ["KILL"]
+        assert "it holds 21 bytes, and it was not dropped from here" in words(app)
+        # What is there is not what was asked about.
+        switch.unlink()
+        switch.symlink_to("/nowhere/at/all")
+        await press(pilot, "ctrl+r")
+        assert "once more removes it" not in screen_text(app)
+        await press(pilot, "c")
+        assert names_in(run) == ["KILL"]
+        assert "the link itself is removed" in words(app)
+        # The same is still asked about after another look; nothing is not.
+        await press(pilot, "ctrl+r")
+        assert "c once more removes it" in words(app)
+        switch.unlink()
+        await press(pilot, "ctrl+r")
+        assert "once more removes it" not in screen_text(app)
+        switch.write_text("somebody else's notes")
+        await press(pilot, "ctrl+r")
+        await press(pilot, "c", "c")
+        await until(pilot, lambda: names_in(run) == [])
+
+
+@pytest.mark.parametrize("what", ["link", "note"])
+async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_second_time(
+    transport: SwitchTransport, tmp_path: Path, run: Path, what: str
+) -> None:
+    switch = run / "KILL"
+    if what == "link":
+        switch.symlink_to("/nowhere/at\x1b[2J/all")
+    else:
+        switch.write_text("my only notes")
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        dialog = await opened(pilot, "K")
+        assert ("trainings take it for the switch" in words(app)) is (what == "link")
+        assert not dialog.can_drop
+        await press(pilot, "y", "c")
+        assert names_in(run) == ["KILL"]
+        said = "the link itself is removed" if what == "link" else "it holds 13 bytes, and it was not dropped from here"
+        assert said in words(app)
+        assert app.focused is not None
+        assert app.focused.id == "no"
+        await press(pilot, "n")
+        assert app.screen is dialog
+        assert "once more removes it" not in screen_text(app)
+        await press(pilot, "c", "c")
+        await until(pilot, lambda: names_in(run) == [])
+        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+
+
+async def test_read_only_mode_has_no_such_keys(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path, read_only=True)
+    async with app.run_test() as pilot:
+        await settled(pilot)
+        await press(pilot, "K", "S")
+        assert app.screen is app.main
+
+
+async def test_several_marked_jobs_are_not_asked_for_at_once(transport: SwitchTransport, tmp_path: Path) -> None:
+    app = acting_app(transport, tmp_path)
+    async with app.run_test() as pilot:
+        await settled(pilot)
+        await mark(pilot, "101", "102")
+        await press(pilot, "K")
+        assert app.screen is app.main
+        said = notices(app)
+        assert said == ["2 are marked; a kill switch is asked for one job or array at a time: u clears the marks"]
+
+
+LINK = {
+    "thing": "link",
+    "file-n": "lrwxrwxrwx 1 1002 2000 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+    "file-o": "lrwxrwxrwx 1 bob 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+    "file-g": "lrwxrwxrwx 1 physics 19 Nov 21 08:00 ./KILL -> /home/alice/.ssh/rc",
+}
+DROPPED = {
+    "thing": "file",
+    "file-n": "-rw-rw-r-- 1 1002 2000 0 Nov 21 08:00 ./KILL",
+    "file-o": "-rw-rw-r-- 1 bob 0 Nov 21 08:00 ./KILL",
+    "file-g": "-rw-rw-r-- 1 physics 0 Nov 21 08:00 ./KILL",
+    "file-at": "1795249820",
+}
+
+
+@pytest.mark.parametrize("scene", ["kill", "save", "unknown", "link", "dropped"])
+def test_a_switch_s_dialog_looks_as_it_did(
+    snap_compare: Any,
+    transport: SwitchTransport,
+    scene: str,
+    tmp_path: Path,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A poll that is answered before the dialog has looked brings no look more, one after it does.
+    monkeypatch.setattr(CommandBudget, "per_minute", 9)
+    if scene == "unknown":
+        transport.script = "#!/bin/bash\nsrun train\n"
+    transport.told = {
+        "now": "1795250000",
+        "me": "1001 alice",
+        "groups": "2000",
+        "there": str(run),
+        "folder-n": "drwxr-sr-x 2 1001 2000 4096 Nov 21 08:00 .",
+        "folder-o": "drwxr-sr-x 2 alice 4096 Nov 21 08:00 .",
+        "folder-g": "drwxr-sr-x 2 physics 4096 Nov 21 08:00 .",
+        "writable": "yes",
+        "thing": "nothing",
+        **(LINK if scene == "link" else DROPPED if scene == "dropped" else {}),
+    }
+
+    async def go_there(pilot: Pilot[Any]) -> None:
+        await opened(pilot, "S" if scene == "save" else "K", "101" if scene != "kill" else "200[]")
+        for field in pilot.app.screen.query(Input):
+            field.cursor_blink = False
+        await settled(pilot)
+
+    assert snap_compare(acting_app(transport, tmp_path), terminal_size=(120, 40), run_before=go_there)
