@@ -79,7 +79,7 @@ def measure(*, grows: bool, seconds: float) -> str:
         lost = 0
         try:
             terminal.wait_for("▌")
-            terminal.settle()
+            terminal.reconcile()
             asked = time.perf_counter()
             terminal.type(b"g")
             terminal.wait_for("newest")
@@ -103,7 +103,7 @@ def measure(*, grows: bool, seconds: float) -> str:
                         lost += 1
                     else:
                         taken.append(one)
-                    terminal.settle(0.05, 0.3)
+                    terminal.reconcile(0.05, 0.3)
             steps = terminal.text()
             peak = terminal.peak_bytes
         finally:

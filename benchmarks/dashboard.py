@@ -71,18 +71,18 @@ def measure_dashboard(
             seconds = terminal.wait_for(r"▌")
             if run:
                 first.append(seconds)
-            terminal.settle()
+            terminal.reconcile()
         finally:
             terminal.close()
     terminal = Terminal(argv, settings)
     try:
         terminal.wait_for(r"▌")
-        terminal.settle()
+        terminal.reconcile()
         asked = time.perf_counter()
         terminal.press("m")
         terminal.wait_for(r"everyone's[\s\S]*▌")
         shown = time.perf_counter() - asked
-        terminal.settle()
+        terminal.reconcile()
         took: list[float] = []
         # Down a page of rows and up again, so that no key meets the end of a short table.
         keys = itertools.cycle(["down"] * _ROWS_DOWN + ["up"] * _ROWS_DOWN)
@@ -128,15 +128,15 @@ def measure_history(ended: int) -> int:
         terminal = Terminal([sys.executable, "-m", "hpcdash", "--local", "--backend", "pbs"], settings)
         try:
             terminal.wait_for("4 history")
-            terminal.settle(1.0)
+            terminal.reconcile(1.0)
             before, _ = terminal.memory_bytes()
             terminal.press("4")
-            terminal.settle(1.0)
+            terminal.reconcile(1.0)
             asked = time.perf_counter()
             terminal.press("m")
             terminal.wait_for(r"everyone's[\s\S]*▌")
             shown = time.perf_counter() - asked
-            terminal.settle(2.0)
+            terminal.reconcile(2.0)
             after, most = terminal.memory_bytes()
         finally:
             terminal.close()

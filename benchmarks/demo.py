@@ -46,7 +46,7 @@ def demonstration(environment: dict[str, str]) -> tuple[float, float, float]:
     try:
         first = until_rows(terminal, 1)
         full = until_rows(terminal, _ROWS_OF_A_FULL_SCREEN)
-        terminal.settle(0.2, 1.0)
+        terminal.reconcile(0.2, 1.0)
         pressed = time.perf_counter()
         terminal.type(b"q")
         try:
@@ -74,7 +74,7 @@ def idle(environment: dict[str, str]) -> tuple[float, float]:
     terminal = Terminal(argv, environment, 120, 40)
     try:
         terminal.wait_for("connected")
-        terminal.settle(0.5, 3.0)
+        terminal.reconcile(0.5, 3.0)
         seen = share(terminal)
         terminal.type(_LOST_FOCUS)
         terminal.wait_for("focus")

@@ -72,7 +72,7 @@ def measure(name: str, keys: Sequence[str], *, grows: bool, seconds: float) -> s
         terminal = Terminal([sys.executable, "-m", "hpcdash", "--local"], settings, 140, 45)
         try:
             terminal.wait_for("▌")
-            terminal.settle()
+            terminal.reconcile()
             asked = time.perf_counter()
             terminal.press("l")
             terminal.wait_for("100 % of")
@@ -91,7 +91,7 @@ def measure(name: str, keys: Sequence[str], *, grows: bool, seconds: float) -> s
                     else:
                         took.append(one)
                     # What comes late of one page is not taken for the next one.
-                    terminal.settle(0.05, 0.3)
+                    terminal.reconcile(0.05, 0.3)
             rate = re.search(r"\+([\d.]+.)/s", terminal.text())
             peak = terminal.peak_bytes
         finally:

@@ -91,7 +91,7 @@ class Terminal:
                 return time.perf_counter() - self.started
         raise TimeoutError(f"{pattern!r} did not come within {seconds:g} s:\n{self.text()}")
 
-    def settle(self, quiet_seconds: float = 0.3, most_seconds: float = 5.0) -> None:
+    def reconcile(self, quiet_seconds: float = 0.3, most_seconds: float = 5.0) -> None:
         """Wait until nothing was written for a while."""
         end = time.perf_counter() + most_seconds
         while time.perf_counter() < end and self.pump(quiet_seconds):

@@ -21,7 +21,7 @@ def excerpt(raw: bytes, limit: int = _EXCERPT_BYTES) -> str:
     return text if len(text) <= limit else "… " + text[-limit:]
 
 
-def program_words(argv: tuple[str, ...]) -> tuple[str, ...]:
+def without_env(argv: tuple[str, ...]) -> tuple[str, ...]:
     """The words from the program on: without a leading `env`, its `-u NAME` and its `NAME=value`."""
     if argv[:1] != ("env",):
         return argv
@@ -38,7 +38,7 @@ def program_words(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 def program_name(argv: tuple[str, ...]) -> str:
     """The command a person would name: the first word after `env` and its settings."""
-    return next(iter(program_words(argv)), "")
+    return next(iter(without_env(argv)), "")
 
 
 def readable_command(argv: tuple[str, ...]) -> str:
@@ -47,7 +47,7 @@ def readable_command(argv: tuple[str, ...]) -> str:
     The random separators of a poll's fields are left out.
     """
     argv = tuple(_SEPARATOR.sub("…", word) for word in argv)
-    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in program_words(argv)]
+    words = [word if len(word) <= _WORD_LETTERS else word[:_WORD_LETTERS] + "…" for word in without_env(argv)]
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shlex.join(words))
 
 

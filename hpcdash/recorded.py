@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.tokens import RECORDED_TOKEN, TOKEN_PATTERN
-from hpcdash.errors import ConfigError, program_words
+from hpcdash.errors import ConfigError, without_env
 
 CASE_FILE = "case.toml"
 _TOKEN = re.compile(TOKEN_PATTERN)
@@ -64,7 +64,7 @@ class Case:
 
 def normalised_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     """How a case knows a command: from the program on, with RECORDED_TOKEN for the poll's token."""
-    return tuple(_TOKEN.sub(RECORDED_TOKEN, word) for word in program_words(argv))
+    return tuple(_TOKEN.sub(RECORDED_TOKEN, word) for word in without_env(argv))
 
 
 def token_of(argv: tuple[str, ...]) -> str | None:

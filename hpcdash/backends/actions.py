@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpcdash.backends.queries import Answer
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 
 # What can be changed of a job, by the names of `hpcdash alter`.
 ALTERABLE = ("time", "queue", "qos", "nice", "throttle")
@@ -97,4 +97,4 @@ class ActionCommand:
     @property
     def words(self) -> str:
         """As a person reads it: what is shown, else the command as it is typed, whole, without its `env` settings."""
-        return " ".join(self.shown) or shlex.join(program_words(self.argv))
+        return " ".join(self.shown) or shlex.join(without_env(self.argv))

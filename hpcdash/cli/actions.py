@@ -16,7 +16,7 @@ from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, read_line
 from hpcdash.config.read import load_settings
 from hpcdash.domain.job_ids import number_of
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
@@ -25,7 +25,7 @@ from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import JournalEntry
-from hpcdash.ui.jobs.action_words import pause_words
+from hpcdash.ui.jobs.action_text import format_pause
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
 _PAST = {
@@ -122,7 +122,7 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
     # What has ended can be run once more; nothing else happens to it.
     if verb is not Verb.REQUEUE:
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
-    print(f"{verb} on {visible(session.name)}: {jobs_words(rows)}", file=sys.stderr)
+    print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
         print(f"  {ended} of the same ended already", file=sys.stderr)
     known = {row["_number"] for row in plan.rows}
@@ -138,20 +138,20 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
     if len(plan.commands) > _MOST_COMMANDS_SHOWN:
         print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
     if plan.pause_seconds:
-        print(f"  {pause_words(plan)}", file=sys.stderr)
+        print(f"  {format_pause(plan)}", file=sys.stderr)
 
 
 async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
     """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
-    from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
+    from hpcdash.services.jobs.requeue import fetch_refusal, format_dropped, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    for words in (await refusal_words(session.store, plan.rows), *await dropped_words(session.store, facts)):
+    for words in (await fetch_refusal(session.store, plan.rows), *await format_dropped(session.store, facts)):
         if words:
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
 
 
-def jobs_words(rows: Sequence[Row]) -> str:
+def format_jobs(rows: Sequence[Row]) -> str:
     """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs."""
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
@@ -224,13 +224,13 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
 
 def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.cli.jobs import with_session
-    from hpcdash.services.submit.recovery import settle_noted, unsettled
+    from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:
         noted = [one for one in journal().read(newest)[0] if one.state == "unknown" and one.verb == Verb.SUBMIT]
         here = unsettled(journal(), session.name, newest=newest)
         for entry in here:
-            for outcome in await settle_noted(session.store, journal(), entry):
+            for outcome in await reconcile_noted(session.store, journal(), entry):
                 print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
         if not here:
             print(f"hpcdash: nothing is to be looked for on {visible(session.name)}", file=sys.stderr)
@@ -240,7 +240,7 @@ def _settle(common: CommonOptions, newest: int) -> None:
     with_session(common, work)
 
 
-def ended_words(entry: JournalEntry) -> str:
+def format_end(entry: JournalEntry) -> str:
     """How an action ended, in one line; the scheduler's words where it refused."""
     refused = [outcome for outcome in entry.outcomes if outcome.done is False]
     unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
@@ -251,22 +251,22 @@ def ended_words(entry: JournalEntry) -> str:
         case "done" | "running":
             return entry.state
         case "refused":
-            return f"refused: {_first_words(refused)}"
+            return f"refused: {_first_message(refused)}"
         case "partly":
-            return f"{total - len(refused)} of {total} done; {refused[0].job_id}: {_first_words(refused)}"
+            return f"{total - len(refused)} of {total} done; {refused[0].job_id}: {_first_message(refused)}"
         case _ if unknown:
-            return f"outcome unknown: {_first_words(unknown)}"
+            return f"outcome unknown: {_first_message(unknown)}"
         case _:
             return "outcome unknown"
 
 
-def _first_words(outcomes: Sequence[Outcome]) -> str:
+def _first_message(outcomes: Sequence[Outcome]) -> str:
     return next((outcome.words for outcome in outcomes if outcome.words), "no reason given")
 
 
 def _cells(entry: JournalEntry) -> tuple[str, ...]:
     when = datetime.fromtimestamp(entry.at).astimezone()
-    return (f"{when:%Y-%m-%d %H:%M:%S}", entry.cluster, entry.verb, " ".join(entry.job_ids), ended_words(entry))
+    return (f"{when:%Y-%m-%d %H:%M:%S}", entry.cluster, entry.verb, " ".join(entry.job_ids), format_end(entry))
 
 
 def _journal_write_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -22,10 +22,10 @@ from hpcdash.domain.chains import (
     JobChain,
     chain_notes,
     class_counts,
+    format_wait,
     latest_end,
     living_targets,
     picture,
-    wait_words,
 )
 from hpcdash.domain.impact import choose
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
@@ -75,7 +75,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
         held = " and is released now" if any(row["state"] == JobState.HELD for row in chain.living) else ""
         print(f"if each takes its limit{held}, it ends by {short_instant(end, now, session.zone)}")
     sys.stdout.flush()
-    rows = [{**row, "dependency": wait_words(unit, chain)} for unit in chain.units for row in unit.rows]
+    rows = [{**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows]
     table = pa.Table.from_pylist(rows, JOBS)
     out, encoding = sys.stdout.buffer, sys.stdout.encoding
     write_table("history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding)

@@ -21,7 +21,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import Settings
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.embedded import FOLDER_VARIABLE
@@ -204,7 +204,7 @@ def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None
     if abs(ahead_seconds) <= _TOLERATED_SKEW_SECONDS:
         return Check("clock", True, told)
     side = "ahead of" if ahead_seconds > 0 else "behind"
-    far = span_words(60 * round(abs(ahead_seconds) / 60))
+    far = format_span(60 * round(abs(ahead_seconds) / 60))
     told = f"the cluster's clock is {far} {side} this machine's; it {told}"
     if kept_here is False and kept_there is not False:
         step = "This machine's is wrong: no time server keeps it. Let one do so: timedatectl set-ntp true"

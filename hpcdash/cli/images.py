@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcdash.backends.script.containers import login_file
+from hpcdash.backends.script.containers.login import login_file
 from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions

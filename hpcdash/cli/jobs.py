@@ -24,7 +24,7 @@ from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdou
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_ids import holds_many
-from hpcdash.domain.job_words import Pair
+from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.scripts import script_lines, unified
@@ -51,7 +51,7 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
     async def run() -> T:
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
-            await session.store.settle()
+            await session.store.reconcile()
             done = await work(session)
             if not (common.read_only or settings.read_only):
                 await _tidy(session)
@@ -139,10 +139,10 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
         out = sys.stdout.buffer
         write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
         if not table.num_rows and sys.stderr.isatty():
-            print(_nothing_words(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+            print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
 
 
-def _nothing_words(name: OutputKind, *, mine: bool, all_rows: int) -> str:
+def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     """What a person who sees a title line and no rows may want to know."""
     if all_rows:
         return f"none of {counted(all_rows, 'row')} matches the filter"

@@ -22,7 +22,7 @@ from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_text
-from hpcdash.domain.job_words import exit_words
+from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import (
@@ -457,7 +457,7 @@ class _JobLog:
         if self._is_arriving:
             return False
         row = self._place.row
-        words = exit_words(self._state, row["exit_code"], row["exit_signal"])
+        words = format_exit(self._state, row["exit_code"], row["exit_signal"])
         self._tail.aside(f"job {self._place.job_id} {self._state.replace('_', ' ')}" + (f": {words}" if words else ""))
         return True
 

@@ -16,7 +16,7 @@ import click
 from hpcdash import __version__
 from hpcdash.cli.commands import COMMANDS
 from hpcdash.cli.debug_log import log_traceback
-from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_words
+from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_arguments
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 from hpcdash.services.state import database
@@ -85,7 +85,7 @@ def demo(common: CommonOptions) -> None:
 
 for command in COMMANDS:
     cli.add_command(command)
-refuse_empty_words(cli)
+refuse_empty_arguments(cli)
 
 
 def _complain(words: str) -> None:

@@ -22,8 +22,8 @@ from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, Serie
 from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, words_of_course
 from hpcdash.services.metrics.charts.state import ChartState, Line
-from hpcdash.services.metrics.eta import lost_time_words
-from hpcdash.services.metrics.findings import find_not_finite, find_plateau, number_words, step_words
+from hpcdash.services.metrics.eta import format_lost_time
+from hpcdash.services.metrics.findings import find_not_finite, find_plateau, format_number, format_step
 from hpcdash.services.metrics.joined import JoinedRun, Series
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
@@ -273,7 +273,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: Growth)
         if not len(series):
             continue
         values = series.values
-        said = [f"{visible(name)} {number_words(float(values[-1]))} at {axis} {step_words(float(series.x[-1]))}"]
+        said = [f"{visible(name)} {format_number(float(values[-1]))} at {axis} {format_step(float(series.x[-1]))}"]
         if "loss" in name.lower():
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings
@@ -299,4 +299,4 @@ def _pace(run: JoinedRun, name: str, job: JobFacts, growth: Growth) -> list[str]
         growth.note(job.now, float(steps[-1]))
         grown, age = growth.pace(), pace_of_age(run, job.age_seconds)
     said = words_of_course(run, paces_of_run(run, name, grown, age), steps, job)
-    return [line for line in ("; ".join(said), lost_time_words(run.lost_time())) if line]
+    return [line for line in ("; ".join(said), format_lost_time(run.lost_time())) if line]

@@ -81,7 +81,7 @@ def common_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
-def refuse_empty_words(command: click.Command) -> None:
+def refuse_empty_arguments(command: click.Command) -> None:
     """Have a command, and those below it, raise UsageError for each empty word given to an option or argument.
 
     `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
@@ -93,7 +93,7 @@ def refuse_empty_words(command: click.Command) -> None:
             parameter.type = _NotEmpty(parameter.type)
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            refuse_empty_words(below)
+            refuse_empty_arguments(below)
 
 
 class _NotEmpty(click.ParamType):  # type: ignore[type-arg]

@@ -31,11 +31,12 @@ from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.request import Launcher, Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, program_words
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array, settle
+from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array
+from hpcdash.services.submit.recovery import reconcile
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
@@ -170,7 +171,7 @@ class RequestSubmitting:
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await _launches(session).findings(self.planned)
-        asides = (*self.asides, *map(finding_words, found), *self.planned.again.asides)
+        asides = (*self.asides, *map(format_finding, found), *self.planned.again.asides)
         return replace(self.planned.again, asides=asides)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
@@ -270,7 +271,7 @@ def run_submit(
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
-        _say(_unsettled_words(session))
+        _say(_format_unsettled(session))
         if dry_run:
             planned = await submitting.plan(session, ())
             _say(*planned.asides)
@@ -291,7 +292,7 @@ def run_submit(
         sys.exit(EXIT_UNREACHABLE if last.done is None or last.is_unreachable else EXIT_REFUSED)
 
 
-def _unsettled_words(session: ClusterSession) -> str:
+def _format_unsettled(session: ClusterSession) -> str:
     """How many submissions nobody saw the end of: the next one may be one of them again; '' for none."""
     from hpcdash.services.submit.recovery import unsettled_today
 
@@ -349,10 +350,10 @@ async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
         return []
     await session.launches.queues.learn()
     demand = session.store.backend.scripts.reader().script_demand(wanted.script, wanted.options)
-    return [finding_words(one) for one in unmet(demand, await session.launches.queues.offers())]
+    return [format_finding(one) for one in unmet(demand, await session.launches.queues.offers())]
 
 
-def finding_words(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     """As the form has it."""
     words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
     return f"{finding.field}: {words}" if finding.field else words
@@ -383,13 +384,13 @@ class _Run:
             planned = await self._plan(())
             report = await self._session.actions.run(planned.plan, heard=_say)
             _say(report.journal_problem)
-            found = await settle(self._session.store, planned, report, _say)
+            found = await reconcile(self._session.store, planned, report, _say)
             self._told(0, found[-1])
         else:
-            from hpcdash.services.chains import chain_words, submit_chain
+            from hpcdash.services.chains import format_chain, submit_chain
 
             found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told, _say)
-            _say(chain_words(found, count))
+            _say(format_chain(found, count))
         await self._conclude()
         return found
 
@@ -475,7 +476,7 @@ def _print_dry(
 
     For people a script around commands is a word of what it does, unless it is wanted `in_full`.
     """
-    commands = [program_words(command.argv) for command in planned.plan.commands]
+    commands = [without_env(command.argv) for command in planned.plan.commands]
     if form == "json":
         answer = {"job_id": None, "done": None, "words": "nothing was submitted", **shown, "commands": commands}
         _print_json(session, answer)

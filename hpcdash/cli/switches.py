@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.actions import is_agreed, jobs_words
+from hpcdash.cli.actions import format_jobs, is_agreed
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json
@@ -18,16 +18,16 @@ from hpcdash.config.read import load_settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_words import (
+from hpcdash.domain.switch_text import (
     Progress,
     SwitchLook,
     clear_doubt,
-    folder_words,
-    group_words,
+    format_folder,
+    format_group,
+    format_progress,
+    format_shared,
+    format_unseen,
     in_time,
-    progress_words,
-    shared_words,
-    unseen_words,
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
@@ -70,7 +70,7 @@ class Found:
 
     @property
     def group(self) -> str:
-        return group_words(self.look) if self.matters else ""
+        return format_group(self.look) if self.matters else ""
 
     @property
     def doubt(self) -> str:
@@ -80,22 +80,22 @@ class Found:
     @property
     def unseen(self) -> str:
         """That it may have come to nothing yet, of one that is there."""
-        return unseen_words(self.switch.kind, self.progress) if self.look.is_dropped else ""
+        return format_unseen(self.switch.kind, self.progress) if self.look.is_dropped else ""
 
     @property
     def words(self) -> str:
         said = None if self.said is None else visible(self.said)
-        return progress_words(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said)
+        return format_progress(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said)
 
 
 def announce(one: Found, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
     """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
     switch, look = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
-    whose = jobs_words(one.namesakes.rows) if one.namesakes.rows else "no living job"
+    whose = format_jobs(one.namesakes.rows) if one.namesakes.rows else "no living job"
     deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
     running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
-    told = [switch.also_words, *one.warnings, "" if is_clearing else shared_words(switch.kind, running)]
+    told = [switch.format_other_path, *one.warnings, "" if is_clearing else format_shared(switch.kind, running)]
     if is_clearing:
         told += [one.doubt, one.unseen]
     if plan.request.verb is Verb.KILL_SWITCH:
@@ -105,7 +105,7 @@ def announce(one: Found, plan: Plan, session: ClusterSession, *, in_full: bool) 
     asides = [one.group, one.namesakes.note, f"log of {switch.job_id}: {one.log}"]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} ({visible(switch.naming.whence)})",
-        f"  folder: {folder_words(look)}",
+        f"  folder: {format_folder(look)}",
         f"  {deed}{whose}",
         *(f"  {visible(words)}" for words in asides if words),
         *(f"  ! {visible(words)}" for words in told if words),
@@ -115,10 +115,10 @@ def announce(one: Found, plan: Plan, session: ClusterSession, *, in_full: bool) 
     print("\n".join(lines), file=sys.stderr)
 
 
-def state_words(one: Found) -> str:
+def format_state(one: Found) -> str:
     """What is known of it, in a line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
-    known = [visible(one.switch.also_words), *one.warnings, one.group, log, visible(one.namesakes.note)]
+    known = [visible(one.switch.format_other_path), *one.warnings, one.group, log, visible(one.namesakes.note)]
     return "; ".join([one.words, *(words for words in known if words)])
 
 
@@ -242,7 +242,7 @@ def run_switch(
     else:
         if deed == "status":
             for one in found:
-                print(f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  {state_words(one)}")
+                print(f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  {format_state(one)}")
         for outcome in outcomes:
             said = "" if outcome.done or deed == "status" else "unknown: " if outcome.done is None else "refused: "
             print(f"{visible(outcome.job_id)}  {said}{visible(outcome.words)}")

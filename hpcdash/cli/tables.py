@@ -18,7 +18,7 @@ from hpcdash.cli.terminal import ByteStream
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, shortened
-from hpcdash.domain.job_words import queue_note
+from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible, width_of
@@ -234,9 +234,9 @@ def _use(used: str, of: str, show: Callable[[int], str]) -> _Joined:
 
     def words(table: pa.Table) -> list[str]:
         pairs = zip(_texts(table, used), _texts(table, of), strict=True)
-        return _cells([None if pair == (None, None) else pair for pair in pairs], pair_words)
+        return _cells([None if pair == (None, None) else pair for pair in pairs], format_pair)
 
-    def pair_words(pair: tuple[int | None, int | None]) -> str:
+    def format_pair(pair: tuple[int | None, int | None]) -> str:
         return "/".join(UNKNOWN if amount is None else show(amount) for amount in pair)
 
     return words
@@ -304,9 +304,6 @@ def _placed(cell: str, column: _Column, is_last: bool) -> str:
     if column.is_number:
         return blanks + cell
     return cell if is_last else cell + blanks
-
-
-__all__ = ["Kind", "contract_columns", "default_columns", "write_csv", "write_json", "write_table"]
 
 
 def write_json(

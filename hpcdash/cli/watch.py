@@ -60,7 +60,7 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
         _complain(
             f"{one.error.message}. {one.error.next_step} Until then {one.name} is told nothing, the rest goes on."
         )
-    if watch.is_configured and not trial and (words := nobody_told(watch, rings=not once and sys.stdout.isatty())):
+    if watch.is_configured and not trial and (words := no_recipients(watch, rings=not once and sys.stdout.isatty())):
         _complain(words)
     if watch.terminal is not None and sys.stdout.isatty() and not once:
         notifiers.append(TerminalNotifier(watch.terminal))
@@ -76,7 +76,7 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
         sys.exit(status)
 
 
-def nobody_told(watch: WatchSettings, *, rings: bool) -> str:
+def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
     """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that [watch.terminal] rings.
 
     A channel that cannot be used is none of nobody's.
@@ -158,8 +158,8 @@ class _Watch:
             return EXIT_REFUSED
         if not report.look.is_reached:
             return EXIT_UNREACHABLE
-        was_told = all(delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries)
-        return 0 if report.is_kept and was_told else EXIT_REFUSED
+        was_announced = all(delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries)
+        return 0 if report.is_kept and was_announced else EXIT_REFUSED
 
     def _went_wrong(self, title: str, error: Exception) -> None:
         from hpcdash.cli.debug_log import log_traceback
@@ -181,9 +181,9 @@ class _Watch:
         again = f", {len(told.again)} to tell again" if told.again else ""
         _tell(f"{title}: {asked}, {told.wrong} wrong, {len(told.events)} to tell{again}")
         for event in told.events:
-            _tell(f"{title}: {_event_words(event)}")
+            _tell(f"{title}: {_format_event(event)}")
         for channel, event in told.again:
-            _tell(f"{title}: again for {channel}: {_event_words(event)}")
+            _tell(f"{title}: again for {channel}: {_format_event(event)}")
         for delivery in told.deliveries:
             if delivery.problem:
                 _complain(f"{title}: {delivery.words}")
@@ -211,7 +211,7 @@ class _Watch:
             _complain(f"{path}: {error.strerror}: {line.strip()}")
 
 
-def _event_words(event: AlertEvent) -> str:
+def _format_event(event: AlertEvent) -> str:
     """`raised critical: …`, `over: …`, `no longer watched: …`."""
     if event.kind.is_end:
         return f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.words}"
@@ -380,7 +380,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
 
 def _untold(watch: WatchSettings) -> list[str]:
     """Whom the watchdogs of the job may not be able to tell, in words."""
-    if words := nobody_told(watch, rings=False):
+    if words := no_recipients(watch, rings=False):
         return [words]
     return [
         f"{key}: {variable} must be in the environment the job starts with, which a login shell's may not be; "

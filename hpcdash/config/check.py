@@ -20,7 +20,7 @@ from hpcdash.config.settings import (
     Settings,
     UiSettings,
 )
-from hpcdash.config.values import Reader, Unfit
+from hpcdash.config.values import Reader, ValidationError
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.request import Site
 
@@ -120,7 +120,7 @@ class _Checking:
         """What a reader makes of a value; None, and a problem, where it does not fit."""
         try:
             return reader(value)
-        except Unfit as error:
+        except ValidationError as error:
             self.problem(path, str(error))
             return None
 

@@ -11,7 +11,7 @@ from hpcdash.config.problems import KeyPath, shown
 from hpcdash.config.queue_defaults import overridden
 from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS, as_fields, image_root_problem, variable, whose
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.config.values import Reader, Unfit, line_of_text
+from hpcdash.config.values import Reader, ValidationError, line_of_text
 
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 
@@ -58,7 +58,7 @@ def settled(launch: LaunchSettings, user: str | None, complain: Callable[[str], 
     """With the login name that run_as means. Without a user that is oneself, or a complaint where it was asked for."""
     try:
         run_as = whose(launch.site.run_as, user)
-    except Unfit as error:
+    except ValidationError as error:
         run_as = ""
         if complain:
             complain(str(error))
@@ -68,7 +68,9 @@ def settled(launch: LaunchSettings, user: str | None, complain: Callable[[str], 
 def _launch_program(value: object) -> str:
     text = line_of_text(value)
     if not PLAIN_PATH.fullmatch(text):
-        raise Unfit(f"{shown(text)} is no program's path: write it from the root, of letters, digits and ._@+- alone")
+        raise ValidationError(
+            f"{shown(text)} is no program's path: write it from the root, of letters, digits and ._@+- alone"
+        )
     return text
 
 

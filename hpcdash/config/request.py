@@ -25,7 +25,7 @@ from hpcdash.config.request_fields import (
     variable,
     whose,
 )
-from hpcdash.config.values import Reader, Unfit, line_of_text
+from hpcdash.config.values import Reader, ValidationError, line_of_text
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks
 from hpcdash.domain.request import SITE_SAID, Call, Container, Request, Runtime, Site
 
@@ -50,35 +50,35 @@ def _function(value: object) -> tuple[str, str]:
     text = line_of_text(value)
     module, colon, function = text.partition(":")
     if "/" in module or (colon and module.endswith(".py")):
-        raise Unfit(f"{shown(text)} names a file: write the module as it is imported, {quoted('train:main')}")
+        raise ValidationError(f"{shown(text)} names a file: write the module as it is imported, {quoted('train:main')}")
     if not colon:
         module, _, function = text.rpartition(".")
         meant = f"{module}:{function}" if module and function != "py" else "train:main"
-        raise Unfit(f"{shown(text)} is no MODULE:FUNCTION: write it as in {quoted(meant)}")
+        raise ValidationError(f"{shown(text)} is no MODULE:FUNCTION: write it as in {quoted(meant)}")
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
-            raise Unfit(f"{shown(text)} is no MODULE:FUNCTION: {shown(part)} is no name of Python's")
+            raise ValidationError(f"{shown(text)} is no MODULE:FUNCTION: {shown(part)} is no name of Python's")
     if module == "__main__":
-        raise Unfit("__main__ is the runner itself in the job: move the function into a module")
+        raise ValidationError("__main__ is the runner itself in the job: move the function into a module")
     return module, function
 
 
 def _array(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise Unfit(f"expected an array, as in [1, {quoted('x')}], not {shown(value)}")
+        raise ValidationError(f"expected an array, as in [1, {quoted('x')}], not {shown(value)}")
     return tuple(value)
 
 
 def _items(value: object) -> tuple[Any, ...]:
     items = _array(value)
     if not 1 <= len(items) <= MAX_TASKS:
-        raise Unfit(f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
+        raise ValidationError(f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
     return items
 
 
 def _arguments(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Unfit(f"expected a table, as in {{ lr = 0.001 }}, not {shown(value)}")
+        raise ValidationError(f"expected a table, as in {{ lr = 0.001 }}, not {shown(value)}")
     return value
 
 
@@ -198,7 +198,7 @@ class _Checking:
         if "run_as" in found:
             try:
                 found["run_as"] = whose(found["run_as"], user)
-            except Unfit as error:
+            except ValidationError as error:
                 self.problems.append((("site", "run_as"), str(error)))
         return found
 
@@ -218,7 +218,7 @@ class _Checking:
             if key in readers:
                 try:
                     fit[key] = readers[key](value)
-                except Unfit as error:
+                except ValidationError as error:
                     self.problems.append(((*path, key), str(error)))
             elif key not in tables:
                 self.problems.append(((*path, key), _unknown_key(key, path, (*readers, *tables))))

@@ -12,7 +12,7 @@ from hpcdash.backends.base import RequestField
 from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
-from hpcdash.config.values import Reader, Unfit, flag, line_of_text, one_of
+from hpcdash.config.values import Reader, ValidationError, flag, line_of_text, one_of
 from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import parse_job_id, split_ids
@@ -45,28 +45,28 @@ def lines_of_text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         return line_of_text(value)
     if len(value) > _LONGEST_TEXT:
-        raise Unfit(f"too long: at most {_LONGEST_TEXT} characters")
+        raise ValidationError(f"too long: at most {_LONGEST_TEXT} characters")
     odd = next((letter for letter in value if letter not in "\n\t" and not letter.isprintable()), "")
     if odd:
-        raise Unfit(f"holds a character that does not print: {printable(odd)}")
+        raise ValidationError(f"holds a character that does not print: {printable(odd)}")
     return value
 
 
 def whole(value: object, smallest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= MOST_SLOTS:
-        raise Unfit(f"expected a whole number from {smallest} to {MOST_SLOTS}, not {shown(value)}")
+        raise ValidationError(f"expected a whole number from {smallest} to {MOST_SLOTS}, not {shown(value)}")
     return value
 
 
 def text_list(value: object, read: Callable[[object], str] = line_of_text) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Unfit(f'expected an array of texts, as in ["a", "b"], not {shown(value)}')
+        raise ValidationError(f'expected an array of texts, as in ["a", "b"], not {shown(value)}')
     items = []
     for at, item in enumerate(value):
         try:
             items.append(read(item))
-        except Unfit as error:
-            raise Unfit(f"item {at + 1}: {error}") from None
+        except ValidationError as error:
+            raise ValidationError(f"item {at + 1}: {error}") from None
     return tuple(items)
 
 
@@ -78,28 +78,32 @@ def _is_bare_number(value: object) -> bool:
 
 def limit_seconds(value: object) -> int:
     if _is_bare_number(value):
-        raise Unfit(f"{shown(value)} has no unit (minutes to Slurm, seconds to PBS): write {quoted('90m')} or 1:30:00")
+        raise ValidationError(
+            f"{shown(value)} has no unit (minutes to Slurm, seconds to PBS): write {quoted('90m')} or 1:30:00"
+        )
     seconds = _parsed(value, units.parse_duration)
     if seconds is None:
-        raise Unfit("a job has an end: leave time out for the queue's own limit")
+        raise ValidationError("a job has an end: leave time out for the queue's own limit")
     if seconds < 1:
-        raise Unfit("expected a second or more")
+        raise ValidationError("expected a second or more")
     return seconds
 
 
 def memory_bytes(value: object) -> int:
     if _is_bare_number(value):
-        raise Unfit(f"{shown(value)} has no unit (MiB to Slurm, bytes to PBS): write {quoted('64G')} or 4000M")
+        raise ValidationError(
+            f"{shown(value)} has no unit (MiB to Slurm, bytes to PBS): write {quoted('64G')} or 4000M"
+        )
     amount = _parsed(value, units.parse_memory)
     if amount < _LEAST_MEMORY_BYTES:
-        raise Unfit(f"expected 1M or more, not {shown(value)}")
+        raise ValidationError(f"expected 1M or more, not {shown(value)}")
     return amount
 
 
 def _array(value: object) -> ArrayTasks:
     tasks = _parsed(value, _tasks)
     if tasks.is_incomplete:
-        raise Unfit(f"{shown(value)} is cut short: write all tasks, as in {quoted('1-10%1')}")
+        raise ValidationError(f"{shown(value)} is cut short: write all tasks, as in {quoted('1-10%1')}")
     return tasks
 
 
@@ -119,29 +123,29 @@ def _after(value: object) -> tuple[str, ...]:
             words = split_ids(shown(item) if type(item) is int else line_of_text(item))
             ids += [str(parse_job_id(word)) for word in words]
         except ValueError as error:
-            raise Unfit(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
+            raise ValidationError(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
     return tuple(dict.fromkeys(ids))
 
 
 def _signal(value: object) -> EarlySignal:
     match = _SIGNAL.fullmatch(line_of_text(value))
     if match is None:
-        raise Unfit(
+        raise ValidationError(
             f"{shown(value)}: write {quoted('USR1@600')} (600 s before the end), "
             f"or {quoted('B:USR1@600')} for the batch shell alone"
         )
     if match[2] not in SIGNALS:
-        raise Unfit(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], SIGNALS)}")
+        raise ValidationError(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], SIGNALS)}")
     seconds = int(match[3])
     if not 1 <= seconds <= LONGEST_SIGNAL_SECONDS:
-        raise Unfit(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
+        raise ValidationError(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
     return EarlySignal(match[2], seconds, batch_only=match[1] is not None)
 
 
 def _nodes(value: object) -> str:
     text = line_of_text(value)
     if not _NODES.fullmatch(text):
-        raise Unfit(f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}")
+        raise ValidationError(f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}")
     _parsed(text, nodelist.count)
     return text
 
@@ -152,9 +156,9 @@ def _bind(value: object) -> str:
     source, *rest = text.split(":")
     target, options = rest[0] if rest else "/", rest[1] if len(rest) > 1 else "rw"
     if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
-        raise Unfit(f"{shown(text)} is no bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
+        raise ValidationError(f"{shown(text)} is no bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
     if not target.startswith("/"):
-        raise Unfit(f"{shown(text)}: the place in the container begins with '/'")
+        raise ValidationError(f"{shown(text)}: the place in the container begins with '/'")
     return text
 
 
@@ -163,7 +167,7 @@ def variable(value: object) -> str:
     if type(value) is int and abs(value) < 2**63:
         return str(value)
     if isinstance(value, bool | int | float):
-        raise Unfit(f"expected text in quotes, spelled as the program reads it, not {shown(value)}")
+        raise ValidationError(f"expected text in quotes, spelled as the program reads it, not {shown(value)}")
     return value if isinstance(value, str) and not value.strip(" \n\t") else lines_of_text(value)
 
 
@@ -172,7 +176,9 @@ def _project_source(value: object) -> str:
     try:
         accounted_to(text, project="", workspace="", labels=())
     except ConfigError:
-        raise Unfit(f"expected {', '.join(SOURCES)}, not {shown(text)}{did_you_mean(text, SOURCES)}") from None
+        raise ValidationError(
+            f"expected {', '.join(SOURCES)}, not {shown(text)}{did_you_mean(text, SOURCES)}"
+        ) from None
     return text
 
 
@@ -184,45 +190,55 @@ def _runtime(value: object) -> Runtime:
 def _folder(value: object) -> str:
     text = line_of_text(value)
     if not text.startswith("/"):
-        raise Unfit(f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}")
+        raise ValidationError(f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}")
     return text
 
 
 def _storage_root(value: object) -> str:
     text = _folder(value)
     if text.strip("/") == "" or ".." in text.split("/") or not _PLAIN_PATH.fullmatch(text):
-        raise Unfit(f"{shown(text)} cannot hold launches: letters, digits and ._@+- alone, below the root")
+        raise ValidationError(f"{shown(text)} cannot hold launches: letters, digits and ._@+- alone, below the root")
     return text
 
 
 def _run_as(value: object) -> str:
     text = line_of_text(value)
     if text == "root":
-        raise Unfit("jobs are submitted as anyone but root")
+        raise ValidationError("jobs are submitted as anyone but root")
     if not _ACCOUNT.fullmatch(text):
-        raise Unfit(f"{shown(text)} is no login name that sudo rules can name: small letters, digits, '_' and '-'")
+        raise ValidationError(
+            f"{shown(text)} is no login name that sudo rules can name: small letters, digits, '_' and '-'"
+        )
     return text
 
 
 def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
-        raise Unfit(f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada")
+        raise ValidationError(
+            f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada"
+        )
     return folder
 
 
 def _checkpoints(value: object) -> str:
     text = folder_there(value)
     if "$" in text:
-        raise Unfit(f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run")
+        raise ValidationError(
+            f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run"
+        )
     if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
-        raise Unfit(f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself")
+        raise ValidationError(
+            f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself"
+        )
     return text
 
 
 def _slot_type(value: object) -> SlotType:
     if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
-        raise Unfit(f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean {quoted(meant)}?")
+        raise ValidationError(
+            f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean {quoted(meant)}?"
+        )
     return SlotType(one_of(*SlotType)(value))
 
 
@@ -242,7 +258,7 @@ def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
     try:
         return parse(text)
     except ValueError as error:
-        raise Unfit(printable(str(error))) from None
+        raise ValidationError(printable(str(error))) from None
 
 
 _OWN_FIELDS = {name: _own_reader(field) for name, field in registry.REQUEST_FIELDS.items()}
@@ -343,5 +359,5 @@ def whose(run_as: str, user: str | None) -> str:
     if run_as != THE_USER:
         return run_as
     if not user:
-        raise Unfit('"user" means the cluster\'s user, and its configuration sets none: write a login name')
+        raise ValidationError('"user" means the cluster\'s user, and its configuration sets none: write a login name')
     return user

@@ -18,36 +18,38 @@ _MAX_TEXT_CHARACTERS = 4096
 _KEY_PRESS = re.compile(r"(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*(?:[a-z][a-z0-9_]*|\S)")
 
 
-class Unfit(ValueError):
+class ValidationError(ValueError):
     """A value that cannot be used; its text says why and what is expected."""
 
 
 def flag(value: object) -> bool:
     """true or false."""
     if not isinstance(value, bool):
-        raise Unfit(f"expected true or false, not {shown(value)}")
+        raise ValidationError(f"expected true or false, not {shown(value)}")
     return value
 
 
 def line_of_text(value: object) -> str:
     """Text on one line that shows something."""
     if not isinstance(value, str):
-        raise Unfit(f"expected text in quotes, not {shown(value)}")
+        raise ValidationError(f"expected text in quotes, not {shown(value)}")
     if not value.strip():
-        raise Unfit("expected text, not an empty string")
+        raise ValidationError("expected text, not an empty string")
     if len(value) > _MAX_TEXT_CHARACTERS:
-        raise Unfit(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
+        raise ValidationError(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
     if printable(value) != value:
-        raise Unfit("holds a character that does not print (a line break, a tab, a control character)")
+        raise ValidationError("holds a character that does not print (a line break, a tab, a control character)")
     return value
 
 
 def number(value: object, smallest: float, largest: float, unit: str = "", why: str = "") -> float:
     """A finite number in a range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unfit(f"expected a number{f' of {unit}' if unit else ''}, not {shown(value)}")
+        raise ValidationError(f"expected a number{f' of {unit}' if unit else ''}, not {shown(value)}")
     if not smallest <= value <= largest:
-        raise Unfit(f"expected {smallest:g} to {largest:g}{f' {unit}' if unit else ''}{why}, not {shown(value)}")
+        raise ValidationError(
+            f"expected {smallest:g} to {largest:g}{f' {unit}' if unit else ''}{why}, not {shown(value)}"
+        )
     return float(value)
 
 
@@ -84,7 +86,7 @@ def grace_seconds(value: object) -> float:
 def _whole(value: object, smallest: int, largest: int, unit: str) -> int:
     found = number(value, smallest, largest, unit)
     if not found.is_integer():
-        raise Unfit(f"expected a whole number, not {shown(value)}")
+        raise ValidationError(f"expected a whole number, not {shown(value)}")
     return int(found)
 
 
@@ -99,7 +101,7 @@ def one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in choices:
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise Unfit(f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}")
+            raise ValidationError(f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}")
         return value
 
     return read
@@ -109,16 +111,16 @@ def ssh_destination(value: object) -> SshDestination:
     """`[user@]host[:port]`."""
     try:
         return parse_ssh_destination(line_of_text(value))
-    except Unfit:
+    except ValidationError:
         raise
     except ValueError as error:
-        raise Unfit(f"{shown(value)} is no ssh destination: {error}") from None
+        raise ValidationError(f"{shown(value)} is no ssh destination: {error}") from None
 
 
 def port(value: object) -> int:
     """A TCP port."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-        raise Unfit(f"expected a whole number from 1 to 65535, not {shown(value)}")
+        raise ValidationError(f"expected a whole number from 1 to 65535, not {shown(value)}")
     return value
 
 
@@ -126,7 +128,7 @@ def user_name(value: object) -> str:
     """Somebody's name on a cluster."""
     text = line_of_text(value)
     if not USER_NAME.fullmatch(text):
-        raise Unfit(f"{shown(text)} is no user name")
+        raise ValidationError(f"{shown(text)} is no user name")
     return text
 
 
@@ -134,7 +136,9 @@ def search_path(value: object) -> str:
     """Absolute directories joined with ':'."""
     text = line_of_text(value)
     if not all(folder.startswith("/") for folder in text.split(":")):
-        raise Unfit(f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not {shown(text)}")
+        raise ValidationError(
+            f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not {shown(text)}"
+        )
     return text
 
 
@@ -143,9 +147,11 @@ def key_presses(value: object) -> str:
     keys = [part.strip() for part in line_of_text(value).split(",")]
     for key in keys:
         if not key:
-            raise Unfit('a key is missing beside a comma (the key itself is called "comma")')
+            raise ValidationError('a key is missing beside a comma (the key itself is called "comma")')
         if not _KEY_PRESS.fullmatch(key):
-            raise Unfit(f"{shown(key)} is no key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}")
+            raise ValidationError(
+                f"{shown(key)} is no key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}"
+            )
     return ",".join(keys)
 
 
@@ -158,18 +164,20 @@ def metric_pattern(value: object) -> str:
     try:
         compile_patterns((text,))
     except ConfigError as error:
-        raise Unfit(f"{error.message}; {error.next_step}") from None
+        raise ValidationError(f"{error.message}; {error.next_step}") from None
     return text
 
 
 def column_list(value: object, known: Iterable[str]) -> tuple[str, ...]:
     """Names of columns, each once."""
     if not isinstance(value, list) or not value:
-        raise Unfit(f"expected an array of column names, not {'an empty one' if value == [] else shown(value)}")
+        raise ValidationError(
+            f"expected an array of column names, not {'an empty one' if value == [] else shown(value)}"
+        )
     for at, name in enumerate(value):
         column(name, known)
         if name in value[:at]:
-            raise Unfit(f"{shown(name)} stands twice")
+            raise ValidationError(f"{shown(name)} stands twice")
     return tuple(value)
 
 
@@ -185,5 +193,5 @@ def column(value: object, known: Iterable[str]) -> str:
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
         hint = did_you_mean(value, names) if isinstance(value, str) else ""
-        raise Unfit(f"{shown(value)} is no column{hint}")
+        raise ValidationError(f"{shown(value)} is no column{hint}")
     return value

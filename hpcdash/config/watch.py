@@ -23,10 +23,10 @@ from hpcdash.config.watch_settings import (
     FailuresWatch,
     HangingRule,
     HangingWatch,
+    JobSelector,
     LossesRule,
     LossWatch,
     MailSettings,
-    Meant,
     NodesRule,
     NodesWatch,
     Notice,
@@ -174,9 +174,9 @@ class _Watch:
 
     def _split(
         self, table: Mapping[str, object], path: KeyPath, meant: Mapping[str, Reader], own: Mapping[str, Reader]
-    ) -> tuple[Meant, dict[str, Any]]:
+    ) -> tuple[JobSelector, dict[str, Any]]:
         fit = self._checking.fields(table, path, {**meant, **own})
-        found = Meant(**{name: fit.pop(name) for name in meant if name in fit})
+        found = JobSelector(**{name: fit.pop(name) for name in meant if name in fit})
         for at, name in enumerate(found.clusters):
             if self._clusters and name not in self._clusters:
                 self._checking.problem((*path, "clusters", at), f"there is no [clusters.{name}]")
@@ -190,7 +190,7 @@ class _Watch:
             self._checking.problem(path, f"{key} = … is missing")
         return not missing
 
-    def _is_placed(self, meant: Meant, path: KeyPath) -> None:
+    def _is_placed(self, meant: JobSelector, path: KeyPath) -> None:
         if len(self._clusters) > 1 and not meant.clusters:
             named = quoted(next(iter(self._clusters)))
             self._checking.problem(path, f"there are several clusters: say which it is on, as in clusters = [{named}]")

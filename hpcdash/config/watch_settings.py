@@ -205,7 +205,7 @@ NotifierSettings = MailSettings | WebhookSettings | CommandSettings | TerminalSe
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class JobSelector:
     """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all), `clusters` (none: all)."""
 
     name: str = ""
@@ -220,7 +220,7 @@ class Meant:
 class RunningRule:
     """A job that must run or wait."""
 
-    meant: Meant
+    meant: JobSelector
     severity: Severity = Severity.CRITICAL
 
 
@@ -228,7 +228,7 @@ class RunningRule:
 class HangingRule:
     """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a job's id."""
 
-    meant: Meant
+    meant: JobSelector
     watch: HangingWatch = field(default_factory=HangingWatch)
     log: str = ""
 
@@ -237,7 +237,7 @@ class HangingRule:
 class LossesRule:
     """Running trainings whose metrics are read from their output; `log` is a file there instead, {id} a job's id."""
 
-    meant: Meant = field(default_factory=Meant)
+    meant: JobSelector = field(default_factory=JobSelector)
     watch: LossWatch = field(default_factory=LossWatch)
     log: str = ""
 
@@ -247,7 +247,7 @@ class StorageRule:
     """A path there. `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID."""
 
     watch: StorageWatch
-    meant: Meant = field(default_factory=Meant)
+    meant: JobSelector = field(default_factory=JobSelector)
     quota: str = "auto"
     quota_of: str = "user"
 
@@ -261,7 +261,7 @@ class StorageRule:
 class NodesRule:
     """Nodes out of use, and spares."""
 
-    meant: Meant = field(default_factory=Meant)
+    meant: JobSelector = field(default_factory=JobSelector)
     watch: NodesWatch = field(default_factory=NodesWatch)
 
 
@@ -269,7 +269,7 @@ class NodesRule:
 class ChainRule:
     """Chains that must go on."""
 
-    meant: Meant
+    meant: JobSelector
     watch: ChainWatch = field(default_factory=ChainWatch)
 
 
@@ -278,7 +278,7 @@ class SavesRule:
     """How jobs save. The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
     the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's launch says, if any."""
 
-    meant: Meant
+    meant: JobSelector
     watch: CheckpointWatch
     checkpoints: str = ""
     saved: str = ""
@@ -288,7 +288,7 @@ class SavesRule:
 class FailuresRule:
     """Nodes that fail a job again and again."""
 
-    meant: Meant = field(default_factory=Meant)
+    meant: JobSelector = field(default_factory=JobSelector)
     watch: FailuresWatch = field(default_factory=FailuresWatch)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, time
 
 from hpcdash.config import values
 from hpcdash.config.problems import quoted, shown
-from hpcdash.config.values import Reader, Unfit
+from hpcdash.config.values import Reader, ValidationError
 from hpcdash.config.watch_settings import zone_of
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, parse_duration, parse_memory
@@ -24,7 +24,9 @@ def seconds(value: object) -> float:
         except ValueError:
             found = None
         if found is None:
-            raise Unfit(f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}")
+            raise ValidationError(
+                f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}"
+            )
         value = found
     return values.number(value, 0, _LONGEST_SECONDS, "seconds")
 
@@ -33,7 +35,7 @@ def some_seconds(value: object) -> float:
     """More than none."""
     found = seconds(value)
     if found <= 0:
-        raise Unfit("expected more than 0 seconds")
+        raise ValidationError("expected more than 0 seconds")
     return found
 
 
@@ -53,7 +55,7 @@ def amount_bytes(value: object) -> int:
         try:
             return parse_memory(value)
         except ValueError:
-            raise Unfit(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
+            raise ValidationError(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
     return _count(value, 0)
 
 
@@ -78,7 +80,7 @@ def severity(value: object) -> Severity:
 def texts(value: object) -> tuple[str, ...]:
     """An array of texts, one at least."""
     if not isinstance(value, list) or not value:
-        raise Unfit(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
+        raise ValidationError(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
     return tuple(map(values.line_of_text, value))
 
 
@@ -88,7 +90,7 @@ def some_of(*words: str) -> Reader:
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
-            raise Unfit(
+            raise ValidationError(
                 f"expected an array of {', '.join(words)}, not {'an empty one' if value == [] else shown(value)}"
             )
         return tuple(dict.fromkeys(map(one, value)))
@@ -99,7 +101,7 @@ def some_of(*words: str) -> Reader:
 def absolute_path(value: object) -> str:
     text = values.line_of_text(value)
     if not text.startswith("/"):
-        raise Unfit(f"expected a path from the root, not {shown(text)}")
+        raise ValidationError(f"expected a path from the root, not {shown(text)}")
     return text
 
 
@@ -107,7 +109,7 @@ def path_here(value: object) -> str:
     """A file of this machine, from the root or from the home folder."""
     text = values.line_of_text(value)
     if not text.startswith(("/", "~/")):
-        raise Unfit(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
+        raise ValidationError(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
     return text
 
 
@@ -118,7 +120,7 @@ def clock(value: object) -> time:
     try:
         return time.fromisoformat(values.line_of_text(value))
     except ValueError:
-        raise Unfit(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
+        raise ValidationError(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
 
 
 def zone(value: object) -> str:
@@ -126,14 +128,14 @@ def zone(value: object) -> str:
     try:
         zone_of(text)
     except ConfigError as error:
-        raise Unfit(error.message) from None
+        raise ValidationError(error.message) from None
     return text
 
 
 def moment(value: object) -> float:
     """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
     if not isinstance(value, datetime):
-        raise Unfit(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
+        raise ValidationError(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
     return value.timestamp()
 
 
@@ -141,33 +143,33 @@ def quota_owner(value: object) -> str:
     text = values.line_of_text(value)
     kind, colon, name = text.partition(":")
     if kind not in ("user", "group", "project") or (kind != "user" and not name) or (colon and not name):
-        raise Unfit(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
+        raise ValidationError(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
     if name.startswith("-"):
-        raise Unfit("a name does not begin with '-'")
+        raise ValidationError("a name does not begin with '-'")
     return text
 
 
 def secret_text(value: object) -> str:
     """Text that no message repeats."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise Unfit("expected text in quotes, on one line")
+        raise ValidationError("expected text in quotes, on one line")
     return value
 
 
 def secret_texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise Unfit("expected an array of texts")
+        raise ValidationError("expected an array of texts")
     return tuple(map(secret_text, value))
 
 
 def variable_name(value: object) -> str:
     text = values.line_of_text(value)
     if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
-        raise Unfit("expected the name of an environment variable, not its value")
+        raise ValidationError("expected the name of an environment variable, not its value")
     return text
 
 
 def _count(value: object, smallest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _LARGEST:
-        raise Unfit(f"expected a whole number of at least {smallest}, not {shown(value)}")
+        raise ValidationError(f"expected a whole number of at least {smallest}, not {shown(value)}")
     return value

@@ -52,7 +52,7 @@ def finding_key(rule: str, subject: str = "", aspect: str = "") -> str:
     return f"{rule}/{aspect}/{subject}" if subject or aspect else f"{rule}/"
 
 
-def job_words(job_id: object, name: object = None) -> str:
+def format_job(job_id: object, name: object = None) -> str:
     """`job 7 (train)`, `job 7` where its name is not known."""
     return f"job {shown(job_id)} ({shown(name)})" if name else f"job {shown(job_id)}"
 

@@ -113,7 +113,7 @@ def fold(
     return _with_fold(
         taken,
         pc.if_else(opened, pa.scalar(FOLD_UNFOLDED, pa.int8()), kinds),
-        _state_words(rows, row_groups, summary_groups).take(of_summary),
+        _format_states(rows, row_groups, summary_groups).take(of_summary),
         row_ids,
     )
 
@@ -258,7 +258,7 @@ def _assemble(rows: pa.Table, first_rows: pa.Table, result: dict[str, pa.Array])
     return pa.table(columns, schema=rows.schema)
 
 
-def _state_words(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -> pa.Array:
+def _format_states(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -> pa.Array:
     """`2 running · 8 pending` for each of `summary_groups`, the most alive first."""
     state = as_array(rows["state"])
     pairs = pa.table(

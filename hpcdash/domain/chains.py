@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, never_words, parse_dependency, waits_for
+from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, format_never, parse_dependency, waits_for
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
 
@@ -435,7 +435,7 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     return words if len(words) <= width else " ".join(f"{sign[name]}{count}" for name, count in counts.items())
 
 
-def wait_words(unit: Unit, chain: JobChain) -> str:
+def format_wait(unit: Unit, chain: JobChain) -> str:
     """What a unit waits for, or followed: `after 12`, `after 12, ended well`; '' for nothing that is known."""
     if unit.by_name:
         return f"after {', '.join(chain.before[unit.number])}, by its name"
@@ -450,11 +450,11 @@ def wait_words(unit: Unit, chain: JobChain) -> str:
     return (" or " if unit.after.is_any else "; ").join(parts)
 
 
-def lost_words(unit: Unit, chain: JobChain) -> str:
+def format_lost(unit: Unit, chain: JobChain) -> str:
     """Why a waiting unit can never start; '' while it can."""
     if not unit.is_waiting:
         return ""
-    return never_words(waits_for(unit.after, chain.rows), unit.after.is_any)
+    return format_never(waits_for(unit.after, chain.rows), unit.after.is_any)
 
 
 def latest_end(chain: JobChain, now: datetime) -> datetime | None:
@@ -514,12 +514,12 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
         if unit.is_array and not one_at_a_time(unit):
             at_once = f"{unit.throttle} at once" if unit.throttle else "side by side"
             notes.append(f"the tasks of {unit.job_id} run {at_once}")
-        if words := lost_words(unit, chain):
+        if words := format_lost(unit, chain):
             notes.append(f"{unit.job_id} {words}")
     return tuple(notes)
 
 
-def hold_words(rows: Iterable[Row], now: datetime) -> str:
+def format_hold(rows: Iterable[Row], now: datetime) -> str:
     """What a hold costs those whose turn has begun to come; '' for none.
 
     Seen on Slurm 22.05.8: a hold keeps the time of submission, and has the eligible time, which a priority's age is

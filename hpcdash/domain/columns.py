@@ -83,7 +83,7 @@ def text_of(column: Column) -> pa.Array:
     return array.cast(pa.string())
 
 
-def evaluate_words(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def match_text(column: Column, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """Booleans without nulls, one a row: what `predicate` says of the row's text.
 
     `predicate` takes strings and gives as many booleans. It sees the distinct values of a dictionary once, and every
@@ -94,7 +94,7 @@ def evaluate_words(column: Column, predicate: Callable[[pa.Array], pa.Array]) ->
     if pa.types.is_dictionary(kind):
         return pc.fill_null(predicate(array.dictionary).take(array.indices), False)
     if pa.types.is_list(kind):
-        hits = pc.fill_null(evaluate_words(pc.list_flatten(array), predicate), False)
+        hits = pc.fill_null(match_text(pc.list_flatten(array), predicate), False)
         rows_with_a_hit = pc.unique(pc.list_parent_indices(array).filter(hits))
         return pc.is_in(row_numbers(len(array)), value_set=rows_with_a_hit.cast(pa.int64()))
     return pc.fill_null(predicate(text_of(array)), False)

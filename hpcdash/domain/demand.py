@@ -87,9 +87,9 @@ def _of_queues(demand: Demand, offers: Offers) -> Iterator[Finding]:
         # One that takes the job is better than one that refuses it.
         first = min(wanted, key=lambda queue: queue.refuses)
         step = "" if first.note else "It waits there until the queue is opened."
-        yield Finding("error" if first.refuses else "warning", place, first.closed_words, step)
-    elif all(queue.closed_words for queue in open_ones):
-        yield Finding("warning", place, open_ones[0].closed_words)
+        yield Finding("error" if first.refuses else "warning", place, first.closed_reason, step)
+    elif all(queue.closed_reason for queue in open_ones):
+        yield Finding("warning", place, open_ones[0].closed_reason)
     # Where several queues would do, one that can take it is enough.
     found = min((_against(demand, queue, offers) for queue in open_ones or wanted), key=len)
     yield from _with_another(found, demand, offers)

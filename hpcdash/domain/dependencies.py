@@ -185,7 +185,7 @@ def _number_first(job_id: str) -> tuple[int, str]:
     return len(number_of(job_id)), job_id
 
 
-def never_words(branches: Sequence[Branch], is_any: bool) -> str:
+def format_never(branches: Sequence[Branch], is_any: bool) -> str:
     """What to do about a dependency that can never be fulfilled; '' while it can."""
     lost = [branch.job_id for branch in branches if branch.is_hopeless]
     if not lost or (is_any and len(lost) < len(branches)):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array, digits
 from hpcdash.domain.schema import WORD
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState

@@ -154,7 +154,7 @@ def owners(rows: Iterable[Row]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
-def span_words(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """`42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`."""
     whole = int(seconds)
     if whole < 60:
@@ -167,7 +167,7 @@ def span_words(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
-def spent_words(rows: Iterable[Row]) -> str:
+def format_spent(rows: Iterable[Row]) -> str:
     """`14 h 20 min of run time, 115 GPU-hours`: what rows took so far, together; '' where that is not known."""
     seconds = gpu_seconds = cpu_seconds = 0
     for row in rows:
@@ -180,9 +180,9 @@ def spent_words(rows: Iterable[Row]) -> str:
     resource, used = ("GPU", gpu_seconds) if gpu_seconds else ("CPU", cpu_seconds)
     hours = used / 3600
     if hours < 0.05:
-        return f"{span_words(seconds)} of run time"
+        return f"{format_span(seconds)} of run time"
     amount = f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
-    return f"{span_words(seconds)} of run time, {amount} {resource}-hours"
+    return f"{format_span(seconds)} of run time, {amount} {resource}-hours"
 
 
 def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def left_behind(rows: Sequence[Row], others: Iterable[Row]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def stakes(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS) -> tuple[str, ...]:
+def describe_impact(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_FOLDERS) -> tuple[str, ...]:
     """What becomes of the jobs, and what is lost, a sentence each. `alter` and `signal` have their own words.
 
     `checkpoints` are the folders that jobs go on from at each start, by a row's id.
@@ -208,7 +208,7 @@ def stakes(verb: str, rows: Sequence[Row], checkpoints: Mapping[str, str] = _NO_
     if verb == "requeue" and checkpoints:
         going_on = [row for row in rows if str(row["id"]) in checkpoints]
         others = [row for row in rows if str(row["id"]) not in checkpoints]
-        return (*_going_on(going_on, checkpoints), *stakes(verb, others))
+        return (*_going_on(going_on, checkpoints), *describe_impact(verb, others))
     if tell is None:
         return ()
     active = [row for row in rows if row["state"] in ACTIVE]
@@ -287,7 +287,7 @@ def _lost(active: Sequence[Row], unless: str) -> str:
     unless = unless.format(
         they="it" if is_one else "they", save="saves" if is_one else "save", go="goes" if is_one else "go"
     )
-    spent = spent_words(active)
+    spent = format_spent(active)
     suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
     word = "suspended" if suspended == count else "running" if not suspended else "running or suspended"
     return f"{count} {word}: {f'{spent} so far are' if spent else 'what was computed is'} lost {unless}"

@@ -36,7 +36,7 @@ class QueueOffer:
     refuses: bool = False
 
     @property
-    def closed_words(self) -> str:
+    def closed_reason(self) -> str:
         """Why it starts no job now, as far as that is told; '' for one that is open."""
         if self.is_available:
             return self.server_note

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain import nodelist
-from hpcdash.domain.columns import as_array, evaluate_words
+from hpcdash.domain.columns import as_array, match_text
 from hpcdash.domain.units import parse_count, parse_duration, parse_instant, parse_memory
 
 _COMPARISONS = {">": pc.greater, ">=": pc.greater_equal, "<": pc.less, "<=": pc.less_equal}
@@ -147,7 +147,7 @@ class HasWord:
         result = pa.repeat(pa.scalar(False), table.num_rows)
         for name in self.columns:
             if name in table.column_names:
-                result = pc.or_(result, evaluate_words(table[name], self._holds))
+                result = pc.or_(result, match_text(table[name], self._holds))
         return result
 
     def _holds(self, values: pa.Array) -> pa.Array:
@@ -169,7 +169,7 @@ class TextIs:
         if self.column not in table.column_names:
             return _of_absent(table, any(pattern.text is None for pattern in self.patterns))
         column = as_array(table[self.column])
-        result = evaluate_words(column, self._is)
+        result = match_text(column, self._is)
         if any(pattern.text is None for pattern in self.patterns):
             result = pc.or_(result, _is_none(column))
         return result
@@ -193,7 +193,7 @@ class TextMatches:
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         if self.column not in table.column_names:
             return _of_absent(table, False)
-        return evaluate_words(table[self.column], self._matches)
+        return match_text(table[self.column], self._matches)
 
     def check(self) -> None:
         """Raises pyarrow.ArrowInvalid when the expression is none."""
@@ -218,7 +218,7 @@ class NodesHold:
         column = as_array(table[self.column])
         if not pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()
-        return pc.or_(result, evaluate_words(column, lambda lists: _lists_holding(lists, names)))
+        return pc.or_(result, match_text(column, lambda lists: _lists_holding(lists, names)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def slot_type_of(request: Request, *, queue_has_gpus: bool) -> SlotType:
     return request.slot_type or request.site.slot_type or (SlotType.CUDA if queue_has_gpus else SlotType.CPU)
 
 
-def slot_words(slots: Slots, slot_type: SlotType) -> str:
+def format_slots(slots: Slots, slot_type: SlotType) -> str:
     """`7 nodes × 16 GPUs = 112`."""
     each = "CPU" if slot_type is SlotType.CPU else "GPU"
 

@@ -201,6 +201,6 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
             yield "", re.sub(r"\\(.)", r"\1", found[3])
 
 
-def unknown_words(named: NamedSwitch) -> str:
+def format_unknown(named: NamedSwitch) -> str:
     """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
     return f"{visible(named.whence)} names {visible(named.path)}; {', '.join(named.unknown)}: not known here"

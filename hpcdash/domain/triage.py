@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcdash.domain import nodelist
-from hpcdash.domain.arrays import ArrayTasks
+from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.domain.states import ENDED_BADLY, JobState

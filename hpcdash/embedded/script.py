@@ -42,7 +42,7 @@ def read_pbs_directives(script: str) -> CommandLine:
             variables += split_list(one.value or "")
         else:
             try:
-                meant = _in_sbatch_words(one.name, one.value or "")
+                meant = _as_sbatch_options(one.name, one.value or "")
             except ValueError as error:
                 given.append(Option("", None, " ".join(one.words), one.words, one.line, str(error)))
                 continue
@@ -52,7 +52,7 @@ def read_pbs_directives(script: str) -> CommandLine:
     return CommandLine(tuple(given))
 
 
-def _in_sbatch_words(letter: str, value: str) -> list[tuple[str, str]]:
+def _as_sbatch_options(letter: str, value: str) -> list[tuple[str, str]]:
     """(option, value) of each thing asked for; raises ValueError."""
     if letter in _FILES:
         # 'host:path'; a % means nothing to PBS.

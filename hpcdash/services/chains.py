@@ -42,7 +42,8 @@ from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
 from hpcdash.services.jobs.actions import Actions, Plan
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search, plan_submission, settle
+from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile
 
 # Each is a call of the scheduler's own submission command.
 MOST_LINKS = 100
@@ -87,7 +88,7 @@ async def submit_chain(
 
     One outcome for each that was tried, told as (0-based link, outcome) once it is settled; `heard` is as in
     Actions.run. The first that was not
-    submitted, or of which that is not known, is the last: `chain_words` says what stands then. Raises UsageError for a
+    submitted, or of which that is not known, is the last: `format_chain` says what stands then. Raises UsageError for a
     count that is none, and what planning the first raises; a later one that cannot be planned is an outcome.
     """
     if not 1 <= count <= MOST_LINKS:
@@ -116,13 +117,13 @@ async def _submitted(
 ) -> Outcome:
     """Runs a plan of one submission, looks for it where the answer was lost, and says where the journal has it not."""
     report = await actions.run(again.plan, heard=heard)
-    outcome = (await settle(store, again, report))[-1]
+    outcome = (await reconcile(store, again, report))[-1]
     if report.journal_problem:
         return replace(outcome, words=f"{outcome.words}; {report.journal_problem}")
     return outcome
 
 
-def chain_words(outcomes: Sequence[Outcome], count: int) -> str:
+def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why no more."""
     standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
     jobs = f"{len(standing)} job{'' if len(standing) == 1 else 's'}"

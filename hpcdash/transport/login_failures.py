@@ -18,7 +18,7 @@ from hpcdash.transport.ssh_line import Line
 _LONGEST_WORDS = 500
 
 
-def in_words(
+def explain_failure(
     error: Exception, hop: Hop, line: Line, client: HopClient, identities: Identities
 ) -> UnreachableError | ConfigError:
     """What went wrong at a hop, in plain words with a next step."""
@@ -55,7 +55,7 @@ def in_words(
         )
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
-            f"{where} ended the connection: {error.reason}{_proxy_words(line)}.{_said(client)}",
+            f"{where} ended the connection: {error.reason}{_proxy_message(line)}.{_said(client)}",
             f"Try it by hand: ssh {shlex.quote(hop.alias.host)}",
         )
     if isinstance(error, socket.gaierror):
@@ -73,7 +73,7 @@ def in_words(
                 f"{where} refused the connection: nothing listens there.", "Check the host and the port."
             )
         return ConnectionFailed(
-            f"{where} could not be reached: {error.strerror or error}{_proxy_words(line)}.",
+            f"{where} could not be reached: {error.strerror or error}{_proxy_message(line)}.",
             "Check the network, the VPN and ProxyCommand." if line.proxy else "Check the network and the VPN.",
         )
     return ConfigError(f"{where} cannot be connected to: {error}", "Check its entry in ~/.ssh/config.")
@@ -95,7 +95,7 @@ def _is(error: OSError, number: int) -> bool:
     return error.errno == number or (error.errno is None and f"[Errno {number}]" in str(error))
 
 
-def _proxy_words(line: Line) -> str:
+def _proxy_message(line: Line) -> str:
     """What a ProxyCommand that failed said of it."""
     said = line.proxy.said() if line.proxy else ""
     return f" (ProxyCommand said: {said})" if said else ""

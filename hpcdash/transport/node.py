@@ -113,7 +113,7 @@ class ThroughNode:
         if not answer.truncated and (
             not out.seen or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
         ):
-            raise NodeUnreached(self._host, _own_words(answer.stderr) or _own_words(out.noise))
+            raise NodeUnreached(self._host, _own_message(answer.stderr) or _own_message(out.noise))
         return replace(answer, argv=argv, stdout=stdout, stderr=stderr)
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ class _CutStream:
             yield stdout.rest
 
 
-def _own_words(stderr: bytes) -> str:
+def _own_message(stderr: bytes) -> str:
     """The last line, and the one before where that only says that the line was closed; banners come earlier."""
     lines = [line.strip() for line in excerpt(stderr, _WORDS_BYTES).splitlines() if line.strip()]
     closed = bool(lines) and lines[-1].startswith(("Connection closed", "Connection reset", "Connection to"))

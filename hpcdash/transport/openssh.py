@@ -30,7 +30,7 @@ from hpcdash.transport.shell import (
     remote_command,
     said_after,
     shell_failure,
-    ssh_words,
+    ssh_argv,
 )
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
@@ -153,7 +153,7 @@ class OpenSshTransport:
 
     def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:
         config = () if self._config_path is None else ("-F", str(self._config_path))
-        program, place = ssh_words(self.name)
+        program, place = ssh_argv(self.name)
         return (program, *config, "-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "--", place, command.text)
 
     def _connected(self) -> None:
@@ -164,7 +164,7 @@ class OpenSshTransport:
         said = words.decode("utf-8", "replace")
         message = f"ssh to {self.name} failed (status {status}): {excerpt(words) or 'it said nothing'}"
         self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
-        program, place = ssh_words(self.name)
+        program, place = ssh_argv(self.name)
         by_hand = shlex.join((program, place))
         if "HOST IDENTIFICATION HAS CHANGED" in said:
             return HostKeyChanged(message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old.")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import CommandTimedOut, NotRecorded, program_words, readable_command
+from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 
@@ -53,7 +53,7 @@ class ReplayTransport:
         """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
         await self.connect()
         answer = self._next_answer(argv)
-        self.asked.append(program_words(argv))
+        self.asked.append(without_env(argv))
         if self._keep_delays:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
@@ -71,7 +71,7 @@ class ReplayTransport:
         """The recorded stdout, after which the stream ends."""
         await self.connect()
         answer = self._next_answer(argv)
-        self.asked.append(program_words(argv))
+        self.asked.append(without_env(argv))
         yield _chunks(_recorded_stdout(answer, argv))
 
     async def adopt_login_environment(self) -> bool:

@@ -71,7 +71,7 @@ class RemoteCommand:
         return MarkedOutput(self.marker + b" stderr\n", self.marker)
 
 
-def ssh_words(destination: str) -> tuple[str, str]:
+def ssh_argv(destination: str) -> tuple[str, str]:
     """The ssh program and a destination as it takes it: host:port in its URI form only."""
     return "ssh", f"ssh://{destination}" if re.fullmatch(r"[^/]+:\d+", destination) else destination
 
@@ -81,7 +81,7 @@ def encoded(raw: bytes) -> str:
     return "".join(chr(byte) if byte in _LITERAL else f"\\0{byte:03o}" for byte in raw)
 
 
-def quoted_words(argv: tuple[str, ...]) -> bytes:
+def quote_arguments(argv: tuple[str, ...]) -> bytes:
     """The words as /bin/sh reads them back, byte for byte; bytes that were no UTF-8 come back as they were.
 
     Raises UsageError for a NUL byte, which no command line can carry, or where there is no command.
@@ -122,7 +122,7 @@ def remote_command(
         exports += f"PATH={shlex.quote(path)}:$PATH; export PATH; ".encode("utf-8", "surrogateescape")
     script = _START.format(
         marker=marker,
-        encoded=encoded(_NOTE_PIDS + exports + b"set -- " + quoted_words(argv)),
+        encoded=encoded(_NOTE_PIDS + exports + b"set -- " + quote_arguments(argv)),
         limit=math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS,
     )
     script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(stdin_bytes=stdin_bytes)
@@ -238,11 +238,11 @@ def shell_failure(
         if _EXPIRED.search(words):
             return AuthenticationFailed(
                 f"Your password on {where} has expired, and nothing is run there until it is changed.",
-                f"Change it: {shlex.join(ssh_words(where))} asks for a new one. Then connect again.",
+                f"Change it: {shlex.join(ssh_argv(where))} asks for a new one. Then connect again.",
             )
         if stderr.seen:
             return _no_output(where, program, is_sent)
-        by_hand = shlex.join((*ssh_words(where), "true"))
+        by_hand = shlex.join((*ssh_argv(where), "true"))
         return (ConnectionFailed if is_sent else NotSent)(
             f"The login shell on {where} ended (status {status}) before it ran {program}.{_quoted(words)}",
             f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell (exit, exec).",

@@ -12,7 +12,7 @@ from hpcdash.transport.base import Health, Prompter
 from hpcdash.transport.host_keys import HostKeys, algorithms, public_keys
 from hpcdash.transport.known_hosts import KnownKeys, known_keys
 from hpcdash.transport.login_clock import LoginClock
-from hpcdash.transport.login_failures import in_words
+from hpcdash.transport.login_failures import explain_failure
 from hpcdash.transport.proxy_command import start_proxy
 from hpcdash.transport.ssh_client import HopClient
 from hpcdash.transport.ssh_config import Hop
@@ -82,7 +82,7 @@ class Login:
                     ) from error
                 await self._host_keys.judge(hop, known, client.shown_key, clock)
             except (asyncssh.Error, OSError, ValueError) as error:
-                raise in_words(error, hop, line, client, identities) from error
+                raise explain_failure(error, hop, line, client, identities) from error
             else:
                 opened[0] = True
                 return connection

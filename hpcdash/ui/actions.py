@@ -10,7 +10,7 @@ from textual.widget import Widget
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.jobs.action_words import changeable_words
+from hpcdash.ui.jobs.action_text import format_changeable
 from hpcdash.ui.view import View
 
 TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
@@ -370,7 +370,7 @@ class OfferedActions:
             hidden.add("show_alerts")
         alterable = backend.actions.alterable
         return [
-            replace(action, words=changeable_words(alterable)) if action.name == "alter" and alterable else action
+            replace(action, words=format_changeable(alterable)) if action.name == "alter" and alterable else action
             for action in available(self.registry, view_name, backend.capabilities, self.read_only)
             if action.name not in hidden
         ]

@@ -75,7 +75,7 @@ class PromptDialog(_Scrolling[list[str] | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame"):
             yield Static(f"{visible(self.prompt.hop)} asks", classes="title", markup=False)
-            said = "\n".join(visible(line) for line in self._own_words())
+            said = "\n".join(visible(line) for line in self._own_message())
             if said:
                 with VerticalScroll(classes="scrolls", can_focus=False):
                     yield Static(said, classes="words", markup=False)
@@ -84,7 +84,7 @@ class PromptDialog(_Scrolling[list[str] | None]):
                 yield Input(password=field.secret)
             yield Static("enter sends it, esc gives up", classes="aside", markup=False)
 
-    def _own_words(self) -> list[str]:
+    def _own_message(self) -> list[str]:
         lines = f"{self.prompt.said}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
         return [line for line in lines if line.strip()]
 

@@ -28,9 +28,9 @@ from hpcdash.ui.screen_actions import ScreenActions
 from hpcdash.ui.status import (
     announcements,
     beginning,
-    left_out_words,
-    login_words,
-    meanwhile_words,
+    format_left_out,
+    format_login,
+    format_meanwhile,
     shown_error,
     shown_snapshot,
     status_parts,
@@ -125,7 +125,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             session.store.listen(partial(self._heard, session))
             if self.offered.read_only:
                 continue
-            self._submit_actions.settle_earlier(session)
+            self._submit_actions.reconcile_earlier(session)
             if session.launches is not None:
                 session.launches.follow(self.notice)
         self.set_interval(1.0, self._tick)
@@ -215,9 +215,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if self.stack:
             self.view.tick()
             self._status()
-            self._tell_login_words()
+            self._show_login_message()
 
-    def _tell_login_words(self) -> None:
+    def _show_login_message(self) -> None:
         """A host's banner, for a while and once, where the login was too quick to read it."""
         health = self.session.store.transport.health
         if health.state == "connected" and health.words != self._login_words.get(self.session.name, ""):
@@ -253,11 +253,11 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         banner = self.query_one(Banner)
         error = self.error
         snapshot = shown_snapshot(self.session, self.view)
-        if words := login_words(self.session):
+        if words := format_login(self.session):
             banner.notice(words)
         elif error is not None:
-            banner.show(error, meanwhile_words(self.session, self.view.main_kind, snapshot))
-        elif words := left_out_words(snapshot):
+            banner.show(error, format_meanwhile(self.session, self.view.main_kind, snapshot))
+        elif words := format_left_out(snapshot):
             banner.notice(words)
         else:
             banner.show(None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcdash.domain.job_ids import array_of
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
@@ -50,16 +50,16 @@ def shown_snapshot(session: ClusterSession, view: View) -> Snapshot | None:
     return session.store.snapshots.get(kind) if kind is not None else None
 
 
-def age_words(session: ClusterSession, taken_at: float) -> str:
+def format_snapshot_age(session: ClusterSession, taken_at: float) -> str:
     return format_age(max(0.0, session.store.clock.now() - taken_at))
 
 
-def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapshot | None) -> str:
+def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snapshot | None) -> str:
     """What is shown while something is wrong, and when it is tried again."""
     poller = session.poller
     parts = []
     if snapshot is not None:
-        parts.append(f"what was known {age_words(session, snapshot.taken_at)} ago is shown")
+        parts.append(f"what was known {format_snapshot_age(session, snapshot.taken_at)} ago is shown")
     if poller.waiting_for_person is not None:
         parts.append("ctrl+r tries again")
     elif kind is not None and (seconds := poller.unanswered_seconds(kind)) > 0:
@@ -69,7 +69,7 @@ def meanwhile_words(session: ClusterSession, kind: Kind | None, snapshot: Snapsh
     return "; ".join(parts)
 
 
-def login_words(session: ClusterSession) -> str:
+def format_login(session: ClusterSession) -> str:
     """The end of what was said in a login that waits for the person, and for how long it has waited; '' for none."""
     health = session.store.transport.health
     if health.state != "asking" or health.waiting_since is None:
@@ -88,7 +88,7 @@ def beginning(words: str, most_lines: int) -> str:
     return "\n".join(lines)
 
 
-def left_out_words(snapshot: Snapshot | None) -> str:
+def format_left_out(snapshot: Snapshot | None) -> str:
     """How much of an answer is not shown; '' where all is."""
     if snapshot is None or not snapshot.rejected:
         return ""
@@ -127,7 +127,7 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
     return StatusPart(words, "", "ok")
 
 
-def alerts_words(session: ClusterSession) -> str:
+def format_alert_count(session: ClusterSession) -> str:
     """How many alerts there are that are not silent; '' for none, and where nothing is judged."""
     count = session.watching.count if session.watching is not None else 0
     return "" if not count else "1 alert" if count == 1 else f"{count} alerts"
@@ -139,7 +139,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     budget, poller = store.budget, session.poller
     snapshot = shown_snapshot(session, view)
     taken_at = view.taken_at()
-    age = "" if taken_at is None else f"{age_words(session, taken_at)} old"
+    age = "" if taken_at is None else f"{format_snapshot_age(session, taken_at)} old"
     cached = snapshot is not None and snapshot.cached
     answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
     slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
@@ -153,7 +153,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
             f"{store.user}@{store.name}" if store.user else store.name,
         ),
         StatusPart("read-only" if read_only else "", "bold"),
-        StatusPart(alerts_words(session), "bold"),
+        StatusPart(format_alert_count(session), "bold"),
         StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
         StatusPart(long_counts, "", short_counts),
         _line_part(session, shown_error(session, view)),

@@ -18,7 +18,7 @@ from textual.binding import Binding, BindingType
 
 from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
@@ -152,7 +152,7 @@ class TableView(View):
             return
         table = self.source()
         if table is None:
-            self.rows.placeholder = self._waiting_words()
+            self.rows.placeholder = self._format_waiting()
             self.rows.show(self.shaped(self.schema.empty_table()), self.columns(), self.IDENTITY)
             self._counts = ("", "")
             self.post_message(self.CrumbsChanged())
@@ -163,7 +163,7 @@ class TableView(View):
         else:
             self._arranging = asyncio.create_task(self._arrange_beside())
 
-    def _waiting_words(self) -> str:
+    def _format_waiting(self) -> str:
         if self.session.store.connection_error or self.kind in self.session.store.errors:
             return "nothing known yet"
         return "asking …"
@@ -185,7 +185,7 @@ class TableView(View):
 
     def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
         matched = self.matched(table)
-        counts = count_words(matched, table.num_rows)
+        counts = format_counts(matched, table.num_rows)
         is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
         # Widths come from all rows, so that they stay while one types a filter.
         columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
@@ -345,7 +345,7 @@ class TableView(View):
         return False
 
 
-def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
+def format_counts(matched: pa.Table, all_rows: int) -> tuple[str, str]:
     """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks counts each."""
     rows = matched.num_rows
     of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
@@ -359,9 +359,9 @@ def count_words(matched: pa.Table, all_rows: int) -> tuple[str, str]:
     rank = {state: place for place, state in enumerate(STATE_ORDER)}
     ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
-    in_words = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
+    explain_failure = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
     in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"
-    return ", ".join(part for part in (in_words, of_all[0]) if part), " ".join(
+    return ", ".join(part for part in (explain_failure, of_all[0]) if part), " ".join(
         part for part in (in_signs, of_all[1]) if part
     )
 

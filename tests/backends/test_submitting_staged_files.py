@@ -12,7 +12,7 @@ from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
-from hpcdash.errors import UsageError, program_words
+from hpcdash.errors import UsageError, without_env
 
 FILE = "/jobs/one-1/batch.sh"
 STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
@@ -32,7 +32,7 @@ PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Diale
     ids=["slurm", "embedded", "openpbs", "torque", "wrappers"],
 )
 def test_the_file_is_named_in_place_of_stdin(backend: Backend, argv: tuple[str, ...]) -> None:
-    assert program_words(backend.submit.submission(STAGED).command.argv) == argv
+    assert without_env(backend.submit.submission(STAGED).command.argv) == argv
 
 
 def test_a_script_that_pbs_would_not_give_back_comes_along_to_be_kept() -> None:
@@ -42,7 +42,7 @@ def test_a_script_that_pbs_would_not_give_back_comes_along_to_be_kept() -> None:
 
 def test_arguments_of_a_script_follow_its_file() -> None:
     given = replace(STAGED, arguments=("--lr", "0.1"))
-    assert program_words(SLURM.submit.submission(given).command.argv)[-3:] == (FILE, "--lr", "0.1")
+    assert without_env(SLURM.submit.submission(given).command.argv)[-3:] == (FILE, "--lr", "0.1")
     assert EMBEDDED.submit.submission(given).command.argv[-3:] == (FILE, "--lr", "0.1")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.stub import stub_script
 from hpcdash.backends.submissions import Submission
-from hpcdash.domain.chains import JobChain, class_counts, living_targets, wait_words
+from hpcdash.domain.chains import JobChain, class_counts, format_wait, living_targets
 from hpcdash.domain.impact import choose
 from hpcdash.services.chains import ChainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
 from hpcdash.services.submit.plan import Again, plan_submission
@@ -53,7 +53,7 @@ def order(train: JobChain) -> list[str]:
 
 
 def waits(train: JobChain) -> list[str]:
-    return [wait_words(unit, train) for unit in train.units]
+    return [format_wait(unit, train) for unit in train.units]
 
 
 async def test_a_chain_goes_on_after_one_that_fails_and_is_told_whole_when_it_ended(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.services.submit.plan import settle
+from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster
 
 
@@ -40,7 +40,7 @@ def wanted(launches: Launches, command: str = "true", **fields: Any) -> WantedLa
 
 async def launched(cluster: Cluster, launches: Launches, planned: PlannedLaunch) -> Outcome:
     report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await settle(cluster.store, planned.again, report)
+    (outcome,) = await reconcile(cluster.store, planned.again, report)
     assert await launches.conclude(planned, outcome) == ""
     return outcome
 
@@ -91,7 +91,7 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cl
     planned = await launches.plan(wanted(launches))
     folder = planted(planned.place.folder)
     report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await settle(cluster.store, planned.again, report)
+    (outcome,) = await reconcile(cluster.store, planned.again, report)
     assert outcome.done is False
     assert "File exists" in outcome.words
     assert "left in" in await launches.conclude(planned, outcome)
@@ -116,7 +116,7 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     with monkeypatch.context() as patch:
         patch.setattr(cluster.store, "act", lose)
         report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await settle(cluster.store, planned.again, report)
+    (outcome,) = await reconcile(cluster.store, planned.again, report)
     said = await launches.conclude(planned, outcome)
     is_there = lost == "submit" and is_sent
     assert (outcome.done, said) == (is_there, ""), outcome

@@ -15,7 +15,8 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import Again, plan_again, plan_submission, settle, wanted_of
+from hpcdash.services.submit.plan import Again, plan_again, plan_submission, wanted_of
+from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster, Row, bash
 
 SWEEP = """#SBATCH --time=7
@@ -110,7 +111,7 @@ async def lost(cluster: Cluster, again: Again, monkeypatch: pytest.MonkeyPatch, 
         patch.setattr(cluster.store, "act", lose)
         report = await cluster.actions.run(again.plan)
     assert [outcome.done for outcome in report.outcomes] == [None]
-    (outcome,) = await settle(cluster.store, again, report)
+    (outcome,) = await reconcile(cluster.store, again, report)
     return outcome.done, outcome.words
 
 

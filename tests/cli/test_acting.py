@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.cli.actions import ended_words, jobs_words
+from hpcdash.cli.actions import format_end, format_jobs
 from hpcdash.services.state.journal import JournalEntry
 
 
@@ -29,7 +29,7 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
     ],
 )
 def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]], words: str) -> None:
-    assert jobs_words(rows) == words
+    assert format_jobs(rows) == words
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]
 )
 def test_the_journal_says_how_it_ended(state: str, outcomes: tuple[Outcome, ...], words: str) -> None:
     entry = JournalEntry("x", 0.0, None, "juno", "alice", "hold", ("1", "2"), (), state, outcomes)
-    assert ended_words(entry) == words
+    assert format_end(entry) == words

@@ -266,7 +266,7 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert "hpcdash-1m: job 1" in run.text
     assert "submits" in run.stderr
     files = WatchFiles(Path(person.variables["HPCDASH_STATE"]), "local")
-    until(lambda: files.read()[0].kept_alerts().states, "a round of the watchdogs", 40)
+    until(lambda: files.read()[0].read_alerts().states, "a round of the watchdogs", 40)
     status = person("cron", "--status").text
     assert status.startswith("hpcdash-1m: installed, ")
     assert f"{folder}/cron.1m: hpcdash-watch" in status

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.arrays import (
-    FOLD_CHILD,
-    FOLD_COLUMNS,
-    FOLD_FOLDED,
-    FOLD_PLAIN,
-    FOLD_UNFOLDED,
-    ArrayTasks,
-    fold,
-    parse_tasks,
-)
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.arrays import FOLD_CHILD, FOLD_COLUMNS, FOLD_FOLDED, FOLD_PLAIN, FOLD_UNFOLDED, fold
 from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
 

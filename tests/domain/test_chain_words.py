@@ -11,11 +11,11 @@ from hpcdash.domain.chains import (
     AppendWish,
     chain_notes,
     find_chain,
-    hold_words,
+    format_hold,
+    format_wait,
     latest_end,
     picture,
     read_append,
-    wait_words,
 )
 from hpcdash.domain.states import JobState
 from tests.support.train_rows import at, row, task
@@ -68,7 +68,7 @@ def test_a_very_mixed_long_train_is_counts_alone() -> None:
 def test_what_each_waits_for_is_said_in_words() -> None:
     rows = [*CHAIN, row("13", dependency="after:12+5"), row("14", dependency="afternotok:13?afterok:12")]
     train = find_chain("10", rows)
-    assert [wait_words(unit, train) for unit in train.units] == [
+    assert [format_wait(unit, train) for unit in train.units] == [
         "",
         "after 10",
         "after 11, ended well",
@@ -124,9 +124,9 @@ def test_a_train_that_ended_has_no_end_ahead() -> None:
 
 def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
     rows = [row("1", eligible_at=at(0)), row("2"), row("3", "running", eligible_at=at(0))]
-    assert hold_words(rows, at(135)) == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
-    assert hold_words(rows[1:], at(135)) == ""
-    assert hold_words(rows, at(0) + timedelta(seconds=20)) == ""
+    assert format_hold(rows, at(135)) == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
+    assert format_hold(rows[1:], at(135)) == ""
+    assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.columns import STATE_ORDER, evaluate_words, row_numbers, sort_rows, text_of
+from hpcdash.domain.columns import STATE_ORDER, match_text, row_numbers, sort_rows, text_of
 from hpcdash.domain.schema import JOBS, NODES, WORD
 from hpcdash.domain.states import ACTIVE, JobState, NodeState
 
@@ -76,9 +76,9 @@ def test_words_are_judged_once_each_and_null_is_false() -> None:
         return pc.equal(values, "a")
 
     column = pa.array(["a", "b", None, "a"]).dictionary_encode().cast(WORD)
-    assert evaluate_words(column, is_a).to_pylist() == [True, False, False, True]
+    assert match_text(column, is_a).to_pylist() == [True, False, False, True]
     assert seen == [["a", "b"]]
-    assert evaluate_words(pa.chunked_array([column.slice(1, 2), column.slice(3)]), is_a).to_pylist() == [
+    assert match_text(pa.chunked_array([column.slice(1, 2), column.slice(3)]), is_a).to_pylist() == [
         False,
         False,
         True,
@@ -87,8 +87,8 @@ def test_words_are_judged_once_each_and_null_is_false() -> None:
 
 def test_one_element_of_a_list_is_enough() -> None:
     column = pa.array([["b", "a", "a"], [], None, ["b"], ["a"]], pa.list_(pa.string()))
-    assert evaluate_words(column, lambda values: pc.equal(values, "a")).to_pylist() == [True, False, False, False, True]
-    assert evaluate_words(column.slice(3), lambda values: pc.equal(values, "a")).to_pylist() == [False, True]
+    assert match_text(column, lambda values: pc.equal(values, "a")).to_pylist() == [True, False, False, False, True]
+    assert match_text(column.slice(3), lambda values: pc.equal(values, "a")).to_pylist() == [False, True]
 
 
 def test_every_kind_of_column_has_a_text() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.domain.dependencies import Condition, never_words, parse_dependency, waited_for_by, waits_for
+from hpcdash.domain.dependencies import Condition, format_never, parse_dependency, waited_for_by, waits_for
 
 
 def row(job_id: str, state: str = "pending", dependency: str | None = None, **known: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
 )
 def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(dependency: str, state: str, hopeless: bool) -> None:
     parsed = parse_dependency(dependency)
-    said = never_words(waits_for(parsed, [row("1", state)]), parsed.is_any)
+    said = format_never(waits_for(parsed, [row("1", state)]), parsed.is_any)
     assert bool(said) is hopeless
     assert not hopeless or "cancel it" in said
 
@@ -85,8 +85,8 @@ def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(dependency: str, 
 def test_of_several_ways_one_that_is_left_is_enough() -> None:
     known = [row("1", "failed"), row("2", "running")]
     some, every = parse_dependency("afterok:1?afterok:2"), parse_dependency("afterok:1,afterok:2")
-    assert never_words(waits_for(some, known), some.is_any) == ""
-    assert "1 did not end that way" in never_words(waits_for(every, known), every.is_any)
+    assert format_never(waits_for(some, known), some.is_any) == ""
+    assert "1 did not end that way" in format_never(waits_for(every, known), every.is_any)
 
 
 def test_a_singleton_waits_for_its_namesakes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.domain.job_words import exit_words
+from hpcdash.domain.job_text import format_exit
 
 
 @pytest.mark.parametrize(
@@ -28,22 +28,22 @@ from hpcdash.domain.job_words import exit_words
     ],
 )
 def test_an_end_is_said_in_words(state: str, code: int | None, signal: int | None, words: str) -> None:
-    assert words in exit_words(state, code, signal)
+    assert words in format_exit(state, code, signal)
 
 
 def test_a_number_with_no_meaning_of_its_own_is_only_said() -> None:
-    assert exit_words("failed", 3, 0) == "exit 3"
-    assert exit_words("failed", 200, 0) == "exit 200"
-    assert exit_words("failed", 0, 120) == "signal 120"
+    assert format_exit("failed", 3, 0) == "exit 3"
+    assert format_exit("failed", 200, 0) == "exit 200"
+    assert format_exit("failed", 0, 120) == "signal 120"
 
 
 def test_a_code_that_accounting_may_have_cut_is_said_to_be_so() -> None:
     # sacct of 22.05 writes 9:0 for a script that ended with exit 137.
-    assert "137" in exit_words("failed", 9, 0)
-    assert "137" not in exit_words("failed", 8, 0)
+    assert "137" in format_exit("failed", 9, 0)
+    assert "137" not in format_exit("failed", 8, 0)
 
 
 @pytest.mark.parametrize("state", ["completed", "running", "pending"])
 def test_of_what_ended_well_or_not_at_all_nothing_is_said(state: str) -> None:
-    assert exit_words(state, 0, 0) == ""
-    assert exit_words(state, None, None) == ""
+    assert format_exit(state, 0, 0) == ""
+    assert format_exit(state, None, None) == ""

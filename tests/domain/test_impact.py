@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from hpcdash.domain.impact import choose, count_jobs, left_behind, owners, span_words, spent_words, stakes, state_counts
+from hpcdash.domain.impact import (
+    choose,
+    count_jobs,
+    describe_impact,
+    format_span,
+    format_spent,
+    left_behind,
+    owners,
+    state_counts,
+)
 
 
 def row(job_id: str, state: str, **others: Any) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def test_of_an_array_that_partly_runs_the_held_tasks_are_released() -> None:
 def test_jobs_that_all_run_can_be_held_and_it_says_that_they_go_on() -> None:
     choice = choose("hold", ("1",), (row("1", "running"),))
     assert (choice.verb, choice.job_ids) == ("hold", ("1",))
-    assert stakes("hold", choice.rows) == ("1 running is not stopped: a hold counts only once requeued",)
+    assert describe_impact("hold", choice.rows) == ("1 running is not stopped: a hold counts only once requeued",)
 
 
 def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
@@ -105,10 +114,10 @@ def test_a_state_that_nobody_knows_is_left_to_the_scheduler() -> None:
 
 def test_what_running_jobs_took_is_told_in_hours_of_what_is_scarce() -> None:
     gpu_jobs = (row("1", "running", elapsed_seconds=51_600, gpus=8), row("2", "running", elapsed_seconds=0, gpus=8))
-    assert spent_words(gpu_jobs) == "14 h 20 min of run time, 115 GPU-hours"
-    assert spent_words((row("1", "running", elapsed_seconds=3600),)) == "1 h of run time, 8.0 CPU-hours"
-    assert spent_words((row("1", "running", elapsed_seconds=12),)) == "12 s of run time"
-    assert spent_words((row("1", "running"),)) == ""
+    assert format_spent(gpu_jobs) == "14 h 20 min of run time, 115 GPU-hours"
+    assert format_spent((row("1", "running", elapsed_seconds=3600),)) == "1 h of run time, 8.0 CPU-hours"
+    assert format_spent((row("1", "running", elapsed_seconds=12),)) == "12 s of run time"
+    assert format_spent((row("1", "running"),)) == ""
 
 
 def test_cancelling_tells_what_is_lost() -> None:
@@ -117,14 +126,14 @@ def test_cancelling_tells_what_is_lost() -> None:
         row("2", "running", elapsed_seconds=10),
         row("3_[1-10]", "pending", _tasks=10),
     )
-    assert stakes("cancel", rows) == (
+    assert describe_impact("cancel", rows) == (
         "2 running: 14 h 20 min of run time, 115 GPU-hours so far are lost unless they save checkpoints",
         "10 waiting lose their place in the queue",
     )
 
 
 def test_requeueing_starts_over() -> None:
-    words = stakes("requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed")))
+    words = describe_impact("requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed")))
     assert words == (
         "1 running: 2 h of run time, 16 CPU-hours so far are lost unless it goes on from a checkpoint",
         "1 starts over from the beginning of its script",
@@ -134,7 +143,7 @@ def test_requeueing_starts_over() -> None:
 
 def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
     rows = (row("1", "running", elapsed_seconds=7200), row("2_1", "failed"), row("2_2", "failed"), row("3", "running"))
-    assert stakes("requeue", rows, {"1": "/c/a", "2_1": "/c/%a", "2_2": "/c/%a"}) == (
+    assert describe_impact("requeue", rows, {"1": "/c/a", "2_1": "/c/%a", "2_2": "/c/%a"}) == (
         "1 goes on from the newest whole checkpoint in /c/a; what was computed since it is lost",
         "2 that ended run again, under the same ids, from the newest whole checkpoint in /c/%a",
         "1 running: what was computed is lost unless it goes on from a checkpoint",
@@ -176,7 +185,7 @@ def test_who_waits_for_a_good_end_of_a_cancelled_job_is_left_behind() -> None:
     ],
 )
 def test_a_span_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
-    assert span_words(seconds) == words
+    assert format_span(seconds) == words
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "alter", "signal"])

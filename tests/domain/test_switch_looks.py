@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.domain.switch_words import (
+from hpcdash.domain.switch_text import (
     Entry,
     Progress,
     SwitchLook,
@@ -14,15 +14,15 @@ from hpcdash.domain.switch_words import (
     clear_doubt,
     clear_refusal,
     dropped_at,
-    dropped_words,
     entry_of,
-    folder_words,
-    group_words,
+    format_dropped,
+    format_folder,
+    format_group,
+    format_log,
+    format_progress,
+    format_unseen,
     in_time,
-    log_words,
-    progress_words,
     refusal,
-    unseen_words,
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
@@ -57,9 +57,9 @@ def test_an_age_is_between_two_times_of_one_clock_and_never_negative() -> None:
 
 def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> None:
     ahead = replace(DROPPED, uid=1002, file=replace(DROPPED.file, changed_at=2200.0))
-    assert dropped_words(ahead) == "dropped by bob: its file server's clock is ahead, so when is not known"
-    assert dropped_words(in_time(ahead, 30.0)) == "dropped 30 s ago by bob"
-    assert dropped_words(in_time(replace(ahead, uid=1001), 30.0)) == dropped_words(ahead), "it is somebody else's"
+    assert format_dropped(ahead) == "dropped by bob: its file server's clock is ahead, so when is not known"
+    assert format_dropped(in_time(ahead, 30.0)) == "dropped 30 s ago by bob"
+    assert format_dropped(in_time(replace(ahead, uid=1001), 30.0)) == format_dropped(ahead), "it is somebody else's"
     assert (dropped_at(ahead, 30.0), dropped_at(ahead, None)) == (970.0, 1000.0)
     later = replace(ahead, now=3000.0)
     assert dropped_at(later, 2030.0) == 970.0, "once that time is past, too"
@@ -117,11 +117,11 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
 def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_group() -> None:
     closed = replace(FREE, folder=replace(FOLDER, mode="drwxr-xr-x"))
     assert warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
-    assert group_words(closed) == "members of the group physics cannot drop or clear it there"
-    assert "an ACL" in group_words(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
-    assert group_words(FREE) == group_words(replace(FREE, there="")) == ""
-    assert folder_words(closed) == "/project of alice, group physics"
-    assert folder_words(FREE) == "/project of alice, group physics, which may write there"
+    assert format_group(closed) == "members of the group physics cannot drop or clear it there"
+    assert "an ACL" in format_group(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
+    assert format_group(FREE) == format_group(replace(FREE, there="")) == ""
+    assert format_folder(closed) == "/project of alice, group physics"
+    assert format_folder(FREE) == "/project of alice, group physics, which may write there"
 
 
 def test_where_the_file_really_is_is_told() -> None:
@@ -152,36 +152,36 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
     ],
 )
 def test_what_came_of_a_kill_switch(progress: Progress, words: str) -> None:
-    assert progress_words(SwitchKind.KILL, DROPPED, progress) == words
+    assert format_progress(SwitchKind.KILL, DROPPED, progress) == words
 
 
 def test_a_kill_switch_that_was_taken_away_is_told_with_how_its_job_ended() -> None:
-    told = progress_words(SwitchKind.KILL, FREE, Progress(0, 1, 1, "", "50"), 70.4)
+    told = format_progress(SwitchKind.KILL, FREE, Progress(0, 1, 1, "", "50"), 70.4)
     assert told == "dropped from here 1 min ago, and removed since; seen: job 50 ended cleanly"
 
 
 def test_what_came_of_a_save_switch() -> None:
     def said(look: SwitchLook, here: float | None = None) -> str:
-        return progress_words(SwitchKind.SAVE, look, Progress(), here)
+        return format_progress(SwitchKind.SAVE, look, Progress(), here)
 
     assert said(DROPPED) == "dropped 12 s ago by bob; not seen yet"
     unseen = Progress(0, 1, 1, "", "50")
-    assert progress_words(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
+    assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
     gone = "dropped from here 1 min ago, and gone since; "
     assert said(FREE, here=70) == f"{gone}its log may tell of a save"
-    assert progress_words(SwitchKind.SAVE, FREE, Progress(1), 70, "") == f"{gone}the log names no save"
-    assert progress_words(SwitchKind.SAVE, FREE, Progress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
+    assert format_progress(SwitchKind.SAVE, FREE, Progress(1), 70, "") == f"{gone}the log names no save"
+    assert format_progress(SwitchKind.SAVE, FREE, Progress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
     assert said(FREE) == "not dropped"
     assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"
 
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
-    assert unseen_words(SwitchKind.SAVE, Progress(1)) == "no job had taken it: none is known to have saved"
-    assert unseen_words(SwitchKind.KILL, Progress(2)) == "none had ended: what has not seen it goes on"
-    assert unseen_words(SwitchKind.KILL, Progress(2, 1, 1)) == unseen_words(SwitchKind.SAVE, Progress()) == ""
+    assert format_unseen(SwitchKind.SAVE, Progress(1)) == "no job had taken it: none is known to have saved"
+    assert format_unseen(SwitchKind.KILL, Progress(2)) == "none had ended: what has not seen it goes on"
+    assert format_unseen(SwitchKind.KILL, Progress(2, 1, 1)) == format_unseen(SwitchKind.SAVE, Progress()) == ""
 
 
 def test_a_log_that_stands_still_tells_of_a_job_that_cannot_see_a_switch() -> None:
-    assert log_words(12) == "its log grew 12 s ago"
-    assert "a hung job cannot see" in log_words(42 * 60)
-    assert log_words(None, "its log is not there yet") == "its log is not there yet"
+    assert format_log(12) == "its log grew 12 s ago"
+    assert "a hung job cannot see" in format_log(42 * 60)
+    assert format_log(None, "its log is not there yet") == "its log is not there yet"

@@ -8,10 +8,10 @@ from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
     absolute_path,
+    format_unknown,
     path_problem,
     switch_in_environment,
     switch_in_script,
-    unknown_words,
     variables_in_list,
 )
 
@@ -90,7 +90,7 @@ def test_a_save_switch_is_no_kill_switch() -> None:
 def test_what_is_not_known_of_a_path_is_said_and_never_guessed(line: str, unknown: tuple[str, ...]) -> None:
     found = named(line)
     assert found.unknown == unknown
-    assert unknown[0] in unknown_words(found)
+    assert unknown[0] in format_unknown(found)
 
 
 def test_values_that_are_known_are_put_in() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.domain.switch_words import Deeds, Entry, Progress, SwitchLook, Thing, story_lines, telling_line
+from hpcdash.domain.switch_text import Deeds, Entry, Progress, SwitchLook, Thing, story_lines, telling_line
 from hpcdash.domain.switches import SwitchKind
 
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE

@@ -17,7 +17,8 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import Triage, TriageReader
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.plan import Again, plan_again, settle, wanted_of
+from hpcdash.services.submit.plan import Again, plan_again, wanted_of
+from hpcdash.services.submit.recovery import reconcile
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
@@ -165,7 +166,7 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
             monkeypatch.setattr(store, "act", lose)
             report = await Actions(store, Journal(tmp_path / "journal.jsonl")).run(prepared.plan)
             assert report.outcomes[0].done is None
-            [outcome] = await settle(store, prepared, report)
+            [outcome] = await reconcile(store, prepared, report)
             return outcome.done, outcome.words
 
     done, words = asyncio.run(again())

@@ -21,7 +21,7 @@ from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import Again, plan_submission
-from hpcdash.services.submit.recovery import settle
+from hpcdash.services.submit.recovery import reconcile
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.e2e.program import Program, Run, home_with
@@ -196,7 +196,7 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             began = time.monotonic()
             report = await Actions(store, journal).run(again.plan)
             ([before], _) = journal.read()
-            (outcome,) = await settle(store, again, report, tell)
+            (outcome,) = await reconcile(store, again, report, tell)
             await asyncio.wait_for(acting, 10)
             seconds = time.monotonic() - began
             ([after], _) = journal.read()

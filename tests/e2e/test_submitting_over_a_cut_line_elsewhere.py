@@ -25,7 +25,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import plan_submission
-from hpcdash.services.submit.recovery import settle
+from hpcdash.services.submit.recovery import reconcile
 from hpcdash.transport.ssh import SshTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.support.cut_line import CutLine, Gate, gate
@@ -88,7 +88,7 @@ async def submit(
         acting = asyncio.create_task(act())
         report = await Actions(store, Journal(folder / "journal.jsonl")).run(again.plan)
         assert report.outcomes[0].done is None
-        (outcome,) = await settle(store, again, report)
+        (outcome,) = await reconcile(store, again, report)
         await acting
         table = (await store.ask(store.backend.queue.jobs(JobScope(ended=True)))).table
         jobs = [row["id"] for row in table.to_pylist() if row["comment"] == search.mark]

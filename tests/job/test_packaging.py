@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import hpcdash.job
-from hpcdash.backends.script.containers import Word, container_command
+from hpcdash.backends.script.containers import container_command
+from hpcdash.backends.script.containers.words import Word
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.job.packaging import (
     Packaged,

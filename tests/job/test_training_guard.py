@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from hpcdash.domain.switch_words import telling_line
+from hpcdash.domain.switch_text import telling_line
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.job import Checkpoints, MetricsWriter, Preemption, Switches, TrainingGuard
 from hpcdash.job.memory import MemoryGuard

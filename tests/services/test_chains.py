@@ -10,7 +10,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
-from hpcdash.services.chains import chain_words, submit_chain
+from hpcdash.services.chains import format_chain, submit_chain
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
@@ -86,14 +86,14 @@ async def test_each_waits_for_the_one_before_however_it_ends(chain: Chain) -> No
     assert [outcome.new_job for outcome in outcomes] == ["91", "92", "93"]
     assert chain.waited_for == ["", "--dependency=afterany:91", "--dependency=afterany:92"]
     assert chain.told == list(enumerate(outcomes))
-    assert chain_words(outcomes, 3) == "3 jobs, one after the other: 91 92 93"
+    assert format_chain(outcomes, 3) == "3 jobs, one after the other: 91 92 93"
 
 
 async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> None:
     chain.transport.answers[3] = (1, b"", b"sbatch: error: Batch job submission failed: Job violates QOS limits\n")
     outcomes = await chain.submit(5)
     assert len(chain.transport.submitted) == 3
-    assert chain_words(outcomes, 5) == (
+    assert format_chain(outcomes, 5) == (
         "2 jobs of 5 submitted, which stay: 91 92; number 3: Job violates QOS limits; the 2 after it were not sent"
     )
 
@@ -119,7 +119,7 @@ async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: 
     outcomes = await chain.submit(3)
     assert [outcome.done for outcome in outcomes] == [True, None]
     assert len(chain.transport.submitted) == 2
-    assert "1 job of 3 submitted, which stay: 91; number 2: whether it was submitted is not known" in chain_words(
+    assert "1 job of 3 submitted, which stay: 91; number 2: whether it was submitted is not known" in format_chain(
         outcomes, 3
     )
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 from hpcdash.transport.base import Completed
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -61,7 +61,7 @@ class FailedArray(ScriptedTransport):
         self.recent = [*self.mine]
 
     async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if "sbatch" in words[:5]:
             self.submitted.append((words, stdin))
             if isinstance(self.sbatch, Exception):

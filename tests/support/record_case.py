@@ -25,7 +25,7 @@ from typing import Any
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import CASE_FILE, normalised_argv, token_of
 from hpcdash.transport.base import Completed
 from tests.support.play_case import HISTORY_SECONDS, expected_of
@@ -146,7 +146,7 @@ def write_case(
     for command in commands:
         shown = []
         longest = max(command.argv, key=len)
-        for word in program_words(command.argv):
+        for word in without_env(command.argv):
             if word == longest and len(word) > LONGEST_WORD_IN_PLACE and command.word_file:
                 words.mkdir(parents=True, exist_ok=True)
                 (words / command.word_file).write_bytes(word.encode())

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.rows import Layout
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
@@ -87,7 +87,7 @@ class ScriptedTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
     ) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         word = _about(words)
         self.asked.append(word)
         self.argvs.append(words)

@@ -17,7 +17,7 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
@@ -67,7 +67,7 @@ class AnsweringTransport:
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
         await self.connect()
-        words = program_words(argv)
+        words = without_env(argv)
         self.asked.append(words)
         if words[0] == "sh":
             return Completed(argv, 0, PROBE, b"", 0.01)

@@ -381,7 +381,7 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
     match verb:
         case Verb.CANCEL:
             hints = (_SILENT_QDEL,) if dialect is Dialect.SLURM_WRAPPERS else () if request.force else (_LOST_NODE,)
-            words = _cancel_words(dialect, force=request.force)
+            words = _cancel_command(dialect, force=request.force)
             return tuple(_commands(dialect, [_Step(words, _targets(dialect, "qdel", jobs), hints)]))
         case Verb.SIGNAL:
             words = ("qsig", "-s", _signal_word(dialect, request.signal, request.recipient))
@@ -392,7 +392,7 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
             raise UsageError(f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
         case Verb.HOLD | Verb.RELEASE:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
-            return tuple(_commands(dialect, [_Step(_hold_words(dialect, verb), targets, _HINTS[verb])]))
+            return tuple(_commands(dialect, [_Step(_hold_command(dialect, verb), targets, _HINTS[verb])]))
         case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             targets = _targets(dialect, _WORDS[verb][0], jobs)
             return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
@@ -412,7 +412,7 @@ class _Step:
 # -- what is asked
 
 
-def _cancel_words(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
+def _cancel_command(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
     if not force:
         return ("qdel",)
     if dialect is Dialect.SLURM_WRAPPERS:
@@ -420,7 +420,7 @@ def _cancel_words(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
     return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
 
 
-def _hold_words(dialect: Dialect, verb: Verb) -> tuple[str, ...]:
+def _hold_command(dialect: Dialect, verb: Verb) -> tuple[str, ...]:
     # Without -h Slurm's qhold complains of its own program first.
     is_wrapped = dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD
     return ("qhold", "-h", "u") if is_wrapped else _WORDS[verb]

@@ -176,7 +176,7 @@ _COMMENT = r"^Subjob (finished|failed|terminated)$"
 _TERMINATED, _FINISHED, _FAILED = "91", "92", "93"
 
 
-def with_own_words(table: pa.Table) -> tuple[pa.Table, pa.Array]:
+def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     """(qstat's text columns, with what such subjobs are known to have come to as their substate and without the exit
     status of their array; which rows they are)."""
     ids, comments = as_array(table["id"]), as_array(table["comment"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.pbs import values
-from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_own_words
+from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_subjob_ends
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import (
     KEPT,
@@ -100,7 +100,7 @@ def _unescaped(text: str) -> str:
 def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Table:
     """A row a record: the columns of domain.schema.JOBS as far as they do not hang on what an array's rows become, and
     the texts those are made of."""
-    table, is_copy = with_own_words(table)
+    table, is_copy = with_subjob_ends(table)
     raw = _Raw(table, dialect)
     limit = _limits(raw)
     used = values.durations(raw["resources_used.walltime"])

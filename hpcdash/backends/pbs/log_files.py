@@ -121,9 +121,9 @@ class _Job:
         if last is not None and last.path == "/dev/null":
             return last
         if self._state in ENDED:
-            return self._noted(last, self._removed_words(stream), self._far_words(stream))
+            return self._noted(last, self._format_removed(stream), self._format_far(stream))
         if self._state in WAITING or self._is_many:
-            return self._noted(last, "" if is_direct else self._copied_words)
+            return self._noted(last, "" if is_direct else self._format_copied)
         if is_direct:
             return last
         return self._spooled(stream, last)
@@ -163,12 +163,12 @@ class _Job:
         words = "its own folder" if self._is_private else "the home folder"
         path = f"{home.rstrip('/')}/{self._name}.{stream.key}{number_of(self._id)}{index}"
         note = f"kept in {words} {where} (-k {self._native.get('Keep_Files', '')}), whatever path was asked for"
-        return _Place(path, "", "; ".join((note, *filter(None, [self._removed_words(stream)]))))
+        return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
 
     def _spooled(self, stream: _Stream, last: _Place | None) -> _Place | None:
         """The file that pbs_mom writes and copies to its last place when the job ends."""
         node = self._node
-        removed = self._removed_words(stream)
+        removed = self._format_removed(stream)
         if self._is_private and self._job_dir:
             # The home folder is shared as a rule; another folder is one of the node's.
             home = submit_variable(self._native, "PBS_O_HOME")
@@ -200,15 +200,15 @@ class _Job:
         return first if _NODE.fullmatch(first) else ""
 
     @property
-    def _copied_words(self) -> str:
+    def _format_copied(self) -> str:
         advice = ", with -k oed as it runs" if self._writes_directly else ""
         return f"{self._keeper} brings it there when the job ends{advice}"
 
-    def _removed_words(self, stream: _Stream) -> str:
+    def _format_removed(self, stream: _Stream) -> str:
         asked = self._native.get("Remove_Files", "n")
         return f"{self._keeper} was asked to remove it when the job ends (-R {asked})" if stream.key in asked else ""
 
-    def _far_words(self, stream: _Stream) -> str:
+    def _format_far(self, stream: _Stream) -> str:
         """Which machine has it, where that is another than the one the job was submitted from."""
         found = _HOST.match(self._native.get(stream.attribute, ""))
         host = found[1] if found else ""

@@ -88,7 +88,7 @@ def read_directives(script: str, prefix: str = MAGIC) -> CommandLine:
 def read_directive(text: str, line: int = 0) -> CommandLine:
     """What stands behind the prefix of one directive line."""
     try:
-        words = split_words(text)
+        words = split_arguments(text)
     except ValueError as error:
         return CommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
     read = read_command_line(words, line)
@@ -119,7 +119,7 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
             return
 
 
-def split_words(text: str) -> list[str]:
+def split_arguments(text: str) -> list[str]:
     """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away outside of them,
     and # is nothing special. Raises ValueError for a quote that is not closed.
     """
@@ -264,7 +264,7 @@ def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
 def directive_word(field: str, value: str) -> str:
     """A value as qsub reads it back from a line; in its quotes nothing is escaped. Raises UsageError as above."""
     quote = "'" if '"' in value else '"'
-    return quoted_word(field, value, f"{quote}{value}{quote}", split_words)
+    return quoted_word(field, value, f"{quote}{value}{quote}", split_arguments)
 
 
 def range_of_tasks(tasks: ArrayTasks) -> str:

@@ -147,7 +147,7 @@ def _name(told: str, row: Mapping[str, Any]) -> str:
     return told.removesuffix(f"-{row['_task']}") if row["array_id"] and row["_task"] is not None else told
 
 
-def as_words(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
     """qsub's words for a record, but for what directives say just so, and for arrays and variables."""
     words: list[str] = []
     for key, value in record.settings.items():

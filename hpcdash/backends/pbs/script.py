@@ -17,14 +17,14 @@ from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     accounted_to,
-    asked_words,
     body_of,
     checked_environment,
+    format_request,
     from_now,
     name_of,
     names_said,
     probe_texts,
-    quoted_words,
+    quote_arguments,
     resume_part,
     script_text,
 )
@@ -32,7 +32,7 @@ from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.domain.offers import CpuShare
-from hpcdash.domain.request import EarlySignal, Launcher, Request, Slots, SlotType, slot_type_of, slot_words, slots_of
+from hpcdash.domain.request import EarlySignal, Launcher, Request, Slots, SlotType, format_slots, slot_type_of, slots_of
 from hpcdash.errors import UsageError
 
 ENVIRONMENT = JobEnvironment(
@@ -107,7 +107,7 @@ def batch_script(
         START,
     ]
     said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
-    asked = asked_words(request, slot_type, ENVIRONMENT)
+    asked = format_request(request, slot_type, ENVIRONMENT)
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
 
 
@@ -243,7 +243,7 @@ def resource_directives(request: Request, slot_type: SlotType, cpu_share: CpuSha
             "this PBS does not count GPUs: which ones the job uses is the script's to say (CUDA_VISIBLE_DEVICES)"
         )
     if slots.slots and slots.spare:
-        warnings.append(f"{slot_words(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for")
+        warnings.append(f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for")
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(
             f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own word for it, "
@@ -546,7 +546,7 @@ def fanout(
     variables += "".join(f'      "{name}=${name}" \\\n' for name in passed_on)
     lines = f" / {int(lines_a_chunk)}" if lines_a_chunk > 1 else ""
     return _FANOUT.format(
-        words=quoted_words(words),
+        words=quote_arguments(words),
         variables=variables,
         mark=MARK,
         slots_a_chunk=int(slots_a_chunk),

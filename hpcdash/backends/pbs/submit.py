@@ -26,7 +26,7 @@ from hpcdash.backends.pbs.options import (
     read_directives,
     settings,
 )
-from hpcdash.backends.pbs.recorded_options import Recorded, as_words, read_record, unlike_directives
+from hpcdash.backends.pbs.recorded_options import Recorded, read_record, to_arguments, unlike_directives
 from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
@@ -122,12 +122,12 @@ def submission(dialect: Dialect, wanted: Submission) -> Handover:
             f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
             "Leave -r n out: a task may then start again after a node failure.",
         )
-    words = _given_words(line, without_depend=bool(wanted.after))
+    words = _given_arguments(line, without_depend=bool(wanted.after))
     notes: list[str] = []
     if wanted.arguments:
         words += _arguments(dialect, wanted.arguments)
     if wanted.array:
-        words += _array_words(dialect, _tasks(wanted.array))
+        words += _array_arguments(dialect, _tasks(wanted.array))
     if wanted.after:
         words += ["-W", f"depend={_depend(dialect, wanted.after, told.get('W.depend', ''))}"]
         notes.append("a job that waits for one PBS does not know (any more) ends at once, without having run")
@@ -179,9 +179,9 @@ def resubmission(
     notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
     if unlike:
         notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
-    words += as_words(record, {} if unlike else in_script)
+    words += to_arguments(record, {} if unlike else in_script)
     if row["array_id"]:
-        words += _array_words(dialect, _tasks_again(job_id, tasks, record))
+        words += _array_arguments(dialect, _tasks_again(job_id, tasks, record))
     words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
     argv = (*_qsub(dialect), *words)
     if row["work_dir"]:
@@ -236,7 +236,7 @@ def _refuse(line: CommandLine, own: Mapping[str, str], in_script: Mapping[str, s
                 )
 
 
-def _given_words(line: CommandLine, *, without_depend: bool) -> list[str]:
+def _given_arguments(line: CommandLine, *, without_depend: bool) -> list[str]:
     """The options as they were given, but for -v (said anew) and, where it is said anew, depend."""
     words: list[str] = []
     for option in line.given:
@@ -274,7 +274,7 @@ def _tasks_again(job_id: str, tasks: ArrayTasks | None, record: Recorded) -> Arr
     return ArrayTasks(wanted.ranges, record.throttle or wanted.throttle)
 
 
-def _array_words(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
+def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
     """One range after -J; Torque's -t takes lists."""
     if dialect is Dialect.TORQUE:
         return ["-t", str(tasks)]

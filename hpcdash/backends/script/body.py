@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcdash.backends.script.call import call_command, call_package
-from hpcdash.backends.script.containers import Word, container_command
+from hpcdash.backends.script.containers import container_command
+from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
 from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
-from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, slot_words, slots_of
+from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, format_slots, slots_of
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
@@ -87,7 +88,7 @@ def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]
     return list(environment.items())
 
 
-def quoted_words(words: Sequence[str | Word]) -> str:
+def quote_arguments(words: Sequence[str | Word]) -> str:
     if not words:
         raise UsageError("command: there is nothing to start", "Write command or script.")
     made = [word if isinstance(word, Word) else Word(word) for word in words]
@@ -314,7 +315,7 @@ def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
-def asked_words(request: Request, slot_type: SlotType, environment: JobEnvironment) -> str:
+def format_request(request: Request, slot_type: SlotType, environment: JobEnvironment) -> str:
     """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
     slots = slots_of(request)
     if slots.slots == 0:
@@ -323,7 +324,7 @@ def asked_words(request: Request, slot_type: SlotType, environment: JobEnvironme
         unit = "CPUs" if slot_type is SlotType.CPU else "GPUs"
         where = f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
     else:
-        where = slot_words(slots, slot_type)
+        where = format_slots(slots, slot_type)
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 

@@ -90,16 +90,16 @@ def call_package(request: Request, folder: str) -> str:
     return _PACKAGE.format(path=call.package, lines="\n".join(made.lines()))
 
 
-def call_words(call: Call, array: ArrayTasks | None) -> str:
+def format_call(call: Call, array: ArrayTasks | None) -> str:
     """`calls train:main with 4 items, a task each`; where an array leaves some out `with items 0-1 of 4`."""
     count = len(call.items)
     if not count:
         return f"calls {call.name}"
     is_each = array is None or array.count == count
-    return f"calls {call.name} with " + (items_words(count) if is_each else f"items {array} of {count}, a task each")
+    return f"calls {call.name} with " + (format_items(count) if is_each else f"items {array} of {count}, a task each")
 
 
-def items_words(count: int) -> str:
+def format_items(count: int) -> str:
     """`4 items, a task each`."""
     return "1 item, for one task" if count == 1 else f"{count} items, a task each"
 
@@ -110,7 +110,7 @@ def result_path(request: Request, folder: str, task: str = "") -> str:
     return f"{folder}/{stem}-{task or 'N'}.{ending}" if request.array else f"{folder}/{RESULT_NAME}"
 
 
-def result_words(request: Request, folder: str) -> str:
+def format_result_path(request: Request, folder: str) -> str:
     """Where a person finds what the function returned; '' where none is called."""
     if request.call is None:
         return ""

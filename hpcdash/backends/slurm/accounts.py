@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.values import digits, duration_seconds
+from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.domain.columns import digits
 from hpcdash.domain.offers import AccountOffer, QosOffer
 
 _OF_A_USER = ("user", "defaultaccount", "account", "partition", "qos", "defaultqos")

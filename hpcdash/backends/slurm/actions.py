@@ -10,7 +10,7 @@ from functools import partial
 from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.detail import no_requeue_words
+from hpcdash.backends.slurm.detail import format_no_requeue
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, slurm_job_id
 from hpcdash.domain.units import MINUTE, format_clock, parse_duration
@@ -68,7 +68,7 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
             errors.setdefault(found[1], found[2])
         elif found := _TERMINATING.fullmatch(line):
             begun.add(found[1])
-    general = _general_words(answer, lines)
+    general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
         words = errors.get(target.argument)
@@ -98,7 +98,7 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
     sent = [found[1] for line in lines if (found := _SIGNALLED.fullmatch(line))]
     in_transition = sum(_TRANSITION in line for line in lines)
     is_of_arrays = in_transition <= sum("_" in known for known in sent)
-    general = _general_words(answer, lines)
+    general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
         is_only = is_step and len(targets) == 1
@@ -138,10 +138,10 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
         if (found := _OF_TASKS.fullmatch(line)) and (job := _told_tasks(found[1], found[2])):
             said.setdefault(job.number, []).append((job, found[3]))
         elif (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
-            said.setdefault(job.number, []).append((job, found[3] or _own_words(found[1])))
+            said.setdefault(job.number, []).append((job, found[3] or _own_message(found[1])))
         elif not _SUMMARY.match(line):
             unclear.append(line)
-    general = _general_words(answer, lines)
+    general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Outcome:
         asked = parse_job_id(target.job_id if target.is_shared else target.argument)
@@ -180,7 +180,7 @@ def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
     def explained(outcome: Outcome) -> Outcome:
         if outcome.done is True or _DISABLED not in outcome.words:
             return outcome
-        why = no_requeue_words(parse_job_id(outcome.job_id).number)
+        why = format_no_requeue(parse_job_id(outcome.job_id).number)
         return replace(outcome, words=f"{outcome.words}: {why}")
 
     return tuple(map(explained, read_scontrol(answer, targets)))
@@ -220,16 +220,16 @@ def _lines(answer: Answer) -> list[str]:
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def _own_words(line: str) -> str:
+def _own_message(line: str) -> str:
     found = _PREFIX.match(line)
     return line[found.end() :] if found else line
 
 
-def _general_words(answer: Answer, lines: Sequence[str]) -> str:
+def _general_message(answer: Answer, lines: Sequence[str]) -> str:
     """What was said of no job in particular: Slurm's last words of that kind, or else the status."""
     if answer.status == _NOT_FOUND_STATUS:
         return f"{program_name(answer.argv)}: command not found"
-    words = [_own_words(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)]
+    words = [_own_message(line) for line in lines if not any(known.match(line) for known in _OF_A_JOB)]
     if words:
         return excerpt(words[-1].encode(), 300)
     if answer.status in _CUT_OFF:

@@ -59,10 +59,10 @@ def requeue_refusal(native: Mapping[str, str]) -> str:
     if native.get("Requeue") != "0":
         return ""
     job_id = native.get("ArrayJobId") or native.get("JobId", "")
-    return no_requeue_words(job_id)
+    return format_no_requeue(job_id)
 
 
-def no_requeue_words(job_id: str) -> str:
+def format_no_requeue(job_id: str) -> str:
     """What became of a job that Slurm does not requeue, and what its owner may do about it."""
     return f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
 

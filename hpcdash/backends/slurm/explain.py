@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from hpcdash.backends.options import Option
-from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_words
+from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_arguments
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_duration
 
@@ -389,7 +389,7 @@ def explain(line: str) -> str:
     if not line.startswith(MAGIC):
         return ""
     parts: list[str] = []
-    rest = split_words(line[len(MAGIC) :].rstrip("\r\n"))
+    rest = split_arguments(line[len(MAGIC) :].rstrip("\r\n"))
     while rest:
         read = read_command_line(rest)
         rest = list(read.script)

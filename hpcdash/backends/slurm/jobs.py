@@ -17,7 +17,7 @@ from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.arrays import parse_tasks
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 

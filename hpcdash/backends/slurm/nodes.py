@@ -13,10 +13,9 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.states import node_state
-from hpcdash.backends.slurm.values import digits
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import epoch_seconds
+from hpcdash.domain.columns import digits, epoch_seconds
 
 LAYOUT = Layout(
     plain=(

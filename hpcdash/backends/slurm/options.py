@@ -139,7 +139,7 @@ def read_directives(script: str, prefix: str = MAGIC) -> CommandLine:
     """The options of a script's directive lines, which end at the first line that is neither comment nor blank."""
     given: list[Option] = []
     for number, text in directive_lines(script, prefix):
-        read = read_command_line(split_words(text), number)
+        read = read_command_line(split_arguments(text), number)
         given += read.given
         given += [Option("", None, word, (word,), number, "no option") for word in read.script[:1]]
     return CommandLine(tuple(given))
@@ -154,7 +154,7 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
             return
 
 
-def split_words(text: str) -> list[str]:
+def split_arguments(text: str) -> list[str]:
     """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no word at all."""
     words: list[str] = []
     word: list[str] = []
@@ -182,7 +182,7 @@ def split_words(text: str) -> list[str]:
 
 def directive_word(field: str, value: str) -> str:
     """A value as sbatch reads it back from a line. Raises UsageError, naming the field, for one it cannot."""
-    return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_words)
+    return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
 # What slots, queue, files and requeue of a request say; by their long names.
@@ -247,7 +247,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
 
 
 def _read(text: str) -> CommandLine:
-    return read_command_line(split_words(text))
+    return read_command_line(split_arguments(text))
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,8 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import digits, duration_seconds
+from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.domain.columns import digits
 from hpcdash.domain.units import format_duration
 
 # The points a factor gives, and which part that is of the most it can give. Source: sprio(1).
@@ -127,7 +128,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     if above:
         words[PREEMPTED_BY] = ", ".join(above)
         # Where the mode is the cluster's own, the grace still is the QoS's.
-        words |= _making_way(own["preemptmode"], own["gracetime"]) or {GRACE: _grace_words(own["gracetime"])}
+        words |= _making_way(own["preemptmode"], own["gracetime"]) or {GRACE: _format_grace(own["gracetime"])}
     if below:
         words["may preempt"] = ", ".join(below)
     return words | {label: own[field] for label, field in _LIMITS if own[field]}
@@ -180,9 +181,9 @@ def _making_way(mode: str, grace: str) -> dict[str, str]:
     if not modes:
         # 'cluster' and 'OFF': nothing of its own.
         return {}
-    return {MADE_WAY: " and ".join(modes), GRACE: _grace_words(grace)}
+    return {MADE_WAY: " and ".join(modes), GRACE: _format_grace(grace)}
 
 
-def _grace_words(grace: str) -> str:
+def _format_grace(grace: str) -> str:
     seconds = digits(grace) or duration_seconds(grace)
     return format_duration(seconds) if seconds else "none"

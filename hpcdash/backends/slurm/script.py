@@ -13,14 +13,14 @@ from hpcdash.backends.script.body import (
     BatchScript,
     Place,
     accounted_to,
-    asked_words,
     body_of,
     exports,
+    format_request,
     from_now,
     is_spread,
     name_of,
     probe_texts,
-    quoted_words,
+    quote_arguments,
     resume_part,
     script_text,
 )
@@ -37,8 +37,8 @@ from hpcdash.domain.request import (
     Request,
     Slots,
     SlotType,
+    format_slots,
     slot_type_of,
-    slot_words,
     slots_of,
 )
 from hpcdash.domain.units import format_clock
@@ -155,7 +155,7 @@ def batch_script(
         *(early.warnings if early else ()),
         *body.notes,
     )
-    asked = asked_words(request, slot_type, ENVIRONMENT)
+    asked = format_request(request, slot_type, ENVIRONMENT)
     return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
 
 
@@ -198,7 +198,7 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
         return generated, extra
     joined, kept = [ours], []
     for text in extra:
-        read = sbatch.read_command_line(sbatch.split_words(text)).given
+        read = sbatch.read_command_line(sbatch.split_arguments(text)).given
         if [option.name for option in read] == ["gres"]:
             joined += [value] if (value := read[0].value or "") and value.lower() != "none" else []
         else:
@@ -222,7 +222,7 @@ def _refuse_said_twice(generated: list[str], extra: tuple[str, ...], request: Re
 
 def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
     """Options by their long names, as they are written."""
-    words = [word for text in options for word in sbatch.split_words(text)]
+    words = [word for text in options for word in sbatch.split_arguments(text)]
     return {option.name: option.written for option in sbatch.read_command_line(words).given if option.name}
 
 
@@ -309,7 +309,7 @@ def _typed(request: Request) -> str:
 def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
     if slots.spare <= 0:
         return ()
-    return (f"{slot_words(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",)
+    return (f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",)
 
 
 _SRUN_SETTINGS = """\
@@ -409,7 +409,11 @@ def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequ
     else:
         count = f"$((SLURM_JOB_NUM_NODES * {int(tasks_per_node)}))"
         tasks = f'--ntasks="{count}" --ntasks-per-node={int(tasks_per_node)}'
-    lines = [f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}', " ".join(map(shlex.quote, options)), quoted_words(words)]
+    lines = [
+        f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}',
+        " ".join(map(shlex.quote, options)),
+        quote_arguments(words),
+    ]
     return f" \\\n{indent}  ".join(line for line in lines if line)
 
 

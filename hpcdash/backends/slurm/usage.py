@@ -17,8 +17,9 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import digits, duration_seconds, tres
+from hpcdash.backends.slurm.values import duration_seconds, tres
 from hpcdash.domain import nodelist
+from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.units import parse_memory
 from hpcdash.errors import SchedulerRefused

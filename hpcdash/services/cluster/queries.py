@@ -32,7 +32,7 @@ class Cluster(Protocol):
     def backend(self) -> Backend: ...
 
 
-class Asking:
+class QueryRunner:
     """The questions to one cluster, and the actions there; keeps no answer."""
 
     def __init__(self, cluster: Cluster) -> None:

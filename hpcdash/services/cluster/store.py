@@ -20,10 +20,10 @@ from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.services.cluster.job_counts import running_hosts, with_down_hosts, with_job_counts
-from hpcdash.services.cluster.queries import Asking, CommandBudget, find_scheduler
+from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
 from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
 from hpcdash.services.jobs.rows import row_of
-from hpcdash.services.jobs.tracker import Departures, JobEvent
+from hpcdash.services.jobs.tracker import JobEvent, JobTracker
 from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.transport.base import Said, Transport
 
@@ -125,8 +125,8 @@ class ClusterStore:
         self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._down_hosts: frozenset[str] = frozenset()
         self._hosts_asked_at = float("-inf")
-        self._departures = Departures(self)
-        self._asking = Asking(self)
+        self._departures = JobTracker(self)
+        self._asking = QueryRunner(self)
 
     # -- who and what
 
@@ -244,7 +244,7 @@ class ClusterStore:
         # Jobs that were suspended for a while have run for less.
         self._jobs_behind_seconds[kind] = told - self.clock.now()
 
-    async def settle(self) -> None:
+    async def reconcile(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
 
         Where only one can be there nothing is asked.

@@ -50,7 +50,7 @@ def is_pulling(state: str | None, containers: int, up: int | None) -> bool:
     return status_of(state) is LaunchStatus.RUNNING and up is not None and up < containers
 
 
-def status_words(state: str | None, containers: int = 0, up: int | None = None) -> str:
+def format_status(state: str | None, containers: int = 0, up: int | None = None) -> str:
     """The status in lower case; `pulling: 1 of 2 containers up` until each node's container reported."""
     if is_pulling(state, containers, up):
         return f"pulling: {up} of {containers} {'container' if containers == 1 else 'containers'} up"

@@ -12,15 +12,15 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from hpcdash.domain.arrays import TaskStates
-from hpcdash.domain.dependencies import Branch, never_words, parse_dependency, waited_for_by, waits_for
+from hpcdash.domain.dependencies import Branch, format_never, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
 from hpcdash.domain.job_ids import holds_many, task_of
-from hpcdash.domain.job_words import grouped, state_word
+from hpcdash.domain.job_text import grouped, state_word
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip
 from hpcdash.domain.units import format_duration
 from hpcdash.errors import NotRecorded
-from hpcdash.services.jobs.launch_status import is_pulling, status_words
+from hpcdash.services.jobs.launch_status import format_status, is_pulling
 from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.tracker import JobEvent
 
@@ -94,7 +94,7 @@ def job_groups(
         # Where one task writes says nothing of the others.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
-    job[place:place] = [*_pulling(picture), *_log_words(picture)]
+    job[place:place] = [*_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
     groups = [
         Group("job", tuple(job)),
@@ -123,10 +123,10 @@ def _pulling(picture: JobPicture) -> list[Entry]:
     containers = picture.containers or 0
     if not is_pulling(row["state"], containers, picture.up):
         return []
-    return [Entry("launch", status_words(row["state"], containers, picture.up))]
+    return [Entry("launch", format_status(row["state"], containers, picture.up))]
 
 
-def _log_words(picture: JobPicture) -> list[Entry]:
+def _log_entries(picture: JobPicture) -> list[Entry]:
     """Why it failed, in the words of its log; what merely stands at its end is said to."""
     failure = picture.failure
     if failure is None or Part.LOG in picture.asking:
@@ -229,7 +229,7 @@ def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
     dependency = parse_dependency(row["dependency"])
     branches = waits_for(dependency, picture.related)
     entries = [_branch(branch, signs) for branch in branches] or [Entry(value=str(row["dependency"]))]
-    if never := never_words(branches, dependency.is_any):
+    if never := format_never(branches, dependency.is_any):
         entries.append(Entry("→", never))
     which = "waits for" if len(branches) < 2 else "waits for any of" if dependency.is_any else "waits for all of"
     return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]

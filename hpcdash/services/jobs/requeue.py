@@ -38,7 +38,7 @@ async def requeue_facts(store: ClusterStore, folder: Path | None, rows: Sequence
     return await asyncio.to_thread(_facts, store, folder, rows)
 
 
-async def refusal_words(store: ClusterStore, rows: Sequence[Row]) -> str:
+async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
     """Why the scheduler would refuse to requeue a job or an array; '' where it would not, and of several, which are not
     asked for one by one."""
     units = {_unit(row) for row in rows}
@@ -52,7 +52,7 @@ async def refusal_words(store: ClusterStore, rows: Sequence[Row]) -> str:
     return f"{min(units)} is not requeued: {why}" if why else ""
 
 
-async def dropped_words(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
+async def format_dropped(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
     """A sentence for each kill switch that is there, or of which that is not known; in one command of at most 10 s."""
     paths = tuple(facts.switches)
     if not paths:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import (
     BadJobId,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import schema
-from hpcdash.domain.arrays import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
@@ -83,7 +83,7 @@ class Cluster(Protocol):
     async def poll(self, query: Query[ParsedTable]) -> ParsedTable: ...
 
 
-class Departures:
+class JobTracker:
     """The jobs of one store that left the queue, and the events of one's own jobs."""
 
     def __init__(self, store: Cluster) -> None:

@@ -250,7 +250,7 @@ class LogFile:
         _, found, rest = answer.stdout.partition(token.encode() + b" ")
         header, newline, content = rest.partition(b"\n")
         if not (found and newline):
-            return Chunk(Look(problem=_own_words(answer)), offset, b"")
+            return Chunk(Look(problem=_own_message(answer)), offset, b"")
         kind, *words = header.split()
         if len(words) != 4:
             problem = _problem(kind.decode(), content, self.path)
@@ -262,7 +262,7 @@ class LogFile:
             length,
             block,
             content,
-            _own_words(answer),
+            _own_message(answer),
         )
 
     async def _grep(self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool) -> int | None:
@@ -336,13 +336,18 @@ def _chunk_read(answer: Completed, begin: str, length: int) -> Chunk:
     """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
     header, _, content = answer.stdout.partition(b"\n")
     if (found := _HEADER.fullmatch(header)) is None:
-        problem = _own_words(answer) if answer.status else "its account answers with something else"
+        problem = _own_message(answer) if answer.status else "its account answers with something else"
         look = Look(problem=problem, is_missing=answer.status == NOTHING_THERE)
         return Chunk(look, 0 if begin == "end" else int(begin), b"")
     size = int(found[2])
     start = max(0, size - length) if begin == "end" else int(begin)
     return _cut(
-        Look(found[1].decode(), size, float(found[3])), start, length, 1, content[: max(0, length)], _own_words(answer)
+        Look(found[1].decode(), size, float(found[3])),
+        start,
+        length,
+        1,
+        content[: max(0, length)],
+        _own_message(answer),
     )
 
 
@@ -360,7 +365,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _own_words(answer: Completed) -> str:
+def _own_message(answer: Completed) -> str:
     """What went wrong, in the words of the program that said it; '' where nothing did."""
     if answer.status == 0 and answer.stdout:
         return ""

@@ -9,7 +9,7 @@ import re
 from math import nan
 from typing import NamedTuple
 
-from hpcdash.services.metrics.words import (
+from hpcdash.services.metrics.vocabulary import (
     NUMBER,
     UNIT,
     Reading,

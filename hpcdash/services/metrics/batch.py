@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdash.services.metrics.words import Reading
+from hpcdash.services.metrics.vocabulary import Reading
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -38,17 +38,17 @@ class Finding:
     peak_at: float = nan
 
 
-def number_words(value: float) -> str:
+def format_number(value: float) -> str:
     """`2.513`, `51.43k`, `1.2e+30`, `nan`: four digits."""
     return format_amount(value, 4)
 
 
-def step_words(step: float) -> str:
+def format_step(step: float) -> str:
     """`12 400`; a step that is no whole number (an epoch) by four digits."""
     return f"{step:,.0f}".replace(",", " ") if step == round(step) else f"{step:.4g}"
 
 
-def duration_words(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """`40 s`, `12 min`, `3.5 h`, `31 h`, `5.2 days`."""
     for size, word in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         amount = seconds / size
@@ -69,10 +69,10 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[Finding, ...]:
         first, last = int(places[0]), int(places[-1])
         again = np.flatnonzero(finite[last + 1 :])
         until = float(x[last + 1 + int(again[0])]) if again.size else None
-        times = "once" if places.size == 1 else f"{places.size} times, last at {step_words(float(x[last]))}"
+        times = "once" if places.size == 1 else f"{places.size} times, last at {format_step(float(x[last]))}"
         end = "a number again since" if until is not None else "no number since"
-        words = f"{kind} first at {step_words(float(x[first]))} ({times}); {end}"
-        words += f" {step_words(until)}" if until is not None else ""
+        words = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
+        words += f" {format_step(until)}" if until is not None else ""
         findings.append(
             Finding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
         )
@@ -98,7 +98,7 @@ def find_plateau(x: Floats, values: Floats) -> Finding | None:
     if 2 * error > least or any(abs(fall) > least + error for fall in falls):
         return None
     since = float(x[-count])
-    words = f"flat at {number_words(levels[2])} since {step_words(since)} ({count} points)"
+    words = f"flat at {format_number(levels[2])} since {format_step(since)} ({count} points)"
     return Finding("plateau", since, None, levels[2], words=words)
 
 
@@ -119,6 +119,7 @@ def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 
     if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
         return None
     words = (
-        f"no sample for {duration_words(silence)} after {step_words(last_step)}; usual is every {duration_words(usual)}"
+        f"no sample for {format_rough_duration(silence)} after {format_step(last_step)};"
+        f" usual is every {format_rough_duration(usual)}"
     )
     return Finding("stall", last_step, None, silence, silence / usual, words=words)

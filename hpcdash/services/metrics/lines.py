@@ -11,7 +11,7 @@ from hpcdash.services.metrics.bars import Bar, read_bar, read_block_head, read_b
 from hpcdash.services.metrics.batch import SampleColumns
 from hpcdash.services.metrics.pairs import read_pairs
 from hpcdash.services.metrics.records import read_dict, read_header, read_json, read_row
-from hpcdash.services.metrics.words import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
+from hpcdash.services.metrics.vocabulary import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
 
 # How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a block.
 LOOK_BACK_BYTES = 8 << 20

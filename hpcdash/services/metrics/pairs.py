@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from hpcdash.services.metrics.words import (
+from hpcdash.services.metrics.vocabulary import (
     NOT_FINITE,
     NUMBER,
     STEP_WORD,

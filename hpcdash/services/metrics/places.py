@@ -15,9 +15,9 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.switches import (
     NamedSwitch,
     absolute_path,
+    format_unknown,
     path_in_script,
     path_problem,
-    unknown_words,
     variables_in_list,
 )
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
@@ -215,7 +215,7 @@ class NamedMetricsFiles:
                 continue
             path = absolute_path(named.path, row["work_dir"])
             if named.unknown:
-                problem = unknown_words(named)
+                problem = format_unknown(named)
             elif wrong := path_problem(path):
                 problem = f"{path!r} ({named.whence}) is no metrics file: {wrong}"
             else:

@@ -12,11 +12,9 @@ import numpy as np
 
 from hpcdash.config.metric_patterns import compile_patterns
 from hpcdash.services.metrics.batch import Block, Integers, MetricBatch, SampleColumns
-from hpcdash.services.metrics.lines import LOOK_BACK_BYTES, LineReader
+from hpcdash.services.metrics.lines import LineReader
 from hpcdash.services.metrics.records import read_header
 from hpcdash.services.metrics.shapes import Shape, learn_shape, skeleton
-
-__all__ = ["LOOK_BACK_BYTES", "MetricReader", "read_stretch"]
 
 _PIECE_BYTES = 256 << 10
 # A line that has none of these, in small letters, is neither a sample nor does it change the meaning of others.

@@ -6,7 +6,7 @@ import json
 import re
 from math import nan
 
-from hpcdash.services.metrics.words import (
+from hpcdash.services.metrics.vocabulary import (
     NUMBER,
     STAMP,
     Reading,

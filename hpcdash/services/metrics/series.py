@@ -44,8 +44,6 @@ from hpcdash.services.metrics.cells import (
     cells_of_points,
 )
 
-__all__ = ["CELLS", "EXACT_POINTS", "MINUS_INF", "NAN", "PLUS_INF", "Attempt", "Kept", "MetricLog", "Strip"]
-
 EXACT_POINTS = 600_000
 CELLS = 262_144
 NAN, PLUS_INF, MINUS_INF = 1, 2, 4

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcdash.services.metrics.batch import Block, Floats, Integers
-from hpcdash.services.metrics.words import NUMBER, STAMP, STAMP_LETTERS, Reading, is_step, number_of
+from hpcdash.services.metrics.vocabulary import NUMBER, STAMP, STAMP_LETTERS, Reading, is_step, number_of
 
 Careful = Callable[[str], Reading | None]
 

@@ -10,9 +10,10 @@ from threading import Lock
 
 from hpcdash.services.logs.file import Chunk, LogFile, Look
 from hpcdash.services.metrics.batch import MetricBatch
-from hpcdash.services.metrics.reader import LOOK_BACK_BYTES, MetricReader
+from hpcdash.services.metrics.lines import LOOK_BACK_BYTES
+from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
-from hpcdash.services.metrics.words import newest_stamp, zone_behind_seconds
+from hpcdash.services.metrics.vocabulary import newest_stamp, zone_behind_seconds
 from hpcdash.transport.base import Transport
 
 # What is read of the end at first, of the beginning (a CSV's header stands there), and of what is new at once.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcdash.services.metrics.batch import Floats, Integers
-from hpcdash.services.metrics.findings import Finding, number_words, step_words
+from hpcdash.services.metrics.findings import Finding, format_number, format_step
 
 BLOCK = 64
 BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
@@ -349,15 +349,15 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Le
     peak, peak_at = float(values[highest]), float(x[highest])
     z = (peak - level) / levels.noise_at(start)
     first = float(x[start])
-    rise = f"{number_words(level)} → {number_words(peak)}"
+    rise = f"{format_number(level)} → {format_number(peak)}"
     if back is not None:
         after = back - start
-        words = f"spike at {step_words(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
+        words = f"spike at {format_step(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
         return Finding("spike", first, float(x[back]), peak, z, after, words, peak_at)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
-        words = f"diverged since {step_words(first)}: {rise}, not back for {until - start} points"
+        words = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
         return Finding("divergence", first, None, peak, z, None, words)
-    words = f"spike at {step_words(first)}: {rise}, not yet back"
+    words = f"spike at {format_step(first)}: {rise}, not yet back"
     return Finding("spike", first, None, peak, z, None, words, peak_at)
 
 
@@ -383,6 +383,6 @@ def _slow_divergence(x: Floats, values: Floats, medians: Floats, noises: Floats,
     peak = float(values[start:].max())
     z = (newest - best) / float(noises[-1])
     words = (
-        f"diverging since {step_words(float(x[start]))}: from {number_words(best)} at best to {number_words(newest)}"
+        f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best to {format_number(newest)}"
     )
     return [Finding("divergence", float(x[start]), None, peak, z, None, words)]

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from hpcdash.services.metrics.attempts import Attempt
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.joined import ALL_AXES, JoinedRun, LostTime, Series, joined
-from hpcdash.services.metrics.series import Attempt, MetricLog
+from hpcdash.services.metrics.series import MetricLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.private_files import close_to_others
 
 JOURNAL_SCHEMA = 1
@@ -119,7 +119,7 @@ class Journal:
                 user=_encodable(user),
                 verb=_encodable(verb),
                 job_ids=tuple(map(_encodable, job_ids)),
-                commands=tuple(tuple(map(_encodable, program_words(argv))) for argv in commands),
+                commands=tuple(tuple(map(_encodable, without_env(argv))) for argv in commands),
                 host=_encodable(socket.gethostname()),
                 pid=os.getpid(),
                 pid_started_ticks=started_ticks(os.getpid()),

@@ -11,10 +11,7 @@ from pathlib import Path
 from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
-from hpcdash.services.state.recents import MOST_RECENT, Recents
 from hpcdash.services.state.records import Recent
-
-__all__ = ["MOST_RECENT", "Recent", "Recents", "Templates", "difference", "is_script"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS)\b", re.MULTILINE)

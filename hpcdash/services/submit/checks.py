@@ -119,8 +119,6 @@ def _parent(path: str) -> str:
     return folder or slash
 
 
-__all__ = ["PathKind", "StartEstimate", "WantedPath", "estimate_start", "missing_paths"]
-
 # Constant: paths reach it as arguments, and what it prints are numbers and words of its own.
 _SCRIPT = """
 while [ "$#" -ge 2 ]; do

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdash.backends.script.call import items_words, result_path
+from hpcdash.backends.script.call import format_items, result_path
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.request import Request
@@ -68,7 +68,7 @@ class LaunchedJob:
         if self.item_index is not None:
             called += f", item {self.item_index} of {self.items}, from 0: {clip(repr(self.item), _MOST_ITEM_LETTERS)}"
         elif self.items:
-            called += f", {items_words(self.items)}"
+            called += f", {format_items(self.items)}"
         pairs = (
             ("calls", called),
             ("result", self.result_path),

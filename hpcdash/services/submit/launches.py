@@ -26,7 +26,8 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.plan import CLOCKS_APART, Again, Search
+from hpcdash.services.submit.plan import Again
+from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
@@ -209,7 +210,7 @@ class Launches:
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
         """
-        from hpcdash.backends.script.call import result_words
+        from hpcdash.backends.script.call import format_result_path
         from hpcdash.services.submit.cleanup import discarded
 
         if outcome.done is False:
@@ -218,7 +219,7 @@ class Launches:
             left = await discarded(self.store, planned.staged)
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
-        result = result_words(planned.request, folder)
+        result = format_result_path(planned.request, folder)
         said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
         try:
             await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))

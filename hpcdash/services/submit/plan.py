@@ -22,7 +22,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.jobs.triage import tasks_of
-from hpcdash.services.submit.recovery import CLOCKS_APART, Search, settle
+from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 Row = Mapping[str, Any]
 # Each has its own script and options, which are asked for, and its own command.
@@ -58,9 +58,6 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
     request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
     searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
     return Again(Plan(request, (), (handover.named_command,)), handover.notes, searches)
-
-
-__all__ = ["CLOCKS_APART", "Again", "Search", "Wanted", "plan_again", "settle", "wanted_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.config.queue_defaults import Pool
-from hpcdash.domain.job_words import queue_note
-from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
+from hpcdash.domain.job_text import queue_note
+from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.states import NodeState, QueueStanding
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
@@ -150,9 +150,6 @@ class LaunchQueues:
     async def _ask(self, kind: Kind) -> None:
         if self._table(kind) is None:
             self._asked[kind] = (await self._store.ask(self._store.query(kind))).table
-
-
-__all__ = ["AccountOffer", "Offers", "QosOffer", "QueueOffer", "fetch_offers", "offers_of"]
 
 
 async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:

@@ -81,7 +81,7 @@ class Sought(Protocol):
     def searches(self) -> Mapping[str, Search]: ...
 
 
-async def settle(
+async def reconcile(
     store: ClusterStore, again: Sought, report: Report, told: Callable[[str], None] = lambda words: None
 ) -> tuple[Outcome, ...]:
     """The outcomes with what was unknown looked for, on a line that is opened again, in the queue and in the history.
@@ -99,7 +99,7 @@ async def settle(
     }
     if not lost:
         return report.outcomes
-    told(_looking_words(lost.values()))
+    told(_format_searches(lost.values()))
     commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
     longest = max((commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0)
     for job_id, found in (await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()).items():
@@ -115,7 +115,7 @@ async def settle(
     return known
 
 
-def _looking_words(searches: Iterable[Search]) -> str:
+def _format_searches(searches: Iterable[Search]) -> str:
     marks = [search.mark for search in searches if search.mark]
     how = f"by its mark {marks[0]}" if len(marks) == 1 else "by their marks" if marks else "by its name"
     return f"the answer was lost; what became of it is looked for {how}"
@@ -291,7 +291,7 @@ def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None
     return [(number, False) for number in numbers if number not in others]
 
 
-async def settle_noted(
+async def reconcile_noted(
     store: ClusterStore, journal: Journal, entry: JournalEntry, told: Callable[[str], None] = lambda words: None
 ) -> tuple[Outcome, ...]:
     """As `settle` for a submission of an earlier run that the journal has; what is found is noted there.
@@ -303,7 +303,9 @@ async def settle_noted(
     at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
     searches = {name: replace(one, not_before=at - CLOCKS_APART) for name, one in searches_of(entry).items()}
     noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
-    return await settle(store, noted, Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)), told)
+    return await reconcile(
+        store, noted, Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)), told
+    )
 
 
 def searches_of(entry: JournalEntry) -> Mapping[str, Search]:
@@ -341,7 +343,7 @@ def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]
         return []
 
 
-async def settle_recent(store: ClusterStore, journal: Journal) -> list[str]:
+async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
     """Looks for the submissions of the last day whose outcome nobody saw; a sentence for each of what became of it.
 
     Asks nothing where there is none; raises nothing of HpcdashError.
@@ -349,7 +351,7 @@ async def settle_recent(store: ClusterStore, journal: Journal) -> list[str]:
     said = []
     for entry in await asyncio.to_thread(unsettled_today, store, journal):
         at = datetime.fromtimestamp(entry.at).astimezone()
-        for outcome in await settle_noted(store, journal, entry):
+        for outcome in await reconcile_noted(store, journal, entry):
             what = f"it is {outcome.words}" if outcome.done else outcome.words
             said.append(f"nobody saw how the submission of {outcome.job_id} at {at:%H:%M} ended: {what}")
     return said

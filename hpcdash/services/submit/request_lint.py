@@ -76,7 +76,7 @@ def demand_of(request: Request, offers: Offers, *, packs_nodes: bool = False) ->
     )
 
 
-def resource_words(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
+def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
     """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and queues are remote.
 
     An array says what all of its tasks come to; without a time the queue's default holds, of which its
@@ -148,7 +148,7 @@ def _spent(slot_seconds: int, unit: str) -> str:
 
 def _idle(queue: QueueOffer, *, is_cpu: bool) -> str:
     if not queue.is_available:
-        return queue.closed_words
+        return queue.closed_reason
     if is_cpu:
         return f"{queue.cpus_idle} CPUs idle now" if queue.cpus else ""
     return f"{queue.gpus_idle} idle now" if queue.gpus else ""

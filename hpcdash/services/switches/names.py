@@ -21,18 +21,18 @@ from hpcdash.backends.base import Backend
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_ids import number_of
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_words import Progress
+from hpcdash.domain.switch_text import Progress
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
     absolute_path,
+    format_unknown,
     path_problem,
     switch_in_environment,
     switch_in_script,
-    unknown_words,
     variable_names,
     variables_in_list,
 )
@@ -99,7 +99,7 @@ class SwitchNames:
         if named is None:
             return Naming(problem=f"neither the launch nor the script of {job_id} names its {kind.words}")
         whole = absolute_path(named.path, row["work_dir"])
-        problem = unknown_words(named) if named.unknown else ""
+        problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):
             problem = f"{whole!r} ({named.whence}) cannot be its {kind.words}: {wrong}"
         return Naming("" if problem else whole, named.whence, problem)
@@ -258,13 +258,13 @@ def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Coll
         is_clean = row["state"] == JobState.COMPLETED and not row["exit_code"] and not row["exit_signal"]
         clean += count if is_clean else 0
         if not is_clean:
-            badly[_end_words(row)] += count
+            badly[_format_end(row)] += count
     one = ids[0] if living + ended == 1 else ""
     told = ", ".join(words if one else f"{count} {words}" for words, count in badly.most_common())
     return Progress(living, ended, clean, told, one)
 
 
-def _end_words(row: Row) -> str:
+def _format_end(row: Row) -> str:
     word = state_word(str(row["state"]))
     return f"{word}, status {row['exit_code']}" if row["exit_code"] else word
 

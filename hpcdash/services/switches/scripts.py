@@ -9,7 +9,7 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.domain.switch_words import MOST_SWITCH_BYTES, SwitchLook, Thing, look_of
+from hpcdash.domain.switch_text import MOST_SWITCH_BYTES, SwitchLook, Thing, look_of
 from hpcdash.errors import UnreadableOutput, excerpt
 
 LOOK_SECONDS = 15.0

@@ -17,12 +17,12 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, JobState
-from hpcdash.domain.switch_words import (
+from hpcdash.domain.switch_text import (
     Progress,
     SwitchLook,
     clear_refusal,
     dropped_at,
-    log_words,
+    format_log,
     refusal,
     telling_line,
 )
@@ -87,7 +87,7 @@ class Switch:
         return self.naming.path
 
     @property
-    def also_words(self) -> str:
+    def format_other_path(self) -> str:
         """Of another path that was named for it before, which does not count; '' for none."""
         also = self.naming.also
         return f"named here before: {also}; {self.naming.whence} goes first" if also else ""
@@ -444,7 +444,7 @@ class SwitchLog:
 
     def _grows(self, found: Sequence[Written | None]) -> str:
         ages = [one.age_seconds for one in found if one is not None and one.age_seconds is not None]
-        return log_words(min(ages, default=None), "its log is not there yet")
+        return format_log(min(ages, default=None), "its log is not there yet")
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:
@@ -458,4 +458,4 @@ class SwitchLog:
             self._why_none = f"its log is on {files.host}'s own disk: whether it grows is not known"
             return
         self._paths = tuple(path for path in (files.stdout, files.stderr) if path and "\0" not in path)
-        self._why_none = log_words(None, files.note)
+        self._why_none = format_log(None, files.note)

@@ -103,7 +103,7 @@ class AlertEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class PendingNotification:
     """What a channel (a notifier's name) did not take, and since when (epoch).
 
     is_known: whether it was told of that trouble before. is_for_all: nobody took it.
@@ -123,7 +123,7 @@ class Owed:
         return self.finding.key
 
 
-def told_first(one: AlertEvent | Owed) -> tuple[bool, int, str]:
+def by_severity(one: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
     """Sorts what is wrong before what is over, the gravest first."""
     return one.kind.is_end, -one.finding.severity, one.key
 
@@ -136,7 +136,7 @@ class Alerts:
 
     states: Mapping[str, AlertState] = field(default_factory=dict)
     snoozed: Mapping[str, float] = field(default_factory=dict)
-    owed: tuple[Owed, ...] = ()
+    owed: tuple[PendingNotification, ...] = ()
     passed: Mapping[str, float] = field(default_factory=dict)
 
     def step(
@@ -180,11 +180,11 @@ class Alerts:
                 events.append(event)
             if after is not None:
                 states[key] = after
-        events.sort(key=told_first)
+        events.sort(key=by_severity)
         newest = dict(sorted(passed.items(), key=lambda one: one[1])[-_MOST_PASSED:])
         return Alerts(states, snoozed, self.owed, newest), tuple(events)
 
-    def keeps_back(self, owed: Owed, now: float, settings: AlertSettings) -> bool:
+    def keeps_back(self, owed: PendingNotification, now: float, settings: AlertSettings) -> bool:
         """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems to be over."""
         state = self.states.get(owed.key)
         if state is not None and state.gone_since is not None and not owed.kind.is_end:
@@ -219,7 +219,7 @@ class _Kept:
     schema: int
     states: list[AlertState]
     snoozed: dict[str, float]
-    owed: tuple[Owed, ...] = ()
+    owed: tuple[PendingNotification, ...] = ()
     passed: dict[str, float] = field(default_factory=dict)
 
 
@@ -292,7 +292,9 @@ def _gone(
     return None, AlertEvent(kind, state.finding, state.since, now, state, ending.words)
 
 
-def _is_kept_back(event: AlertEvent | Owed, quiet: bool, settings: AlertSettings, snoozed: Mapping[str, float]) -> bool:
+def _is_kept_back(
+    event: AlertEvent | PendingNotification, quiet: bool, settings: AlertSettings, snoozed: Mapping[str, float]
+) -> bool:
     if not event.kind.is_end and _is_meant(event.key, snoozed):
         return True
     return quiet and event.finding.severity < settings.quiet.lets_through

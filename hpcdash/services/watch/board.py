@@ -120,7 +120,7 @@ class WatchBoard:
             state, problem = self._files.read()
             self.problems = (problem,) if problem else ()
             try:
-                self.alerts = state.kept_alerts()
+                self.alerts = state.read_alerts()
             except HpcdashError:
                 self.alerts = Alerts()
             self._watching = Watching(self._store, self.settings, state)

@@ -21,7 +21,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.watch.endings import Endings
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, DiskAsked, Facts, TailAsked, facts_query
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, DiskQuery, Facts, TailQuery, facts_query
 from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Look
 from hpcdash.services.watch.rules import unseen
 from hpcdash.services.watch.rules.deadlines import first_queue
@@ -140,7 +140,7 @@ class Watching(Endings):
             is_due = known is None or now - known.counted_at >= DU_EVERY_SECONDS
             by_du = is_due and one.counts_by_du
             counts_inodes = by_du and one.watch.limit_inodes is not None
-            disks.append(DiskAsked(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
+            disks.append(DiskQuery(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
         hosts = self.state.hosts
         files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
         tails = self._tails_to_ask(jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False)
@@ -173,7 +173,7 @@ class Watching(Endings):
 
     def _tails_to_ask(
         self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look, *, is_own_output: bool
-    ) -> tuple[TailAsked, ...]:
+    ) -> tuple[TailQuery, ...]:
         """The logs of trainings that are read on, those first that were not tried for longest; a file that a rule
         names is none of a job's own."""
         known, looks = self.state.tails, self.state.tail_looks
@@ -188,7 +188,7 @@ class Watching(Endings):
         if waiting := len(turn[MOST_TAILS:]):
             logs = f"{counted(waiting, 'more log')} of trainings {'waits' if waiting == 1 else 'wait'} for their turn"
             look.problems.append(f"{logs}: {MOST_TAILS} are read in one round")
-        return tuple(_tail_asked(path, known.get(path)) for path in turn[:MOST_TAILS])
+        return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
     async def _ask_facts(self, jobs: pa.Table, look: Look) -> None:
         now = self.store.clock.now()
@@ -202,7 +202,7 @@ class Watching(Endings):
             except HpcdashError as error:
                 failure = error
                 look.problems.append(f"logs and disks could not be looked at: {error.message}")
-        look.problems += [_silent_words(place) for place in self._facts.silent]
+        look.problems += [_format_silent(place) for place in self._facts.silent]
         await self._ask_nodes(jobs, now, look)
         self._answered_at = self.store.clock.now()
         if self._facts.tails:
@@ -251,7 +251,7 @@ class Watching(Endings):
             for job_id in of_host:
                 state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
             return Facts()
-        look.problems += [f"{host}: {_silent_words(place)}" for place in facts.silent]
+        look.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
         asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
         for job_id in of_host:
@@ -327,16 +327,16 @@ class Watching(Endings):
                 add_sample(state.disks[path].inode_samples, now, usage.inodes_used)
 
 
-def _silent_words(place: str) -> str:
+def _format_silent(place: str) -> str:
     return f"{visible(place)} did not answer in time: is its file system there? Nothing in it was looked at"
 
 
-def _tail_asked(path: str, tail: LogTail | None) -> TailAsked:
+def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
     from hpcdash.services.watch.training import read_from
 
     if tail is None:
-        return TailAsked(path)
-    return TailAsked(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
+        return TailQuery(path)
+    return TailQuery(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
 
 
 async def ask_grace(store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]) -> list[str]:

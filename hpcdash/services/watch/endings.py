@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.config.watch_settings import RunningWatch
-from hpcdash.domain.alerts import Finding, job_words, shown
+from hpcdash.domain.alerts import Finding, format_job, shown
 from hpcdash.domain.chains import find_chain
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.watch.alerts import Ending
@@ -93,7 +93,7 @@ class Endings(Judge):
     def _of_job(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
         """Of what is about a running job."""
         row = _row(jobs, finding.subject)
-        who = job_words(finding.subject, finding.name)
+        who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
         if is_meant:
@@ -131,7 +131,7 @@ class Endings(Judge):
         of_array = rows_where(jobs, array_id=(finding.subject,))
         living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)
-        who = job_words(finding.subject, finding.name)
+        who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
         return Ending(f"{who}: there is time to save before it is preempted") if row["id"] in meant else UNWATCHED
@@ -140,7 +140,7 @@ class Endings(Judge):
         if not self.settings.never_starts:
             return UNWATCHED
         row = _row(jobs, finding.subject)
-        who = job_words(finding.subject, finding.name)
+        who = format_job(finding.subject, finding.name)
         if row is None:
             return Ending(f"{who} is no longer in the queue")
         state = str(row["state"])
@@ -161,7 +161,7 @@ class Endings(Judge):
         last = active[-1]
         states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
         meant = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
-        words = f"{job_words(last['id'], last['name'])}: enough waits behind it"
+        words = f"{format_job(last['id'], last['name'])}: enough waits behind it"
         return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
 
     def _of_disk(self, finding: Finding) -> Ending:

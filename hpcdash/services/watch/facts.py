@@ -145,7 +145,7 @@ part end
 
 
 @dataclass(frozen=True, slots=True)
-class DiskAsked:
+class DiskQuery:
     """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
 
     path: str
@@ -156,7 +156,7 @@ class DiskAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class TailAsked:
+class TailQuery:
     """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0: nothing yet), where to
     begin, and whether nothing is wanted as long as it did not grow."""
 
@@ -174,8 +174,8 @@ class Asked:
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
-    disks: tuple[DiskAsked, ...] = ()
-    tails: tuple[TailAsked, ...] = ()
+    disks: tuple[DiskQuery, ...] = ()
+    tails: tuple[TailQuery, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)

@@ -15,8 +15,8 @@ from hpcdash.config.watch_settings import (
     ANYONE,
     HangingRule,
     HangingWatch,
+    JobSelector,
     LossesRule,
-    Meant,
     RunningWatch,
     SavesRule,
     StorageRule,
@@ -25,7 +25,7 @@ from hpcdash.config.watch_settings import (
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import ACTIVE, JobState
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import MINUTE
@@ -47,7 +47,7 @@ from hpcdash.services.watch.rules import (
     waiting,
 )
 from hpcdash.services.watch.rules.rows import rows_where
-from hpcdash.services.watch.rules.waiting import never_words
+from hpcdash.services.watch.rules.waiting import format_never
 from hpcdash.services.watch.state import DiskState, QosState, WatchState
 
 Row = Mapping[str, Any]
@@ -103,7 +103,7 @@ class Judge:
     def _here(self, rules: Iterable[Any]) -> list[Any]:
         return [rule for rule in rules if rule.meant.is_on(self.store.name)]
 
-    def _users(self, meant: Meant) -> tuple[str, ...]:
+    def _users(self, meant: JobSelector) -> tuple[str, ...]:
         """() is anyone."""
         if ANYONE in meant.users:
             return ()
@@ -129,7 +129,7 @@ class Judge:
         snapshot = self.store.snapshots.get(kind)
         return None if snapshot is None or snapshot.cached or kind in self.store.errors else snapshot.table
 
-    def _rows(self, jobs: pa.Table, meant: Meant, *states: JobState) -> list[Row]:
+    def _rows(self, jobs: pa.Table, meant: JobSelector, *states: JobState) -> list[Row]:
         wanted: dict[str, Any] = {"state": tuple(map(str, states))}
         if meant.name:
             wanted["name"] = (meant.name,)
@@ -215,7 +215,7 @@ class Judge:
         self._judge_nodes(look)
         self._judge_history(look)
         look.findings += [
-            unseen.cannot_look(place or self.store.title, why, rounds)
+            unseen.unreachable_place(place or self.store.title, why, rounds)
             for place, (why, rounds) in self.state.blind.items()
             if rounds >= self.settings.unreachable_rounds
         ]
@@ -228,7 +228,7 @@ class Judge:
         for rule in self._here(settings.running):
             watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
             look.findings += running.is_running(jobs, watch)
-            look.pulses.append(pulse_words(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons))
+            look.pulses.append(format_pulse(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons))
         if settings.never_starts:
             own = self._own(jobs)
             look.findings += waiting.waits_for_ever(own, reasons)
@@ -404,7 +404,7 @@ def pulse_line(now: datetime, words: str) -> str:
     return f"[{now:%Y-%m-%d %H:%M:%S}] PULSE: {visible(words)}"
 
 
-def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:
+def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsPart) -> str:
     """How a job stands, of the rows (domain.schema.JOBS) that have its name and have not ended.
 
     The most alive of them counts; times are in the zone of `now`; `reasons` are the scheduler's.
@@ -422,7 +422,7 @@ def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsP
     if reason == "JobArrayTaskLimit" or "subjobs limit" in reason:
         return f"{who} waits for the task of its array that runs to end"
     if reasons.never_starts(row["state"], reason):
-        return f"{who} {never_words(row['state'], reason, reasons)}"
+        return f"{who} {format_never(row['state'], reason, reasons)}"
     if reason == "Dependency" or "depend" in reason.lower():
         after = f" ({row['dependency']})" if row["dependency"] else ""
         return f"{who} waits for the job it depends on to end{after}"
@@ -434,7 +434,7 @@ def pulse_words(name: str, rows: Iterable[Row], now: datetime, reasons: ReasonsP
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
         return f"{who} is pending and was estimated to start at {when}{because}"
-    return f"{who} is estimated to start in {span_words(seconds)}, at {when}{because}"
+    return f"{who} is estimated to start in {format_span(seconds)}, at {when}{because}"
 
 
 def _rank(row: Row) -> int:
@@ -450,6 +450,6 @@ def _activity(row: Row, now: datetime) -> str:
     nodes = f" on {row['node_list']}" if row["node_list"] else ""
     if row["started_at"] is None:
         return f"is running{nodes}"
-    ran = span_words((now - row["started_at"]).total_seconds())
+    ran = format_span((now - row["started_at"]).total_seconds())
     left = (row["ends_at"] - now).total_seconds() if row["ends_at"] is not None else None
-    return f"has been running for {ran}{nodes}" + (f", {span_words(left)} left" if left and left > 0 else "")
+    return f"has been running for {ran}{nodes}" + (f", {format_span(left)} left" if left and left > 0 else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.domain.alerts import Severity
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, title_of
@@ -47,7 +47,7 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
             was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
-            step = f"{was}It lasted {span_words(event.at - event.since)}."
+            step = f"{was}It lasted {format_span(event.at - event.since)}."
         elif event.kind is AlertKind.UNWATCHED:
             step = f"Nobody looks whether it is over. Since {format_utc(event.since)}."
         elif event.kind is not AlertKind.RAISED:

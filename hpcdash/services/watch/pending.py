@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 from hpcdash.config.watch_settings import AlertSettings
 from hpcdash.domain.alerts import Finding
 from hpcdash.domain.units import DAY
-from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState, EndingOf, Owed, is_over, told_first
+from hpcdash.services.watch.alerts import (
+    AlertEvent,
+    AlertKind,
+    Alerts,
+    AlertState,
+    EndingOf,
+    PendingNotification,
+    by_severity,
+    is_over,
+)
 from hpcdash.services.watch.message import message_of
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
@@ -23,7 +32,7 @@ class Lost:
     """What a channel will never be told, and why."""
 
     channel: str
-    owed: Owed
+    owed: PendingNotification
     why: str
 
 
@@ -31,8 +40,8 @@ class Lost:
 class Plan:
     """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
 
-    sends: dict[str, tuple[Owed, ...]] = field(default_factory=dict)
-    waiting: list[Owed] = field(default_factory=list)
+    sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
+    waiting: list[PendingNotification] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
 
 
@@ -41,7 +50,7 @@ def plan_round(
 ) -> Plan:
     """`alerts` are those after the step that gave the `events`; each of `channels` is another one."""
     new = {event.key: event for event in events}
-    by_channel: dict[str, dict[str, Owed]] = {}
+    by_channel: dict[str, dict[str, PendingNotification]] = {}
     for one in alerts.owed:
         by_channel.setdefault(one.channel, {})[one.key] = one
     for_all = {one.key: one for one in alerts.owed if one.is_for_all}
@@ -53,7 +62,7 @@ def plan_round(
         sends = []
         for key in dict.fromkeys(keys):
             event = new.get(key)
-            owed: Owed | None = before.get(key)
+            owed: PendingNotification | None = before.get(key)
             if owed is None and key in for_all:
                 # A channel that is new, where nobody took it so far.
                 owed = replace(for_all[key], channel=channel)
@@ -75,7 +84,7 @@ def plan_round(
             else:
                 sends.append(next_owed)
         if sends:
-            plan.sends[channel] = tuple(sorted(sends, key=told_first))
+            plan.sends[channel] = tuple(sorted(sends, key=by_severity))
     return plan
 
 
@@ -93,14 +102,14 @@ def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
     return replace(alerts, states=states, owed=owed)
 
 
-def owed_after(plan: Plan, reached: Collection[str]) -> tuple[Owed, ...]:
+def owed_after(plan: Plan, reached: Collection[str]) -> tuple[PendingNotification, ...]:
     """What is owed once the channels that were `reached` have taken what they were sent."""
     taken = {one.key for channel in reached for one in plan.sends[channel]}
     left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
     return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
 
 
-def told_to_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable[AlertEvent]) -> dict[str, AlertState]:
+def notified_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable[AlertEvent]) -> dict[str, AlertState]:
     """The states with the channels that are told of each, or owed it."""
     told: dict[str, set[str]] = {event.key: set() for event in events}
     for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
@@ -111,15 +120,15 @@ def told_to_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable
     }
 
 
-def event_of(owed: Owed, now: float) -> AlertEvent:
+def event_of(owed: PendingNotification, now: float) -> AlertEvent:
     """What is owed as it is told now."""
     before = AlertState(owed.finding, owed.since)
     return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
 
 
-def lost_words(lost: Iterable[Lost]) -> list[str]:
+def format_lost(lost: Iterable[Lost]) -> list[str]:
     """A line for each channel and reason."""
-    grouped: dict[tuple[str, str], list[Owed]] = {}
+    grouped: dict[tuple[str, str], list[PendingNotification]] = {}
     for one in lost:
         grouped.setdefault((one.channel, one.why), []).append(one.owed)
     return [
@@ -150,7 +159,7 @@ def new_of(plan: Plan, events: Sequence[AlertEvent], now: float) -> tuple[AlertE
         if one.is_for_all and one.key not in known
     }
     together = (*events, *earlier.values())
-    return tuple(sorted(together, key=told_first))
+    return tuple(sorted(together, key=by_severity))
 
 
 def again_of(plan: Plan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
@@ -160,9 +169,9 @@ def again_of(plan: Plan, told: Collection[str], now: float) -> tuple[tuple[str, 
     )
 
 
-def _fresh(channel: str, event: AlertEvent) -> Owed:
+def _fresh(channel: str, event: AlertEvent) -> PendingNotification:
     is_first = event.kind is AlertKind.RAISED
-    return Owed(
+    return PendingNotification(
         channel,
         event.kind,
         event.finding,
@@ -175,8 +184,14 @@ def _fresh(channel: str, event: AlertEvent) -> Owed:
 
 
 def _merged(
-    owed: Owed, event: AlertEvent | None, state: AlertState | None, plan: Plan, now: float, *, is_here: bool
-) -> Owed | None:
+    owed: PendingNotification,
+    event: AlertEvent | None,
+    state: AlertState | None,
+    plan: Plan,
+    now: float,
+    *,
+    is_here: bool,
+) -> PendingNotification | None:
     """What is owed now that an event came, or none did; None where there is nothing to tell any more."""
     if event is not None and event.kind.is_end:
         if owed.is_known:
@@ -254,5 +269,5 @@ async def tell(
     again = again_of(plan, {event.key for event in told}, now)
     if not dry_run:
         reached = {channel for channel, delivery in zip(plan.sends, deliveries, strict=True) if delivery.reached}
-        alerts = replace(after, states=told_to_after(after.states, plan, events), owed=owed_after(plan, reached))
-    return Round(alerts, told, tuple(deliveries), len(after.states), again, tuple(lost_words(plan.lost)))
+        alerts = replace(after, states=notified_after(after.states, plan, events), owed=owed_after(plan, reached))
+    return Round(alerts, told, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost)))

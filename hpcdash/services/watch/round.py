@@ -52,7 +52,7 @@ async def watch_round(
     """
     with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()
-        before = state.kept_alerts()
+        before = state.read_alerts()
         watching = Watching(store, settings, state)
         spent = _Spent(store)
         is_remembered = not files.is_kept
@@ -75,16 +75,16 @@ async def watch_round(
         problems = [problem] if problem else []
         # Before anyone is told, so that a disk that is full is known by then.
         _keep(files, state, before, problems)
-        words = _told_words(await telling(notifiers, dry_run=True))
-        if words and not is_remembered and files.was_told(words):
+        words = _format_notifications(await telling(notifiers, dry_run=True))
+        if words and not is_remembered and files.was_announced(words):
             told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
             problems.append("what there is to tell was told by a round that could not keep it: nobody is told again")
         else:
             told = await telling(notifiers)
         if _keep(files, state, told.alerts, problems):
-            files.clear_told()
+            files.clear_announced()
         elif any(delivery.reached for delivery in told.deliveries):
-            files.mark_told(words)
+            files.mark_announced(words)
     return RoundReport(look, told, spent.commands, tuple(problems), files.is_kept)
 
 
@@ -100,7 +100,7 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
     return True
 
 
-def _told_words(told: Round) -> tuple[str, ...]:
+def _format_notifications(told: Round) -> tuple[str, ...]:
     """What a round tells and to whom, each in one string."""
     again = (f"{channel} {one.kind} {one.key}" for channel, one in told.again)
     return (*(f"{one.kind} {one.key}" for one in told.events), *again)

@@ -84,7 +84,7 @@ class WatchState(msgspec.Struct):
     queues: dict[str, QosState] = {}
     history_at: float = 0.0
 
-    def kept_alerts(self) -> Alerts:
+    def read_alerts(self) -> Alerts:
         """Raises HpcdashError for what this version cannot read."""
         return Alerts() if bytes(self.alerts) == b"null" else Alerts.from_json(bytes(self.alerts))
 
@@ -155,7 +155,7 @@ class WatchFiles:
             state = msgspec.json.decode(kept, type=WatchState)
             if state.schema != SCHEMA:
                 raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
-            state.kept_alerts()
+            state.read_alerts()
         except StateUnusable as error:
             return WatchState(), f"{error.message}: what is wrong is told anew"
         except (msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
@@ -170,20 +170,20 @@ class WatchFiles:
         self._write("state", msgspec.json.encode(state))
         self._unkept = None
 
-    def mark_told(self, told: Collection[str]) -> None:
+    def mark_announced(self, told: Collection[str]) -> None:
         """Note that all of this was told though that cannot be written: as the time of the lock, which needs no room on
         a disk that is full. Whose lock is another's, or read-only, cannot be noted."""
         with contextlib.suppress(OSError):
             os.utime(self._lock, (_mark(told), _mark(told)))
 
-    def was_told(self, told: Collection[str]) -> bool:
+    def was_announced(self, told: Collection[str]) -> bool:
         """Whether just that was noted."""
         try:
             return int(self._lock.stat().st_mtime) == _mark(told)
         except OSError:
             return False
 
-    def clear_told(self) -> None:
+    def clear_announced(self) -> None:
         """Once it is written."""
         with contextlib.suppress(OSError):
             if self._lock.stat().st_mtime < _MARKS:

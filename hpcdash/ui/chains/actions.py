@@ -13,12 +13,12 @@ from hpcdash.backends.job_detail import Script
 from hpcdash.domain.chains import AppendWish, Unit, read_append
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.chains import MOST_LINKS, Appendix, chain_words, plan_append, same_again, submit_chain
+from hpcdash.services.chains import MOST_LINKS, Appendix, format_chain, plan_append, same_again, submit_chain
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Again
 from hpcdash.ui.chains.view import APPEND, ChainView
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_words import error_words
+from hpcdash.ui.jobs.action_text import format_error
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
 
@@ -78,7 +78,7 @@ class ChainActions:
             await store.open(force=True)
             first = await plan(())
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
             return
         finally:
             self._is_appending = False
@@ -90,7 +90,7 @@ class ChainActions:
         outcomes = await submit_chain(plan, session.actions, store, wish.count)
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
-        words = f"after {end.job_id}: {chain_words(outcomes, wish.count)}"
+        words = f"after {end.job_id}: {format_chain(outcomes, wish.count)}"
         self.screen.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
         session.poller.ask_now()
         if view.is_live:

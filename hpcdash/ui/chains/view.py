@@ -19,7 +19,7 @@ from hpcdash.domain.chains import JobChain, Unit, living_targets
 from hpcdash.domain.columns import STATE_ORDER, shared_ending
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import number_of
-from hpcdash.domain.job_words import ended_words
+from hpcdash.domain.job_text import format_end
 from hpcdash.domain.schema import JOBS, TEXT
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import clip, visible
@@ -44,7 +44,7 @@ _NAME_CELLS = 40
 
 def how_cell(value: object, row: cells.RowContext) -> cells.Cell:
     """How an element ended; nothing for one that has not."""
-    return (ended_words(row), cells.MUTED) if row["state"] in ENDED else ""
+    return (format_end(row), cells.MUTED) if row["state"] in ENDED else ""
 
 
 def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -112,7 +112,7 @@ class ChainView(ReadTableView):
         return table
 
     def _waits(self, unit: Unit, chain: JobChain) -> str:
-        return chains.lost_words(unit, chain).partition(":")[0] or chains.wait_words(unit, chain)
+        return chains.format_lost(unit, chain).partition(":")[0] or chains.format_wait(unit, chain)
 
     def _ending(self, chain: JobChain) -> str:
         """What all ids end in: PBS's server."""
@@ -229,13 +229,13 @@ class ChainView(ReadTableView):
                 ends = cells.short_instant(end, self.now(), self.session.zone)
                 held = any(row["state"] == "held" for row in chain.living)
                 lines.insert(0, f"if each takes its limit{' and is released now' if held else ''}: ends {ends}")
-            if words := chains.hold_words(chain.rows, self.now()):
+            if words := chains.format_hold(chain.rows, self.now()):
                 lines.append(words)
         return [*lines, *self.reader.notes]
 
     # -- words
 
-    def _waiting_words(self) -> str:
+    def _format_waiting(self) -> str:
         if self._error is None:
             return "asking …"
         return " ".join(part for part in (self._error.message, self._error.next_step) if part)

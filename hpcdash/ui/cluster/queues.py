@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain.job_words import queue_note
+from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.states import REFUSING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
@@ -40,7 +40,7 @@ def down_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     return (str(value), cells.BAD) if value else ("", "")
 
 
-def _free_words(row: Mapping[str, Any], unit: str) -> str:
+def _format_free(row: Mapping[str, Any], unit: str) -> str:
     """`24 of 32 CPUs free (8 on down nodes)`."""
     down = row[f"_{unit}_down"] or 0
     free = row[unit] - (row[f"{unit}_used"] or 0) - down
@@ -87,7 +87,7 @@ class QueuesView(TableView):
         return "no queues"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        free = [_free_words(row, unit) for unit in ("gpus", "cpus") if row[unit]]
+        free = [_format_free(row, unit) for unit in ("gpus", "cpus") if row[unit]]
         note = visible(queue_note(row, self.session.store.clock.now()))
         return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 

@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.domain import impact as stakes
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain import impact
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.services.jobs.actions import Plan, Report
-from hpcdash.ui.jobs import action_words
+from hpcdash.ui.jobs import action_text
 from hpcdash.ui.widgets.cells import signs
 
 FRAME = """
@@ -132,19 +132,19 @@ class ConfirmDialog(ScrollingDialog):
         self.plan = plan
         self.warnings = tuple(warnings)
         self._checkpoints = checkpoints or {}
-        self._question = visible(question) or action_words.title(plan)
+        self._question = visible(question) or action_text.title(plan)
         self._is_doubtful = is_doubtful
         self.user = user
         self.asides = tuple(asides)
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._form = form
         self._has_recipients = has_recipients
-        self._is_others = bool(action_words.others_words(plan.rows, user))
+        self._is_others = bool(action_text.format_others(plan.rows, user))
 
     @property
     def is_dangerous(self) -> bool:
         is_odd = self._is_others or self._is_doubtful or bool(self.warnings)
-        return is_odd or action_words.is_dangerous(self.plan.request)
+        return is_odd or action_text.is_dangerous(self.plan.request)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
@@ -171,15 +171,17 @@ class ConfirmDialog(ScrollingDialog):
 
     def _parts(self) -> list[Static]:
         plan = self.plan
-        counts = stakes.state_counts(plan.rows)
+        counts = impact.state_counts(plan.rows)
         in_states = "   ".join(
             f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}" for state, count in counts.items()
         )
         parts = [_line(in_states)] if in_states else []
         if self._is_others:
-            parts.append(_line(f"! {action_words.others_words(plan.rows, self.user)}", "warned"))
+            parts.append(_line(f"! {action_text.format_others(plan.rows, self.user)}", "warned"))
         parts += [_line(f"! {visible(words)}", "warned") for words in self.warnings]
-        stakes_told = action_words.stake_words(plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints)
+        stakes_told = action_text.format_impact(
+            plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints
+        )
         parts += [_line(words) for words in stakes_told]
         parts += [_line(visible(words), "noted" if at == 0 else "words") for at, words in enumerate(self.asides)]
         ids = plan.request.job_ids
@@ -188,7 +190,7 @@ class ConfirmDialog(ScrollingDialog):
         commands = plan.commands
         parts.append(_line("what runs" if len(commands) == 1 else f"what runs, {len(commands)} commands", "label"))
         parts += [_line(words, "under") for words in _commands(plan)]
-        if pauses := action_words.pause_words(plan):
+        if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
         parts.append(_line("It is noted in the journal (J), before and after.", "label"))
         return parts
@@ -233,7 +235,7 @@ class ResultsDialog(ScrollingDialog):
     def compose(self) -> ComposeResult:
         report = self.report
         with Vertical(classes="frame"):
-            words = f"{report.plan.request.verb}: {action_words.outcome_counts(report.outcomes)}"
+            words = f"{report.plan.request.verb}: {action_text.outcome_counts(report.outcomes)}"
             yield Static(words, classes="title", markup=False)
             with VerticalScroll(classes="scrolls"):
                 if report.journal_problem:
@@ -279,7 +281,7 @@ def _commands(plan: Plan) -> list[str]:
     lines: list[str] = []
     letters = 0
     for at, command in enumerate(plan.commands):
-        words = action_words.shown_command(command)
+        words = action_text.shown_command(command)
         letters += len(words)
         if letters > _COMMAND_LETTERS:
             cut = clip(words, max(0, len(words) - (letters - _COMMAND_LETTERS)))

@@ -18,7 +18,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.jobs import action_words
+from hpcdash.ui.jobs import action_text
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.table_view import TableView
@@ -143,7 +143,7 @@ class ActionRunner:
             if other.cluster == self.screen.session.name and not other.numbers.isdisjoint(numbers):
                 self.screen.notify(f"wait for the {other.words}, which still runs", severity="warning", markup=False)
                 return None
-        asides = [*asides, *self._age_words()]
+        asides = [*asides, *self._format_age()]
         session = self.screen.session
         dialog = ConfirmDialog(
             plan,
@@ -159,7 +159,7 @@ class ActionRunner:
         self.screen.app.push_screen(dialog)
         return dialog
 
-    def _age_words(self) -> list[str]:
+    def _format_age(self) -> list[str]:
         """What is shown may be long past: the last run's, or a cluster that does not answer."""
         taken_at = self.screen.view.taken_at()
         if taken_at is None:
@@ -170,7 +170,7 @@ class ActionRunner:
 
     async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
         ids = plan.request.job_ids
-        underway = Underway(session.name, action_words.doing(plan), _numbers(ids), len(ids))
+        underway = Underway(session.name, action_text.doing(plan), _numbers(ids), len(ids))
         self._underway.append(underway)
         line = UnderwayLine(underway)
         timer = self.screen.set_timer(
@@ -214,7 +214,7 @@ class ActionRunner:
 
     async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
-        from hpcdash.services.submit.recovery import settle
+        from hpcdash.services.submit.recovery import reconcile
 
         if not any(outcome.done is None for outcome in report.outcomes):
             return report.outcomes
@@ -222,7 +222,7 @@ class ActionRunner:
         def told(words: str) -> None:
             self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
-        outcomes = await settle(session.store, again, report, told)
+        outcomes = await reconcile(session.store, again, report, told)
         if not all(outcome.done for outcome in outcomes):
             self._tell(replace(report, outcomes=outcomes), is_final=True)
         if isinstance(self.screen.view, JournalView):
@@ -239,13 +239,13 @@ class ActionRunner:
         if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
             return
         if all(outcome.done for outcome in report.outcomes):
-            self.screen.notify(action_words.done_words(report), timeout=_DONE_SECONDS, markup=False)
+            self.screen.notify(action_text.format_done(report), timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
                 self.screen.notify(visible(report.journal_problem), severity="warning", markup=False)
         elif self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open:
             self.screen.app.push_screen(ResultsDialog(report))
         else:
-            counts = action_words.outcome_counts(report.outcomes)
+            counts = action_text.outcome_counts(report.outcomes)
             words = f"{report.plan.request.verb}: {counts}; J shows what was said"
             self.screen.notify(words, severity="error", timeout=15, markup=False)
 

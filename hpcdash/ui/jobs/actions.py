@@ -26,7 +26,7 @@ from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Wanted, plan_again, wanted_of
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_words import error_words, left_behind_words, present_value, subject
+from hpcdash.ui.jobs.action_text import format_error, format_left_behind, present_value, subject
 from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.signal_dialog import SignalDialog
@@ -109,7 +109,7 @@ class JobActions:
             self.screen.notify("reading its script and options …", timeout=2)
             again = await plan_again(session.store, choice.wanted)
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
             return
         finally:
             self._is_preparing = False
@@ -141,19 +141,19 @@ class JobActions:
 
     async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
-        from hpcdash.services.jobs.requeue import dropped_words, refusal_words, requeue_facts
+        from hpcdash.services.jobs.requeue import fetch_refusal, format_dropped, requeue_facts
 
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
-            if refused := await refusal_words(session.store, choice.rows):
+            if refused := await fetch_refusal(session.store, choice.rows):
                 self.screen.notify(f"{refused}; R submits it again", severity="warning", timeout=15, markup=False)
                 return
             facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
             if facts.switches:
                 self.screen.notify("looking whether the kill switch is dropped …", timeout=2)
-            warnings = await dropped_words(session.store, facts)
+            warnings = await format_dropped(session.store, facts)
         except UsageError as error:
-            self.screen.notify(error_words(error), severity="error", markup=False)
+            self.screen.notify(format_error(error), severity="error", markup=False)
             return
         finally:
             self._is_preparing = False
@@ -189,7 +189,7 @@ class JobActions:
             try:
                 self.screen.session.actions.plan(request({name: value}))
             except UsageError as error:
-                return error_words(error)
+                return format_error(error)
             return ""
 
         def proceed(form: ModalScreen[None], changes: Mapping[str, str]) -> None:
@@ -239,12 +239,12 @@ class JobActions:
         if choice is None:
             return
         request = ActionRequest(Verb(choice.verb), choice.job_ids)
-        left_behind = left_behind_words(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
+        left_behind = format_left_behind(choice.rows, self._waiting_for_others()) if verb is Verb.CANCEL else ""
         asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
         try:
             self.runner.begin(self.screen.session.actions.plan(request, choice.rows), asides)
         except UsageError as error:
-            self.screen.notify(error_words(error), severity="error", markup=False)
+            self.screen.notify(format_error(error), severity="error", markup=False)
 
     def _known_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The rows that the queue has of these rows' arrays."""
@@ -303,7 +303,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
         rows = view.rows_to_submit()
         if not rows:
             return "no task failed: mark those to submit again"
-        return AgainChoice(wanted_of(rows), _living_words(rows))
+        return AgainChoice(wanted_of(rows), _format_living(rows))
     targets = view.targets()
     if not targets.job_ids:
         return "no job is pointed at"
@@ -319,7 +319,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
         else:
             singles += [row for row in targets.rows if row["id"] == job_id] or [_only(job_id, targets)]
     wanted += wanted_of(singles)
-    return AgainChoice(tuple(wanted), (*asides, *_living_words(singles)))
+    return AgainChoice(tuple(wanted), (*asides, *_format_living(singles)))
 
 
 def _is_array(job_id: str, targets: Targets) -> bool:
@@ -342,10 +342,10 @@ async def _of_array(array_id: str, store: ClusterStore) -> tuple[Wanted, list[st
         return wanted, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
     every = (*tasks.ended, *tasks.living)
     words = [f"no task of array {array_id} failed: this is the whole array again"]
-    return Wanted(array_id, None, every), [*words, *_living_words(every)]
+    return Wanted(array_id, None, every), [*words, *_format_living(every)]
 
 
-def _living_words(rows: Sequence[Row]) -> tuple[str, ...]:
+def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:
     living = count_jobs(row for row in rows if row["state"] not in ENDED)
     if not living:
         return ()

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.ui.jobs.action_dialogs import FRAME
-from hpcdash.ui.jobs.action_words import CHANGED, error_words
+from hpcdash.ui.jobs.action_text import CHANGED, format_error
 
 _HINTS = {
     "time": "2h, 1-12:00:00",
@@ -122,7 +122,7 @@ class AlterDialog(ModalScreen[None]):
             try:
                 self.proceed(self, changes)
             except UsageError as error:
-                self._complain("complaint", error_words(error))
+                self._complain("complaint", format_error(error))
 
     def _complain(self, name: str, words: str) -> None:
         line = self.query_one(f"#{name}", Static)

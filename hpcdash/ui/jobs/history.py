@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.job_words import ended_words
+from hpcdash.domain.job_text import format_end
 from hpcdash.domain.states import JobState
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -27,7 +27,7 @@ def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     """How it ended, where there is more to say than the state."""
     # The tasks of an array have a reason each; that its time was up the state says.
     is_said = row.get("_states") or row["state"] == JobState.TIMEOUT
-    return "" if is_said and not row["exit_signal"] and not row["exit_code"] else ended_words(row)
+    return "" if is_said and not row["exit_signal"] and not row["exit_code"] else format_end(row)
 
 
 class HistoryView(JobsView):

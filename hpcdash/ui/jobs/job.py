@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind

@@ -133,7 +133,7 @@ class JournalView(TableView):
     def placeholder(self) -> str:
         return "nothing was done from here yet"
 
-    def _waiting_words(self) -> str:
+    def _format_waiting(self) -> str:
         return "nothing known" if self._error is not None else "reading …"
 
     def on_mount(self) -> None:
@@ -181,7 +181,7 @@ class JournalView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
         if entry is not None:
-            self.app.push_screen(WordsDialog(f"{entry.verb} on {entry.cluster}", self.entry_words(entry)))
+            self.app.push_screen(WordsDialog(f"{entry.verb} on {entry.cluster}", self.format_entry(entry)))
 
     def do_copy(self) -> None:
         """The ids of the jobs."""
@@ -190,7 +190,7 @@ class JournalView(TableView):
             self.app.copy_to_clipboard(row["id"])
             self.notify(f"copied {visible(row['id'][:60])}", markup=False)
 
-    def entry_words(self, entry: JournalEntry) -> Text:
+    def format_entry(self, entry: JournalEntry) -> Text:
         """The whole entry, for reading."""
         began = datetime.fromtimestamp(entry.at, UTC).astimezone(self.session.zone)
         seconds = 0.0 if entry.ended_at is None else entry.ended_at - entry.at

@@ -124,7 +124,7 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
     return signs
 
 
-def value_words(value: float) -> str:
+def format_value(value: float) -> str:
     """A value in at most VALUE_CELLS: four digits; nan and inf in words."""
     if isnan(value):
         return "nan"
@@ -150,5 +150,5 @@ def loss_cell(tail: LossTail | None) -> cells.Cell:
     ]
     pieces.append((" " * (CURVE_CELLS - len(curve) + 1), ""))
     newest = tail.values[-1]
-    pieces.append((value_words(newest), "" if isfinite(newest) else cells.BAD))
+    pieces.append((format_value(newest), "" if isfinite(newest) else cells.BAD))
     return pieces

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.ui.jobs.action_dialogs import FRAME
-from hpcdash.ui.jobs.action_words import ALL_OF_A_JOB, RECIPIENTS, SIGNALS, error_words
+from hpcdash.ui.jobs.action_text import ALL_OF_A_JOB, RECIPIENTS, SIGNALS, format_error
 from hpcdash.ui.widgets.cells import signs
 
 # Asks whether to send a signal to a recipient; raises UsageError for a signal that is none.
@@ -115,7 +115,7 @@ class SignalDialog(ModalScreen[None]):
         try:
             self.proceed(self, signal, recipient)
         except UsageError as error:
-            complaint.update(f"! {error_words(error)}")
+            complaint.update(f"! {format_error(error)}")
             complaint.display = True
 
     def action_leave(self) -> None:

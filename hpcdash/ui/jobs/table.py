@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
 from hpcdash.domain.columns import shared_ending
-from hpcdash.domain.job_words import ended_words, state_word
+from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
@@ -50,7 +50,7 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
         stands_still = state == JobState.SUSPENDED and row["reason"]
         return cells.text_cell(row["reason"] if stands_still else row["node_list"], row)
     if state in ENDED:
-        return ended_words(row), cells.MUTED
+        return format_end(row), cells.MUTED
     return cells.text_cell(row["reason"], row) if row["reason"] else ""
 
 
@@ -341,7 +341,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
             parts.append(f"after {row['dependency']}")
     elif state in ENDED:
         parts.append(state_word(state))
-        parts += [part for part in (ended_words(row), words) if part]
+        parts += [part for part in (format_end(row), words) if part]
     else:
         if row["ends_at"] is not None and row["node_list"]:
             parts.append(f"on {row['node_list']}")

@@ -13,7 +13,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.impact import count_jobs, state_counts
 from hpcdash.domain.job_ids import array_of, with_tasks
-from hpcdash.domain.job_words import exit_words, signal_name, state_word
+from hpcdash.domain.job_text import format_exit, signal_name, state_word
 from hpcdash.domain.schema import COUNT, TEXT, WORD
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible
@@ -213,7 +213,7 @@ class TriageView(ReadTableView):
     def placeholder(self) -> str:
         return f"no task of array {visible(self.array_id)} has ended"
 
-    def _waiting_words(self) -> str:
+    def _format_waiting(self) -> str:
         if self._error is None:
             return "asking …"
         return " ".join(part for part in (self._error.message, self._error.next_step) if part)
@@ -237,7 +237,7 @@ class TriageView(ReadTableView):
         return "  ·  ".join(part for part in parts if part)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        words = exit_words(row["state"], row["exit_code"], row["exit_signal"]) or state_word(row["state"])
+        words = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(row["state"])
         if row["_fold"] == TASK:
             return "  ·  ".join(part for part in (f"{row['id']}: {words}", row["name"] or "") if part)
         group = self._group(row["_id"])

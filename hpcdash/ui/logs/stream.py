@@ -17,7 +17,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 
-from hpcdash.domain.job_words import clock_words, ended_words, state_word
+from hpcdash.domain.job_text import format_clock_time, format_end, state_word
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
@@ -373,7 +373,7 @@ class LogReading(Vertical):
     def _standing(self, said: str) -> Standing:
         placed = self.viewport.placed()
         return Standing(
-            growth=self.growth_words() if self.is_beside else "",
+            growth=self.format_growth() if self.is_beside else "",
             line_number=self._line_number.of_row(placed[0].row) if placed else None,
             searched=self.search_text,
             said=said,
@@ -384,9 +384,9 @@ class LogReading(Vertical):
     def _has_ended(self) -> bool:
         return self.row is not None and str(self.row["state"]) in ENDED
 
-    def growth_words(self) -> str:
+    def format_growth(self) -> str:
         """How the file grows, or how long it has not."""
-        return growth_words(self.window, self.session.store.clock.now(), ended=self._has_ended)
+        return format_growth(self.window, self.session.store.clock.now(), ended=self._has_ended)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
@@ -487,7 +487,7 @@ def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: st
     look, happened = window.look, window.happened
     notes = []
     if happened is not None:
-        when = clock_words(happened.at, zone)
+        when = format_clock_time(happened.at, zone)
         match happened.event:
             case Event.DELETED if window.file.host:
                 read = "; what was read is shown" if window.rows else ""
@@ -532,7 +532,7 @@ def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) 
     if row is None or str(row["state"]) not in ENDED:
         return ""
     words = [state_word(str(row["state"]))]
-    if how := ended_words(row):
+    if how := format_end(row):
         words.append(how)
     if row["ends_at"] is not None:
         words.append(
@@ -541,7 +541,7 @@ def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) 
     return f"the job ended: {', '.join(words)}"
 
 
-def growth_words(window: LogWindow, now: float, *, ended: bool) -> str:
+def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
     """`+3.4K/s`, `no new bytes for 12 min`, for a job that ended `last written 2 h ago`; '' where it is not known."""
     growth = window.growth
     still = None if growth.last_at is None else now - growth.last_at
@@ -581,7 +581,7 @@ def place_parts(window: LogWindow, viewport: Viewport, standing: Standing) -> li
         (f"{100 * end // size} % of {format_memory(size)}" if size else "", ""),
         (standing.growth, ""),
         (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
-        (_following_words(viewport, standing.has_ended) if placed else "", "" if viewport.following else "bold"),
+        (_format_following(viewport, standing.has_ended) if placed else "", "" if viewport.following else "bold"),
         ("wrapped" if viewport.wrap else "", ""),
         (f"from column {viewport.left + 1}" if viewport.left else "", ""),
         (f"/{standing.searched}" if standing.searched else "", ""),
@@ -589,7 +589,7 @@ def place_parts(window: LogWindow, viewport: Viewport, standing: Standing) -> li
     ]
 
 
-def _following_words(viewport: Viewport, has_ended: bool) -> str:
+def _format_following(viewport: Viewport, has_ended: bool) -> str:
     if viewport.following:
         return "at the end" if has_ended else "following"
     return "end: to the end" if has_ended else "stopped (end follows)"

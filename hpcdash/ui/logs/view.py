@@ -200,7 +200,7 @@ class LogView(View):
     def counts(self) -> tuple[str, str]:
         if self.pane is None or not self.pane.window.look.is_there:
             return "", ""
-        size, growth = format_memory(self.pane.window.look.size), self.pane.growth_words()
+        size, growth = format_memory(self.pane.window.look.size), self.pane.format_growth()
         return ", ".join(part for part in (size, growth) if part), growth or size
 
     def pointed_job(self) -> str | None:

@@ -20,7 +20,7 @@ from textual.widgets import SelectionList, Static
 from textual.widgets.selection_list import Selection
 
 from hpcdash.domain.columns import without_formulas
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import WAITING
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.cluster.snapshots import Kind

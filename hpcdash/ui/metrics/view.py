@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.errors import HpcdashError
@@ -119,7 +119,7 @@ class ChartView(ChartSeeing, can_focus=True):
             return Text("there is too little room for a chart here")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
         if not watched.progress.is_whole and watched.progress.total_bytes:
-            text.append(f"\n{self._progress_words()}")
+            text.append(f"\n{self._format_progress()}")
         elif watched.paths and watched.progress.total_bytes:
             text.append(f"\n\n{_LOOKED_FOR}", "dim")
         return text
@@ -162,7 +162,7 @@ class ChartView(ChartSeeing, can_focus=True):
         near = [one for one in marks if column is not None and place.column_of(one[1].x) == column]
         return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
 
-    def _progress_words(self) -> str:
+    def _format_progress(self) -> str:
         runs = [run.watched for run in self.runs if run.watched is not None]
         total = sum(run.progress.total_bytes for run in runs)
         read = sum(run.progress.read_bytes for run in runs)
@@ -183,7 +183,7 @@ class ChartView(ChartSeeing, can_focus=True):
         parts = []
         if self.state.span is not None:
             parts.append("following the end" if self.state.follows else "stays here; end follows again")
-        parts += [self._progress_words(), *self.picture.notes, *problems]
+        parts += [self._format_progress(), *self.picture.notes, *problems]
         return "   ".join(visible(part) for part in parts if part)
 
     @property

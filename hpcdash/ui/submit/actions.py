@@ -18,7 +18,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_words import error_words
+from hpcdash.ui.jobs.action_text import format_error
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.submit.view import SubmitView
@@ -51,7 +51,7 @@ class SubmitActions:
         self.screen = screen
         self.runner = runner
 
-    def settle_earlier(self, session: ClusterSession) -> None:
+    def reconcile_earlier(self, session: ClusterSession) -> None:
         """Once the cluster answers, look for submissions whose end no run saw, and tell what became of them."""
         if not session.actions.journal.path.exists():
             return
@@ -63,26 +63,26 @@ class SubmitActions:
                 self.screen.call_later(begin)
 
         def begin() -> None:
-            self.screen.run_worker(self._settle_earlier(session), group="settle")
+            self.screen.run_worker(self._reconcile_earlier(session), group="settle")
 
         stop = session.store.listen(heard)
 
-    async def _settle_earlier(self, session: ClusterSession) -> None:
-        from hpcdash.services.submit.recovery import settle_recent
+    async def _reconcile_earlier(self, session: ClusterSession) -> None:
+        from hpcdash.services.submit.recovery import reconcile_recent
 
-        for words in await settle_recent(session.store, session.actions.journal):
+        for words in await reconcile_recent(session.store, session.actions.journal):
             self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
         """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
-        from hpcdash.ui.submit.choices import job_words
+        from hpcdash.ui.submit.choices import format_job
 
         job_id = self.screen.view.pointed_job()
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
         await self.screen.go("submit")
         if isinstance(self.screen.view, SubmitView):
             is_living = row is not None and row["state"] in ACTIVE | WAITING
-            self.screen.view.offer_after(str(job_id) if is_living else "", job_words(row) if row is not None else "")
+            self.screen.view.offer_after(str(job_id) if is_living else "", format_job(row) if row is not None else "")
 
     def do_submit_form(self) -> None:
         view = self.screen.view
@@ -95,7 +95,7 @@ class SubmitActions:
         try:
             await self._submit(view, session)
         except HpcdashError as error:
-            self.screen.notify(f"not submitted: {error_words(error)}", severity="error", timeout=15, markup=False)
+            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
         finally:
             view.is_being_submitted = False
 
@@ -167,7 +167,7 @@ class SubmitActions:
         question: str,
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
-        from hpcdash.services.chains import chain_words, submit_chain
+        from hpcdash.services.chains import format_chain, submit_chain
 
         dialog = self.runner.ask_first(
             first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
@@ -194,7 +194,7 @@ class SubmitActions:
             await self._concluded(view, planned, outcome)
         is_well = len(settled) == links and all(outcome.done for outcome in settled)
         self.screen.notify(
-            visible(chain_words(settled, links)),
+            visible(format_chain(settled, links)),
             severity="information" if is_well else "error",
             timeout=12,
             markup=False,
@@ -249,7 +249,7 @@ def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
     if looked.request is None:
         return ()
     dropped = dropped_finding(kill_switch_of(looked.request))
-    return (f"{dropped.words}. {dropped.next_step}",) if dropped in view.answer.told_of(looked) else ()
+    return (f"{dropped.words}. {dropped.next_step}",) if dropped in view.answer.findings_of(looked) else ()
 
 
 def _planner(

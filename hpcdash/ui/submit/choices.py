@@ -16,8 +16,8 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from hpcdash.domain.impact import span_words
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.impact import format_span
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
@@ -44,7 +44,7 @@ _CHOICE_WORDS = {
 _VALUE_CELLS = 32
 
 
-def queue_words(queue: QueueOffer) -> str:
+def format_queue(queue: QueueOffer) -> str:
     """`default, 12 of 40 nodes idle, 96 of 320 GPUs idle (a100), up to 2 d`."""
     parts = ["default"] if queue.is_default else []
     if queue.note or not queue.is_available:
@@ -57,11 +57,11 @@ def queue_words(queue: QueueOffer) -> str:
     elif queue.cpus:
         parts.append(f"{queue.cpus_idle} of {queue.cpus} cores idle")
     if queue.limit_seconds:
-        parts.append(f"up to {span_words(queue.limit_seconds)}")
+        parts.append(f"up to {format_span(queue.limit_seconds)}")
     return ", ".join(parts)
 
 
-def node_words(queue: QueueOffer) -> str:
+def format_node(queue: QueueOffer) -> str:
     """`a node: 64 cores, 8 GPUs, 512G`; '' where its nodes are not known."""
     parts = []
     if queue.cpus_per_node:
@@ -73,10 +73,10 @@ def node_words(queue: QueueOffer) -> str:
     return f"its largest node: {', '.join(parts)}" if parts else ""
 
 
-def qos_words(qos: QosOffer) -> str:
+def format_qos(qos: QosOffer) -> str:
     parts = []
     if qos.limit_seconds:
-        parts.append(f"up to {span_words(qos.limit_seconds)}")
+        parts.append(f"up to {format_span(qos.limit_seconds)}")
     for most, word in ((qos.most_jobs, "jobs"), (qos.most_cpus, "cores"), (qos.most_gpus, "GPUs")):
         if most is not None:
             parts.append(f"{most} {word} at once")
@@ -95,7 +95,7 @@ def choices_of(
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
     match name:
         case "queue":
-            return [Choice(one.name, queue_words(one)) for one in offers.queues]
+            return [Choice(one.name, format_queue(one)) for one in offers.queues]
         case "gpu_type":
             types = queue.gpu_types if queue and queue.gpu_types else offers.gpu_types
             return [Choice(one, _queues_with(one, offers)) for one in types]
@@ -120,11 +120,11 @@ def living_jobs(store: ClusterStore) -> list[Choice]:
         some = table.filter(pc.is_in(states, value_set=pa.array([str(state) for state in wanted])))
         for row in some.slice(0, _MOST_JOBS).to_pylist():
             job_id = str(row["array_id"] or row["id"])
-            found.setdefault(job_id, Choice(job_id, job_words(row)))
+            found.setdefault(job_id, Choice(job_id, format_job(row)))
     return list(found.values())
 
 
-def job_words(row: Mapping[str, Any]) -> str:
+def format_job(row: Mapping[str, Any]) -> str:
     """`train, running`"""
     return f"{row['name'] or ''}, {state_word(row['state'])}"
 
@@ -136,11 +136,11 @@ def field_hint(name: str, texts: Mapping[str, str], offers: Offers, choices: Seq
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
     if name == "queue" and queue is not None:
         start = "" if typed else "empty: "
-        parts = [f"{start}{queue.name}, {queue_words(queue)}" if queue_words(queue) else parts[0]]
-    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None and node_words(queue):
-        parts.append(node_words(queue))
+        parts = [f"{start}{queue.name}, {format_queue(queue)}" if format_queue(queue) else parts[0]]
+    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None and format_node(queue):
+        parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
-        parts.append(f"{queue.name} gives up to {span_words(queue.limit_seconds)}")
+        parts.append(f"{queue.name} gives up to {format_span(queue.limit_seconds)}")
     elif typed and (words := next((one.words for one in choices if one.value == typed), "")):
         parts = [words]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
@@ -158,7 +158,7 @@ def _qos(account: str, offers: Offers) -> list[Choice]:
     known = {qos.name: qos for qos in offers.qos}
     chosen = [one for one in offers.accounts if (one.name == account if account else one.is_default)]
     names = list(chosen[0].qos) if chosen and chosen[0].qos else list(known)
-    return [Choice(name, qos_words(known[name]) if name in known else "") for name in names]
+    return [Choice(name, format_qos(known[name]) if name in known else "") for name in names]
 
 
 def _queues_with(gpu_type: str, offers: Offers) -> str:

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.demand import Finding
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
@@ -108,7 +108,7 @@ class SubmitPage(View):
         }
         warnings = dict(looked.warnings)
         asides = [problems[""]] if problems.get("") else []
-        for finding in self.answer.told_of(looked):
+        for finding in self.answer.findings_of(looked):
             words = finding.words.rstrip(".")
             if finding.field not in warnings and self._has_field(finding.field):
                 warnings[finding.field] = words
@@ -119,7 +119,7 @@ class SubmitPage(View):
         self.form.note("command", looked.called)
 
         shown = {self._label(name): words for name, words in problems.items()}
-        start = self.answer.start_words(looked, self.session.zone)
+        start = self.answer.format_start(looked, self.session.zone)
         self.query_one("#verdict", Static).update(verdict(looked, shown, asides, start))
 
     def _has_field(self, name: str) -> bool:
@@ -158,7 +158,7 @@ class SubmitPage(View):
     def told(self, looked: Look | None = None) -> tuple[str, ...]:
         """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
         looked = self.seen if looked is None else looked
-        start = self.answer.start_told(looked, self.session.zone)
+        start = self.answer.format_known_start(looked, self.session.zone)
         refusal = self.answer.refusal_of(looked)
         words = [
             looked.called,
@@ -167,7 +167,7 @@ class SubmitPage(View):
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {words}" for name, words in looked.warnings.items()),
             *looked.asides,
-            *(". ".join(filter(None, (one.words, one.next_step))) for one in self.answer.told_of(looked)),
+            *(". ".join(filter(None, (one.words, one.next_step))) for one in self.answer.findings_of(looked)),
         ]
         return tuple(filter(None, words))
 
@@ -242,14 +242,14 @@ class ClusterAnswer:
             if not switch:
                 return
             words = f"whether the kill switch {switch} is dropped is not known: {error.message}"
-            missing = (*(one for one in self.told_of(looked) if one.field), Finding("warning", "", words))
+            missing = (*(one for one in self.findings_of(looked) if one.field), Finding("warning", "", words))
         self.missing, self._missing_of = missing, key
 
     def may_have_changed(self, looked: Look) -> bool:
         """Whether what was told of the paths may be another now, though nothing else was typed."""
         return self._missing_of == _key(looked) and bool(_switch_of(looked))
 
-    def start_words(self, looked: Look, zone: tzinfo | None) -> Text:
+    def format_start(self, looked: Look, zone: tzinfo | None) -> Text:
         """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
         if self.is_asking:
             return Text("start: asking …", "dim")
@@ -272,19 +272,19 @@ class ClusterAnswer:
         else:
             ahead = estimate.starts_at_epoch - self._store.clock.now()
             at = datetime.fromtimestamp(estimate.starts_at_epoch, zone)
-            when = "now" if ahead < _NOW_SECONDS else f"in {span_words(max(60.0, ahead))} ({at:%a %H:%M})"
+            when = "now" if ahead < _NOW_SECONDS else f"in {format_span(max(60.0, ahead))} ({at:%a %H:%M})"
             text.append(when, "bold")
         if estimate.node_list:
             text.append(f" on {visible(estimate.node_list)}")
         text.append("; the scheduler's own estimate, which moves", "dim")
         return text
 
-    def start_told(self, looked: Look, zone: tzinfo | None) -> str:
+    def format_known_start(self, looked: Look, zone: tzinfo | None) -> str:
         """`start: now on g1`; '' where nothing is known of what stands there now."""
         is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
-        return self.start_words(looked, zone).plain.partition(";")[0] if is_told else ""
+        return self.format_start(looked, zone).plain.partition(";")[0] if is_told else ""
 
-    def told_of(self, looked: Look) -> tuple[Finding, ...]:
+    def findings_of(self, looked: Look) -> tuple[Finding, ...]:
         """What is missing there, of what stands there now."""
         return self.missing if self._missing_of == _key(looked) else ()
 

@@ -124,9 +124,9 @@ class LastSubmitted:
 
 def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
     """The request that a draft makes, and its script."""
-    from hpcdash.backends.script.call import call_words
+    from hpcdash.backends.script.call import format_call
     from hpcdash.config.request_text import request_text
-    from hpcdash.services.submit.request_lint import lint_request, resource_words
+    from hpcdash.services.submit.request_lint import format_resources, lint_request
 
     site, packs_nodes = launches.settings.site, launches.packs_nodes
     reading = read_form(draft, site)
@@ -138,14 +138,14 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)
         return Look(problems, text=reading.text, links=reading.links)
-    called = call_words(request.call, request.array) if request.call is not None else ""
+    called = format_call(request.call, request.array) if request.call is not None else ""
     try:
         script = launches.render(request, uid=_UID, root=root)
     except UsageError as error:
         _complain(problems, error)
         return Look(
             problems,
-            words=resource_words(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
+            words=format_resources(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
             text=reading.text,
             links=reading.links,
             called=called,
@@ -167,7 +167,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         problems,
         warnings,
         asides,
-        resource_words(asked, offers, packs_nodes=packs_nodes),
+        format_resources(asked, offers, packs_nodes=packs_nodes),
         script.text,
         lines,
         difference,

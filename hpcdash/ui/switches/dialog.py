@@ -19,22 +19,22 @@ from textual.widgets import Button, Input, Static
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.impact import count_jobs, owners, state_counts
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, ENDED
-from hpcdash.domain.switch_words import (
+from hpcdash.domain.switch_text import (
     Deeds,
     Progress,
     SwitchLook,
     Thing,
     clear_doubt,
     clear_refusal,
-    folder_words,
-    group_words,
+    format_folder,
+    format_group,
+    format_shared,
+    format_thing,
+    format_unseen,
     refusal,
-    shared_words,
     story_lines,
-    thing_words,
-    unseen_words,
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
@@ -76,21 +76,21 @@ class SwitchPicture:
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
     look, kind, deeds = picture.look, picture.kind, picture.deeds
-    if also := picture.switch.also_words:
+    if also := picture.switch.format_other_path:
         yield "", f"! {visible(also)} (p takes another)", "bold"
     is_told = deeds.is_any or look.is_dropped
     if not look.problem:
-        yield "folder", folder_words(look), ""
-    if (look.is_dropped or picture.living) and (group := group_words(look)):
+        yield "folder", format_folder(look), ""
+    if (look.is_dropped or picture.living) and (group := format_group(look)):
         yield "", group, ""
     if is_told:
         for label, words in story_lines(kind, look, deeds, picture.progress):
             yield label, words, "" if label == "log" else "bold"
     else:
-        yield "now", thing_words(look), "bold"
+        yield "now", format_thing(look), "bold"
     if look.is_dropped and kind is SwitchKind.KILL:
         yield "", "It stays until it is cleared: what starts later ends at once.", ""
-    if not look.is_dropped and (why := refusal(look)) and why != thing_words(look):
+    if not look.is_dropped and (why := refusal(look)) and why != format_thing(look):
         yield "", f"! {why}", "bold"
     if look.is_dropped or picture.living:
         for words in warnings(look, kind, picture.switch.owner):
@@ -129,7 +129,7 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         label = ""
     if len(by_unit) > _MOST_LISTED:
         yield "", f"and {len(by_unit) - _MOST_LISTED} more", ""
-    if shared := shared_words(picture.kind, count_jobs(row for row in picture.living if row["state"] in ACTIVE)):
+    if shared := format_shared(picture.kind, count_jobs(row for row in picture.living if row["state"] in ACTIVE)):
         yield "", f"! {shared}", "bold"
     if picture.note and total:
         yield "", picture.note, ""
@@ -231,7 +231,7 @@ class SwitchDoing(SwitchFollowing):
     def _note_deed(self, begun: float, *, is_drop: bool) -> None:
         if not is_drop:
             was_there = self.look is not None and self.look.is_dropped
-            unseen = unseen_words(self.kind, self.progress) if was_there else ""
+            unseen = format_unseen(self.kind, self.progress) if was_there else ""
             self.deeds = replace(self.deeds, cleared=self._time_of_day(), unseen=unseen)
             self._dropped_here = None
             return

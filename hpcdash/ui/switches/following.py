@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_words import Deeds, Progress, SwitchLook, Thing, dropped_at, in_time
+from hpcdash.domain.switch_text import Deeds, Progress, SwitchLook, Thing, dropped_at, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -24,7 +24,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import progress_of
 from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
 from hpcdash.ui.jobs.action_dialogs import ScrollingDialog
-from hpcdash.ui.jobs.action_words import error_words
+from hpcdash.ui.jobs.action_text import format_error
 
 # Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
 LOOK_SECONDS = 10.0
@@ -98,7 +98,7 @@ class SwitchFollowing(ScrollingDialog):
             self.switch = await self.switches.find(self.job_id, self.kind, path)
             self.problem = ""
         except HpcdashError as error:
-            self.problem = error_words(error)
+            self.problem = format_error(error)
             self._show()
             return
         # Looks at the path of before.
@@ -175,7 +175,7 @@ class SwitchFollowing(ScrollingDialog):
             self.problem = ""
         except HpcdashError as error:
             if self.switch is switch:
-                self.problem = error_words(error)
+                self.problem = format_error(error)
                 self._show()
             return
         is_gone = look.thing is Thing.NOTHING and bool(look.there)

@@ -133,7 +133,7 @@ class AlertsView(TableView):
     def _is_configured(self) -> bool:
         return self.board is None or self.board.settings.is_configured
 
-    def _waiting_words(self) -> str:
+    def _format_waiting(self) -> str:
         return UNWATCHED
 
     def source(self) -> pa.Table | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from rich.text import Text
 
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_count, format_duration, format_memory

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.pbs.actions import action_commands, alterable
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.errors import UsageError, program_words
+from hpcdash.errors import UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.transport.base import Completed
 from hpcdash.transport.shell import remote_command
@@ -34,7 +34,7 @@ def commands(
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:
-    return [" ".join(program_words(command.argv)) for command in made]
+    return [" ".join(without_env(command.argv)) for command in made]
 
 
 def answered(command: ActionCommand, stderr: bytes, status: int, stdout: bytes = b"") -> dict[str, Any]:
@@ -305,9 +305,9 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
     made = commands("cancel", *(f"{number}.pbs01" for number in range(1000)))
     assert [len(command.job_ids) for command in made] == [200] * 5
     assert all(command.pause_seconds == 0 for command in made)
-    assert program_words(made[0].argv)[0] == "qdel"
-    assert program_words(made[1].argv)[:2] == ("sh", "-c")
-    assert {program_words(command.argv)[2] for command in made[1:]} == {program_words(made[1].argv)[2]}
+    assert without_env(made[0].argv)[0] == "qdel"
+    assert without_env(made[1].argv)[:2] == ("sh", "-c")
+    assert {without_env(command.argv)[2] for command in made[1:]} == {without_env(made[1].argv)[2]}
     (first, *_) = commands("cancel", *(f"{number}.srv" for number in range(1000)), dialect=OLD)
     assert len(first.job_ids) == 50
 
@@ -578,7 +578,7 @@ def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
     heard: set[str] = set()
     for command in made:
         assert remote_command(command.argv, limit_seconds=command.limit_seconds)
-        words = program_words(command.argv)
+        words = without_env(command.argv)
         after_options = words[3:] if words[0] == "sh" else [word for word in words if word not in OPTION_WORDS]
         after_t = words[words.index("-t") + 1] if "-t" in words else ""
         for word in after_options:

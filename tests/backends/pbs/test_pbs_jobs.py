@@ -15,7 +15,7 @@ from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
-from hpcdash.domain.arrays import parse_tasks
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, NoSuchJob, UnreadableOutput, UsageError

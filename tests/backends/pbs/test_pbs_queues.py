@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.queues import parse_queues, queues_query
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
-from hpcdash.domain.job_words import queue_note
+from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
 from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations, wrapped

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
-from hpcdash.domain.job_words import exit_words
+from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import JobState
 
 _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
@@ -152,7 +152,7 @@ def test_how_a_job_ended(ending: str, state: str, reason: str, hint: str) -> Non
 def test_what_the_state_says_as_well_is_said_in_the_same_words() -> None:
     for state, comment in (("timeout", "walltime"), ("out_of_memory", "mem")):
         hint = reason_hint(state, reason_of(state, f"{_RUN} and exceeded resource {comment}"))
-        assert hint == exit_words(state, None, None)
+        assert hint == format_exit(state, None, None)
 
 
 def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
@@ -252,7 +252,7 @@ def test_the_reasons_of_an_exit_status_have_hints() -> None:
     assert reason_hint("timeout", exit_reason(-29)) == "ran into its time limit"
     assert reason_hint("out_of_memory", exit_reason(-27)) == "used more memory than it asked for"
     assert "writable" in reason_hint("failed", exit_reason(-3))
-    assert reason_hint("node_failed", exit_reason(-20)) == exit_words("node_failed", None, None)
+    assert reason_hint("node_failed", exit_reason(-20)) == format_exit("node_failed", None, None)
     # A job that was put back keeps the exit status of its last run.
     assert reason_hint("pending", exit_reason(-20)) == "a node it ran on failed"
     assert "depends on" in reason_hint("failed", DEPENDENCY_NOT_MET)

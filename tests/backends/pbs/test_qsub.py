@@ -16,8 +16,8 @@ from hpcdash.backends.pbs.options import (
     read_directives,
     resources,
     settings,
+    split_arguments,
     split_list,
-    split_words,
 )
 
 
@@ -138,7 +138,7 @@ def test_a_directive_of_dos_has_a_blank_at_its_end() -> None:
     ],
 )
 def test_words_are_split_as_qsub_splits_them(text: str, words: list[str]) -> None:
-    assert split_words(text) == words
+    assert split_arguments(text) == words
 
 
 def test_an_open_quote_and_a_stray_word_are_problems_with_their_line() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.script.body import LIBRARY_NAME, Place
-from hpcdash.backends.script.call import call_files, result_words
+from hpcdash.backends.script.call import call_files, format_result_path
 from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
@@ -143,7 +143,7 @@ def test_each_task_of_an_array_writes_a_result_of_its_own_without_items_too() ->
     assert '--output-file=/jobs/x-1a2b/result-"$SLURM_ARRAY_TASK_ID".pkl' in command(array=array)
     assert "--array-index" not in command(array=array)
     assert '--stdout-path="/jobs/x-1a2b/job.$PBS_ARRAY_INDEX.out"' in command(Scheduler.PBS, array=array)
-    said = result_words(Request(call=Call("m", "f"), array=array), "/jobs")
+    said = format_result_path(Request(call=Call("m", "f"), array=array), "/jobs")
     assert said == "the result of m:f will be in /jobs/result-N.pkl of task N, or the traceback in result-N.pkl.error"
 
 

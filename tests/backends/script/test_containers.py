@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.containers import ContainerCommand, Word, container_command, login_file
+from hpcdash.backends.script.containers import container_command
 from hpcdash.backends.script.containers.enroot import container_name, import_uri
+from hpcdash.backends.script.containers.login import login_file
+from hpcdash.backends.script.containers.words import ContainerCommand, Word
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
 

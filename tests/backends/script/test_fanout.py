@@ -22,7 +22,7 @@ from hpcdash.backends.pbs.script import MARK
 from hpcdash.backends.pbs.script import end_time as pbs_end_time
 from hpcdash.backends.pbs.script import fanout as pbs_fanout
 from hpcdash.backends.script.body import START, library_line
-from hpcdash.backends.script.containers import Word
+from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.slurm.script import fanout as slurm_fanout
 from hpcdash.backends.slurm.script import srun_line as slurm_srun
 from hpcdash.backends.slurm.script import status_kept

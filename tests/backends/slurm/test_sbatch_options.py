@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.options import last_value
-from hpcdash.backends.slurm.options import directive_lines, read_command_line, read_directives, split_words
+from hpcdash.backends.slurm.options import directive_lines, read_command_line, read_directives, split_arguments
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_indented_directive_is_a_comment() -> None:
     ],
 )
 def test_words_are_split_as_sbatch_splits_them(text: str, words: list[str]) -> None:
-    assert split_words(text) == words
+    assert split_arguments(text) == words
 
 
 def test_the_line_of_a_bad_directive_is_known() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.errors import UsageError, program_words
+from hpcdash.errors import UsageError, without_env
 from hpcdash.transport.base import Completed
 from hpcdash.transport.shell import remote_command
 
@@ -27,7 +27,7 @@ def commands(
 
 
 def lines(made: tuple[ActionCommand, ...]) -> list[str]:
-    return [" ".join(program_words(command.argv)) for command in made]
+    return [" ".join(without_env(command.argv)) for command in made]
 
 
 def answered(command: ActionCommand, stderr: bytes, status: int) -> dict[str, tuple[bool | None, str]]:

@@ -13,14 +13,14 @@ from hpcdash.backends.slurm.accounts import (
 from hpcdash.backends.slurm.start_estimate import parse_start_estimate, start_estimate_query
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.offers import AccountOffer, QosOffer
-from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, program_words
+from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, without_env
 from tests.support.slurm_text import answered
 
 SACCTMGR = ("sacctmgr",)
 
 
 def test_one_s_accounts_are_asked_of_this_cluster_alone() -> None:
-    asked = program_words(associations_query("alice", "juno").argv)
+    asked = without_env(associations_query("alice", "juno").argv)
     assert asked[:8] == ("sacctmgr", "-n", "-P", "-r", "show", "user", "name=alice", "cluster=juno")
     assert not any(word.startswith("cluster=") for word in associations_query("alice").argv)
 

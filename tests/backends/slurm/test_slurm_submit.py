@@ -15,7 +15,7 @@ from hpcdash.backends.slurm.options import read_submit_line
 from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
 from hpcdash.backends.submissions import Handover, Submission
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.errors import UsageError, program_words
+from hpcdash.errors import UsageError, without_env
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 MARK = "hpcdash:0123456789"
@@ -58,7 +58,7 @@ def again(
 
 def options(found: Handover) -> list[str]:
     """The options of sbatch that stand for the job itself, without those the tests' jobs always get."""
-    words = list(program_words(found.command.argv))
+    words = list(without_env(found.command.argv))
     words = words[words.index("sbatch") + 1 :]
     words = words[: words.index("/dev/stdin")] if "/dev/stdin" in words else words
     always = {*PINNED, "--chdir=/w", f"--comment={MARK}", "--job-name=train"}
@@ -69,7 +69,7 @@ def test_options_are_given_again_and_the_script_comes_on_stdin() -> None:
     found = again("sbatch -p long -n2 --mem 4G --exclusive -o %x.out train.sh")
     assert options(found) == ["--partition=long", "--ntasks=2", "--mem=4G", "--exclusive", "--output=%x.out"]
     assert found.command.stdin == b"#!/bin/bash\nsrun train\n"
-    assert program_words(found.command.argv)[0] == "sbatch"
+    assert without_env(found.command.argv)[0] == "sbatch"
     assert (found.command.job_ids, found.notes, found.mark) == (("30",), (ENVIRONMENT,), MARK)
 
 
@@ -129,7 +129,7 @@ def test_a_comment_of_its_own_is_kept_and_a_mark_of_ours_is_renewed() -> None:
 
 def test_arguments_of_the_script_follow_it_through_a_pipe() -> None:
     found = again("sbatch -n2 train.sh --lr 0.1", held("/w/train.sh --lr 0.1"))
-    words = program_words(found.command.argv)
+    words = without_env(found.command.argv)
     assert words[:5] == ("sh", "-c", 'cat | "$@"', "sh", "sbatch")
     assert words[-3:] == ("/dev/stdin", "--lr", "0.1")
     assert any("taken to hold no blanks" in note for note in found.notes)
@@ -282,7 +282,7 @@ CONFIG = b"MaxArraySize            = 1001\nMaxJobCount             = 10000\nMaxJ
 def refused(array: str = "", *options: str, text: str = "#!/bin/sh\n", config: bytes = CONFIG) -> str | None:
     """Why an array would be refused; None where the cluster is not asked."""
     query = array_refusal_query(Submission(text.encode(), "job", options, array=array))
-    assert query is None or program_words(query.argv) == ("scontrol", "show", "config")
+    assert query is None or without_env(query.argv) == ("scontrol", "show", "config")
     return None if query is None else query.parse(answered(config, argv=("scontrol",)))
 
 

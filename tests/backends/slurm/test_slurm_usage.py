@@ -17,7 +17,7 @@ from hpcdash.errors import (
     ControllerDown,
     SchedulerRefused,
     UnreadableOutput,
-    program_words,
+    without_env,
 )
 from tests.support.slurm_text import answered
 
@@ -140,8 +140,8 @@ def test_sstat_is_asked_of_what_runs_and_sacct_of_what_ended() -> None:
     past = BACKEND.detail.usage(row(state="failed"))
     assert asked is not None
     assert past is not None
-    assert program_words(asked.argv)[:6] == ("sstat", "-a", "-n", "-P", "-j", "7")
-    assert program_words(past.argv)[:4] == ("sacct", "-n", "-P", "-j")
+    assert without_env(asked.argv)[:6] == ("sstat", "-a", "-n", "-P", "-j", "7")
+    assert without_env(past.argv)[:4] == ("sacct", "-n", "-P", "-j")
 
 
 @pytest.mark.parametrize("job_id", ["6_1", "25+1"])
@@ -149,7 +149,7 @@ def test_a_task_and_a_component_are_asked_for_by_a_number_of_their_own(job_id: s
     # sstat takes both for the job before the sign.
     asked = BACKEND.detail.usage(row(id=job_id))
     assert asked is not None
-    words = program_words(asked.argv)
+    words = without_env(asked.argv)
     assert (words[:2], words[3:5]) == (("sh", "-c"), ("sh", job_id))
 
 

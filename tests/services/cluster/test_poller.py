@@ -17,7 +17,7 @@ from hpcdash.errors import (
     NotRecorded,
     UnreadableOutput,
     UsageError,
-    program_words,
+    without_env,
 )
 from hpcdash.services.cluster.poller import NEEDS_A_PERSON
 from hpcdash.services.cluster.snapshots import Kind
@@ -166,7 +166,7 @@ async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -
     run = cluster.transport.run
 
     async def noted(argv: tuple[str, ...], **options: Any) -> Completed:
-        if program_words(argv)[0] == "squeue":
+        if without_env(argv)[0] == "squeue":
             limits.append(options["limit_seconds"])
         return await run(argv, **options)
 

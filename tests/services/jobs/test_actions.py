@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, program_words
+from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, without_env
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
@@ -39,7 +39,7 @@ class ActingTransport(ScriptedTransport):
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
     ) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[0] != "scancel" and words[:2] not in (("scontrol", "hold"), ("scontrol", "update")):
             return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         self.sent.append(" ".join(words))

@@ -11,7 +11,7 @@ import pytest
 
 from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.errors import ConnectionFailed, program_words
+from hpcdash.errors import ConnectionFailed, without_env
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.failures import FAILED, fetch_failure
@@ -46,7 +46,7 @@ class OneJob(ScriptedTransport):
         self.mine = self.recent = [{**self.mine[0], **fields}]
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[0] == "sh" and ("tail -c" in words[2] or "head -c" in words[2]):
             if self.line_is_cut:
                 raise ConnectionFailed("the line was cut")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
-from hpcdash.services.jobs.launch_status import LaunchStatus, is_pulling, status_of, status_words
+from hpcdash.services.jobs.launch_status import LaunchStatus, format_status, is_pulling, status_of
 
 
 def test_every_state_has_its_status() -> None:
@@ -43,5 +43,5 @@ def test_a_state_that_nobody_knows_is_unknown(state: str | None) -> None:
 def test_a_launch_pulls_while_it_runs_and_not_all_containers_are_up(
     state: JobState, containers: int, up: int | None, words: str
 ) -> None:
-    assert status_words(state, containers, up) == words
+    assert format_status(state, containers, up) == words
     assert is_pulling(state, containers, up) == words.startswith("pulling")

@@ -18,7 +18,8 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, Search, plan_again, settle, wanted_of
+from hpcdash.services.submit.plan import Again, plan_again, wanted_of
+from hpcdash.services.submit.recovery import Search, reconcile
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import RECENT
 
@@ -66,14 +67,14 @@ async def test_a_new_job_with_our_mark_is_found_after_a_lost_answer(tmp_path: Pa
     again = await prepared(transport, store)
     [search] = again.searches.values()
     transport.recent.append({"jobarrayid": "93_[3-9]", "arrayjobid": "93", "comment": search.mark})
-    assert await settle(store, again, lost(again)) == (Outcome("88_[3,7-9]", True, "job 93"),)
+    assert await reconcile(store, again, lost(again)) == (Outcome("88_[3,7-9]", True, "job 93"),)
 
 
 async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked_up_twice(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
-    [outcome] = await settle(store, again, lost(again))
+    [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is False
     assert transport.count(RECENT) == 2
 
@@ -83,7 +84,7 @@ async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp
     transport.storage = "accounting_storage/none"
     store = store_of(transport)
     again = await prepared(transport, store)
-    [outcome] = await settle(store, again, lost(again))
+    [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is None
     assert "no history is kept" in outcome.words
 
@@ -93,7 +94,7 @@ async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) 
     store = store_of(transport)
     again = await prepared(transport, store)
     transport.fails[RECENT] = ControllerDown("it does not answer")
-    [outcome] = await settle(store, again, lost(again))
+    [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is None
     assert "it does not answer" in outcome.words
 
@@ -110,7 +111,7 @@ async def test_a_job_with_a_comment_of_its_own_is_looked_for_by_name_and_time(
     for number in numbers:
         new = {"jobarrayid": number, "arrayjobid": number, "name": "lr-sweep", "submittime": str(int(NOW))}
         transport.recent.append(new)
-    [outcome] = await settle(store, again, lost(again))
+    [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is done
 
 

@@ -27,7 +27,7 @@ from hpcdash.services.metrics.charts.scale import (
 )
 from hpcdash.services.metrics.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
 from hpcdash.services.metrics.charts.svg import svg_of
-from hpcdash.services.metrics.findings import step_words
+from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import JoinedRun, joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
@@ -255,9 +255,9 @@ def test_a_height_has_two_whole_ticks_that_differ_however_small_the_panel(
 
 
 def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
-    assert [word for _, word in whole_ticks(0, 2600, 5, step_words)] == ["0", "1 000", "2 000"]
-    assert [word for _, word in whole_ticks(0, 9, 4, step_words)] == ["0", "5"]
-    assert [word for _, word in whole_ticks(1, 3, 8, step_words)] == ["1", "2", "3"]
+    assert [word for _, word in whole_ticks(0, 2600, 5, format_step)] == ["0", "1 000", "2 000"]
+    assert [word for _, word in whole_ticks(0, 9, 4, format_step)] == ["0", "5"]
+    assert [word for _, word in whole_ticks(1, 3, 8, format_step)] == ["1", "2", "3"]
     text = text_of(draw(request(run_of(np.linspace(4, 2, 2587)))))
     assert "at step 2 587" in text
     assert "1 000" in text

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpcdash.services.metrics.batch import Points
-from hpcdash.services.metrics.eta import eta_of, gap_seconds, lost_time_words, repeated_seconds
-from hpcdash.services.metrics.findings import duration_words, number_words, step_words
+from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
+from hpcdash.services.metrics.findings import format_number, format_rough_duration, format_step
 from hpcdash.services.metrics.joined import JoinedRun, LostTime, joined
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.throughput import (
@@ -243,16 +243,16 @@ def test_a_run_at_its_final_step_says_so() -> None:
 
 def test_restarts_are_told_with_what_they_cost() -> None:
     lost = LostTime(restarts=3, repeated_steps=1200, repeated_seconds=2400, gap_seconds=720)
-    assert lost_time_words(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
+    assert format_lost_time(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
     assert (repeated_seconds(lost), gap_seconds(lost)) == (800, 240)
-    assert lost_time_words(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
-    assert lost_time_words(LostTime(1, 0, 0, nan)) == "1 restart"
-    assert lost_time_words(LostTime(0, 0, 0, 0)) == ""
+    assert format_lost_time(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
+    assert format_lost_time(LostTime(1, 0, 0, nan)) == "1 restart"
+    assert format_lost_time(LostTime(0, 0, 0, 0)) == ""
     assert (repeated_seconds(LostTime(1, 5, nan, nan)), gap_seconds(LostTime(1, 5, nan, nan))) == (0, 0)
 
 
 def test_figures_are_told_shortly() -> None:
-    assert [duration_words(s) for s in (40, 59.6, 720, 12_600, 111_600, 450_000)] == [
+    assert [format_rough_duration(s) for s in (40, 59.6, 720, 12_600, 111_600, 450_000)] == [
         "40 s",
         "60 s",
         "12 min",
@@ -261,8 +261,8 @@ def test_figures_are_told_shortly() -> None:
         "5.2 days",
     ]
     figures = {2.51349: "2.513", 51_432.1: "51.43k", 1.2e30: "1.2e+30", 3e-5: "3e-05", nan: "nan", -inf: "-inf"}
-    assert [number_words(value) for value in figures] == list(figures.values())
-    assert (step_words(12_400), step_words(0.5)) == ("12 400", "0.5")
+    assert [format_number(value) for value in figures] == list(figures.values())
+    assert (format_step(12_400), format_step(0.5)) == ("12 400", "0.5")
 
 
 def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:

@@ -25,7 +25,7 @@ from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.streams import Stream, run_of_streams
-from hpcdash.services.metrics.words import zone_behind_seconds
+from hpcdash.services.metrics.vocabulary import zone_behind_seconds
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
 

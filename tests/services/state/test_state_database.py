@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.services.test_state_migration import OLD
+from tests.services.state.test_state_migration import OLD
 
 from hpcdash.services.state import database
 from hpcdash.services.state.database import StateDatabase, StateUnusable
@@ -222,7 +222,7 @@ def test_in_a_read_only_home_all_is_read_and_writing_is_refused(small_disk: Path
     before = sorted(os.listdir(state))
     assert len(records.all()) == 7
     assert len(Recents(state).recent("local")) == 2
-    assert WatchFiles(state, "local").read()[0].kept_alerts().states
+    assert WatchFiles(state, "local").read()[0].read_alerts().states
     with pytest.raises(StateUnusable, match=r"state\.db cannot be written: .*[Rr]ead-only"):
         records.launched(RECORD)
     assert sorted(os.listdir(state)) == before

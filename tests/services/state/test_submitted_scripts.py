@@ -27,7 +27,8 @@ from hpcdash.services.state import submitted_scripts as kept_scripts
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS, KeptScript, KeptScripts
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_submission, settle
+from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.recovery import reconcile
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import RECENT
 
@@ -251,7 +252,7 @@ async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     assert not scripts.folder.exists()
     [search] = again.searches.values()
     transport.recent.append({"jobarrayid": "94", "comment": search.mark})
-    assert await settle(store, again, report) == (Outcome("sim.sh", True, "job 94"),)
+    assert await reconcile(store, again, report) == (Outcome("sim.sh", True, "job 94"),)
     assert scripts.find("lab", "94") == KeptScript(SCRIPT, NOW)
 
 

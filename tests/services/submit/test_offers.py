@@ -188,7 +188,7 @@ async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_non
     transport = ReplayTransport(EVERYDAY_OF_PBS)
     store = ClusterStore("pbs", transport, (PBS,), clock=SystemClock(), budget=CommandBudget(100))
     offers = await fetch_offers(store)
-    told = {queue.name: (queue.note, queue.closed_words, queue.refuses) for queue in offers.queues}
+    told = {queue.name: (queue.note, queue.closed_reason, queue.refuses) for queue in offers.queues}
     assert told == {
         **dict.fromkeys(("workq", "gpu", "debug"), ("", "", False)),
         "maint": ("disabled: PBS refuses its jobs", "queue maint is disabled: PBS refuses its jobs", True),

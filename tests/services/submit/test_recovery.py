@@ -22,7 +22,7 @@ from hpcdash.errors import (
     HpcdashError,
     LoginRequired,
     NotSent,
-    program_words,
+    without_env,
 )
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -31,7 +31,7 @@ from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import Again, plan_submission
-from hpcdash.services.submit.recovery import searches_of, settle, settle_noted, settle_recent
+from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
 from hpcdash.transport.base import Completed
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import HISTORY, RECENT
@@ -58,7 +58,7 @@ class CutTransport(FailedArray):
             raise ConnectionFailed("nobody is at home")
 
     async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[0] == "stage":
             self.staged += 1
             if isinstance(self.staging, Exception):
@@ -93,7 +93,7 @@ class Person:
 
     async def submit(self) -> tuple[Report, Outcome]:
         report = await Actions(self.store, self.journal).run(self.again.plan)
-        (outcome,) = await settle(self.store, self.again, report, self.told.append)
+        (outcome,) = await reconcile(self.store, self.again, report, self.told.append)
         return report, outcome
 
     def arrive(self, **fields: str) -> None:
@@ -179,7 +179,7 @@ async def test_what_is_found_out_later_is_what_the_journal_has(tmp_path: Path) -
     report = await Actions(person.store, person.journal).run(person.again.plan)
     assert person.journal.read()[0][0].state == "unknown"
     person.arrive()
-    await settle(person.store, person.again, report)
+    await reconcile(person.store, person.again, report)
     (entry,), unreadable = person.journal.read()
     assert (entry.state, entry.outcomes, unreadable) == ("done", (Outcome("sim.sh", True, "job 93"),), 0)
 
@@ -212,7 +212,7 @@ async def test_a_line_that_is_down_for_a_while_is_opened_again(tmp_path: Path, m
     person.arrive()
     report = await Actions(person.store, person.journal).run(person.again.plan)
     person.transport.closed_doors = 3
-    (outcome,) = await settle(person.store, person.again, report)
+    (outcome,) = await reconcile(person.store, person.again, report)
     assert outcome == Outcome("sim.sh", True, "job 93")
 
 
@@ -226,7 +226,7 @@ async def test_a_person_who_has_to_log_in_is_not_asked_by_the_search(
     report = await Actions(person.store, person.journal).run(person.again.plan)
     person.transport.connect_error = kind("the line was lost, and took a password")
     before = len(person.transport.connects)
-    (outcome,) = await settle(person.store, person.again, report)
+    (outcome,) = await reconcile(person.store, person.again, report)
     # Asked for once, and not in spite of what the last login took.
     assert person.transport.connects[before:] == [False]
     assert outcome.done is None
@@ -263,7 +263,7 @@ async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_j
     (entry,), _ = person.journal.read()
     assert searches_of(entry)["sim.sh"].mark == person.mark
     person.arrive()
-    assert await settle_noted(person.store, person.journal, entry) == (Outcome("sim.sh", True, "job 93"),)
+    assert await reconcile_noted(person.store, person.journal, entry) == (Outcome("sim.sh", True, "job 93"),)
     (entry,), _ = person.journal.read()
     assert (entry.state, person.transport.submitted) == ("done", [])
 
@@ -272,7 +272,7 @@ async def test_one_of_an_earlier_run_whose_mark_was_not_noted_stays_as_it_is(tmp
     person = Person(tmp_path)
     person.journal.before(cluster="lab", user="alice", verb="submit", job_ids=("9",), commands=[("sbatch", "job.sh")])
     (entry,), _ = person.journal.read()
-    assert await settle_noted(person.store, person.journal, entry) == (Outcome("9", None),)
+    assert await reconcile_noted(person.store, person.journal, entry) == (Outcome("9", None),)
     assert person.transport.count(RECENT) == 0
 
 
@@ -316,7 +316,7 @@ async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its
     noted(person, *STAGED)
     row = {"jobid": "94", "jobname": "night", "submit": str(int(NOW))}
     person.transport.history += [{**row, **more} for more in rows]
-    (said,) = await settle_recent(person.store, person.journal)
+    (said,) = await reconcile_recent(person.store, person.journal)
     assert said.startswith("nobody saw how the submission of batch.sh at ")
     assert told in said
     (entry,), _ = person.journal.read()
@@ -330,18 +330,18 @@ async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path:
     person.transport.recent.append(
         {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
     )
-    (said,) = await settle_recent(person.store, person.journal)
+    (said,) = await reconcile_recent(person.store, person.journal)
     assert "it is job 95 (the only one of its name submitted since)" in said
 
 
 async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path) -> None:
     person = Person(tmp_path)
     noted(person, *STAGED, hours_ago=25)
-    assert await settle_recent(person.store, person.journal) == []
+    assert await reconcile_recent(person.store, person.journal) == []
     noted(person, *STAGED)
-    assert len(await settle_recent(person.store, person.journal)) == 1
+    assert len(await reconcile_recent(person.store, person.journal)) == 1
     asked = len(person.transport.asked)
-    assert await settle_recent(person.store, person.journal) == []
+    assert await reconcile_recent(person.store, person.journal) == []
     assert len(person.transport.asked) == asked
 
 

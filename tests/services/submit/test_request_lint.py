@@ -11,7 +11,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import Finding
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.request import Request, Site, SlotType
-from hpcdash.services.submit.request_lint import lint_request, resource_words
+from hpcdash.services.submit.request_lint import format_resources, lint_request
 
 GB, HOUR = 1 << 30, 3600
 MAIN = QueueOffer("main", True, True, 48 * HOUR, 4, 2, 32, 20, cpus_per_node=8, memory_per_node_bytes=64 * GB)
@@ -168,7 +168,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
     ],
 )  # fmt: skip
 def test_what_a_request_comes_to_is_one_line(request_: Request, words: str) -> None:
-    assert resource_words(request_, OFFERS) == words
+    assert format_resources(request_, OFFERS) == words
 
 
 def test_more_nodes_than_have_gpus_are_told_of() -> None:
@@ -185,12 +185,12 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
     (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, packs_nodes=True)
     assert "8 nodes are more" in many.words
     cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
-    assert resource_words(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
+    assert format_resources(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
 
 
 def test_without_offers_there_is_no_word_of_what_is_idle() -> None:
-    assert resource_words(ask(slots=4, limit_seconds=HOUR), Offers()) == "4 GPUs for 1 h = 4 GPU-hours"
-    assert resource_words(ask(slots=4), Offers()) == "4 GPUs for as long as its queue allows"
+    assert format_resources(ask(slots=4, limit_seconds=HOUR), Offers()) == "4 GPUs for 1 h = 4 GPU-hours"
+    assert format_resources(ask(slots=4), Offers()) == "4 GPUs for as long as its queue allows"
 
 
 def test_a_type_of_gpu_may_be_a_part_of_a_device_s_whole_name() -> None:

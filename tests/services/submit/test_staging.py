@@ -11,14 +11,8 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
-from hpcdash.services.submit.staging import (
-    MOST_STAGED_BYTES,
-    NOTHING_THERE,
-    Staged,
-    discard_argv,
-    staged_files,
-    staging_command,
-)
+from hpcdash.services.submit.staging import MOST_STAGED_BYTES, Staged, discard_argv, staged_files, staging_command
+from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import Completed
 
 pytestmark = pytest.mark.system

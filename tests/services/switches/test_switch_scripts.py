@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.domain.switch_words import SwitchLook, Thing, clear_doubt, clear_refusal, group_words, refusal, warnings
+from hpcdash.domain.switch_text import SwitchLook, Thing, clear_doubt, clear_refusal, format_group, refusal, warnings
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.switches.scripts import (
@@ -330,7 +330,7 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     path = folder_of(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
-    assert group_words(mine) == f"members of the group {people.group} cannot drop or clear it there"
+    assert format_group(mine) == f"members of the group {people.group} cannot drop or clear it there"
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
     assert people.bob.drop(path, people.alice.account) == Outcome("7", False, "Permission denied")

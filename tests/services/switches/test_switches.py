@@ -19,7 +19,7 @@ import pytest_asyncio
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.domain.switch_words import Progress, in_time
+from hpcdash.domain.switch_text import Progress, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.clock import SystemClock
@@ -227,7 +227,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     switch = await site.switches.find(job, KILL)
     assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
     said = f"named here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script goes first"
-    assert switch.also_words == said
+    assert switch.format_other_path == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
     assert set((await site.switches.namesakes(switch)).job_ids) == {job, other}, "its own script counts for it too"

@@ -15,7 +15,7 @@ import pytest
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.services.watch.facts import MOST_TAIL_BYTES, Asked, DiskAsked, Facts, TailAsked, facts_query
+from hpcdash.services.watch.facts import MOST_TAIL_BYTES, Asked, DiskQuery, Facts, TailQuery, facts_query
 from hpcdash.services.watch.rules.storage import storage
 from hpcdash.transport.base import Completed
 
@@ -95,8 +95,8 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
 def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tmp_path: Path) -> None:
     log = tmp_path / "it's a\n log*.out"
     log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
-    missing = TailAsked(str(tmp_path / "none"))
-    first = look(Asked(tails=(missing, TailAsked(str(log))))).tails
+    missing = TailQuery(str(tmp_path / "none"))
+    first = look(Asked(tails=(missing, TailQuery(str(log))))).tails
     assert set(first) == {str(log)}
     piece = first[str(log)]
     content = log.read_bytes()
@@ -105,9 +105,9 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
     end = len(content)
     with log.open("ab") as opened:
         opened.write(b"new\n")
-    piece = look(Asked(tails=(TailAsked(str(log), piece.identity, end, end - 3),))).tails[str(log)]
+    piece = look(Asked(tails=(TailQuery(str(log), piece.identity, end, end - 3),))).tails[str(log)]
     assert (piece.begin, piece.content, piece.head, piece.size_bytes) == (end - 3, b"45\nnew\n", b"", end + 4)
-    done = TailAsked(str(log), piece.identity, end + 4, end, is_done=True)
+    done = TailQuery(str(log), piece.identity, end + 4, end, is_done=True)
     assert look(Asked(tails=(done,))).tails[str(log)].content == b""
     log.write_bytes(b"anew")
     assert look(Asked(tails=(done,))).tails[str(log)].content == b"anew"
@@ -132,8 +132,8 @@ def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) 
             files=(*(f"{dead}/{one}/log" for one in range(20)), healthy),
             newest=(f"{link}/*/*.pt", saved),
             checkpoints=(str(dead),),
-            disks=(DiskAsked(str(dead), by_du=True), DiskAsked(str(tmp_path))),
-            tails=(TailAsked(f"{dead}/0/log"), TailAsked(f"{link}/log"), TailAsked(healthy)),
+            disks=(DiskQuery(str(dead), by_du=True), DiskQuery(str(tmp_path))),
+            tails=(TailQuery(f"{dead}/0/log"), TailQuery(f"{link}/log"), TailQuery(healthy)),
         )
         facts = look(asked, file_seconds=1)
     assert facts.files.keys() == {healthy}
@@ -200,7 +200,7 @@ def test_whole_checkpoints_of_other_libraries_count_as_a_launch_counts_them(
 @NEEDS_ROOT
 def test_a_disk_that_runs_out_of_bytes_is_found(tmp_path: Path) -> None:
     with mounted(tmp_path / "a disk", "size=8m") as folder:
-        asked, watch = Asked(disks=(DiskAsked(str(folder)),)), StorageWatch(str(folder))
+        asked, watch = Asked(disks=(DiskQuery(str(folder)),)), StorageWatch(str(folder))
 
         def found() -> list[str]:
             usage = look(asked).disks[str(folder)].usage
@@ -219,7 +219,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=64m,nr_inodes=100") as folder:
         for number in range(90):
             (folder / str(number)).touch()
-        usage = look(Asked(disks=(DiskAsked(str(folder)),))).disks[str(folder)].usage
+        usage = look(Asked(disks=(DiskQuery(str(folder)),))).disks[str(folder)].usage
         assert usage is not None
         (finding,) = storage(usage, StorageWatch(str(folder)))
         assert (finding.aspect, finding.severity.word) == ("inodes", "warning")
@@ -228,7 +228,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
 
 def test_a_folder_with_limits_of_its_own_is_counted_by_du(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 3 * MIB)
-    asked = DiskAsked(str(tmp_path), "none", by_du=True, inodes_by_du=True)
+    asked = DiskQuery(str(tmp_path), "none", by_du=True, inodes_by_du=True)
     counted = look(Asked(disks=(asked,))).disks[str(tmp_path)].counted
     assert counted is not None
     assert counted.bytes_used is not None
@@ -243,7 +243,7 @@ def test_a_quota_tool_goes_before_df(tmp_path: Path) -> None:
         "       $4  900000*  1000000 1000000       -  42       0       0       -"
     )
     path = program(tmp_path, "lfs", f'[ "$1 $2" = "quota -u" ] || exit 9\ncat <<END\n{printed}\nEND')
-    (disk,) = look(Asked(disks=(DiskAsked(str(tmp_path), "lfs"),)), path=path).disks.values()
+    (disk,) = look(Asked(disks=(DiskQuery(str(tmp_path), "lfs"),)), path=path).disks.values()
     assert disk.usage is not None
     assert (disk.usage.bytes_used, disk.usage.bytes_limit) == (900000 * 1024, 1000000 * 1024)
     assert "lfs quota" in disk.usage.source
@@ -252,14 +252,14 @@ def test_a_quota_tool_goes_before_df(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ["exit 1", "echo rubbish", "kill -9 $$", "head -c 100 /dev/urandom"])
 def test_without_a_quota_that_can_be_read_df_tells(tmp_path: Path, body: str) -> None:
     path = program(tmp_path, "lfs", body)
-    (disk,) = look(Asked(disks=(DiskAsked(str(tmp_path), "lfs", "group:lab"),)), path=path).disks.values()
+    (disk,) = look(Asked(disks=(DiskQuery(str(tmp_path), "lfs", "group:lab"),)), path=path).disks.values()
     assert disk.usage is not None
     assert disk.usage.source.startswith("df")
 
 
 def test_a_folder_that_is_not_there_tells_nothing_and_the_next_all(tmp_path: Path) -> None:
     gone, there = str(tmp_path / "gone"), str(tmp_path)
-    disks = look(Asked(disks=(DiskAsked(gone), DiskAsked(there)))).disks
+    disks = look(Asked(disks=(DiskQuery(gone), DiskQuery(there)))).disks
     assert disks[gone].usage is None
     assert disks[there].usage is not None
 

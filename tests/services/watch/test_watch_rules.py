@@ -24,7 +24,7 @@ from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.schema import JOBS, NODES
 from hpcdash.services.watch.alerts import title_of
-from hpcdash.services.watch.judge import ALL_RULES, pulse_line, pulse_words
+from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
 from hpcdash.services.watch.rules.failures import fails_on_a_node
 from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
@@ -93,7 +93,7 @@ class TestIsRunning:
 
 class TestPulse:
     def words(self, *rows: dict[str, Any]) -> str:
-        return pulse_words("train", living_rows(jobs(*rows), RunningWatch("train")), NOW, EITHER)
+        return format_pulse("train", living_rows(jobs(*rows), RunningWatch("train")), NOW, EITHER)
 
     def test_the_line(self) -> None:
         zone = timezone(timedelta(hours=2))
@@ -396,7 +396,7 @@ class TestWaiting:
         table = jobs(row("9", reason=reason))
         (found,) = waits_for_ever(table, SLURM.reasons)
         assert found.words == f"job 9 (train) will never start: {words}"
-        waits = pulse_words("train", table.to_pylist(), NOW, SLURM.reasons)
+        waits = format_pulse("train", table.to_pylist(), NOW, SLURM.reasons)
         assert waits == f"train (9) will never start: {words}"
 
     def test_time_limits_have_their_own_step(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 from hpcdash.transport.base import Completed
 from tests.ui.jobs.acting_stage import PENDING, ActingTransport, job
 
@@ -44,7 +44,7 @@ class TrainTransport(ActingTransport):
         self.line_asked: Callable[[str], None] = lambda job_id: None
 
     async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if "sbatch" in words[:5]:
             self.submitted.append((words, stdin))
             return Completed(argv, 0, f"Submitted batch job {90 + len(self.submitted)}\n".encode(), b"", 0.01)

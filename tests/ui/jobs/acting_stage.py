@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -78,7 +78,7 @@ class ActingTransport(ScriptedTransport):
         self.gate: asyncio.Event | None = None
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if not (words[0] in ("scancel", "timeout") or (words[0] == "scontrol" and "show" not in words)):
             return await super().run(argv, **limits)
         self.acted.append(words)

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from hpcdash.backends.slurm.history import FIELDS
 from hpcdash.backends.slurm.usage import ENDED_FIELDS
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import ControllerDown, HpcdashError, program_words
+from hpcdash.errors import ControllerDown, HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import JobEvent
@@ -82,7 +82,7 @@ class SpeakingTransport(AnsweringTransport):
         self.log = b""
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[0] == "sh" and "tail -c" in words[2]:
             return await self._end_of_the_log(argv, words[4])
         if words[0] == "sh":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.text import width_of
 from hpcdash.services.metrics.loss_tails import LossTail
-from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, loss_cell, sparkline, value_words
+from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, format_value, loss_cell, sparkline
 from hpcdash.ui.widgets import cells
 from tests.support.real_files import append, put
 from tests.ui.logs.log_stage import RUNNING, LogTransport, log_dashboard
@@ -42,7 +42,7 @@ def test_any_values_fit_their_cells(values: list[float], is_ascii: bool) -> None
     assert len(curve) == min(len(values), CURVE_CELLS)
     assert all(width_of(sign) == 1 for sign in curve)
     for value in values:
-        assert 0 < len(value_words(value)) <= VALUE_CELLS
+        assert 0 < len(format_value(value)) <= VALUE_CELLS
 
 
 def test_the_newest_value_stands_beside_the_curve_and_nan_is_said() -> None:

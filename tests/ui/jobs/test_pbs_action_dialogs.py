@@ -21,7 +21,7 @@ from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.cli.build import pace_of
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -89,7 +89,7 @@ class PbsTransport(ScriptedTransport):
         self.refused: dict[str, tuple[int, bytes]] = {}
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[0] in ("true", "qstat", "pbsnodes"):
             return Completed(argv, 0, b"", b"", 0.01)
         self.acted.append(" ".join(words))

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.scripts import ScriptLine
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 from hpcdash.transport.base import Completed
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
@@ -40,7 +40,7 @@ class ScriptedTransport(AnsweringTransport):
         self.scripts = dict(scripts)
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[:3] == ("scontrol", "write", "batch_script"):
             self.asked.append(words)
             found = self.scripts.get(words[3])

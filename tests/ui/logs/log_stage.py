@@ -12,7 +12,7 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import journal, pace_of
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.errors import HpcdashError, program_words
+from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.services.cluster.clock import Clock, SystemClock
 from hpcdash.services.cluster.poller import Poller
@@ -49,8 +49,8 @@ class LogTransport(LocalTransport):
         self.line_error: HpcdashError | None = None
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
-        if words == program_words(BACKEND.probe.query().argv):
+        words = without_env(argv)
+        if words == without_env(BACKEND.probe.query().argv):
             return Completed(argv, 0, PROBE, b"", 0.01)
         if words[0] == "squeue":
             return Completed(

@@ -118,11 +118,11 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         switch.touch()
         await answer.ask(of_other)
         await answer.ask_for_paths(of_switch)
-        assert answer.told_of(of_other) == ()
-        assert [one.words.startswith(switch_there) for one in answer.told_of(of_switch)] == [True]
+        assert answer.findings_of(of_other) == ()
+        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [True]
         await answer.ask_for_paths(of_other)
         await answer.ask_for_paths(of_switch)
-        assert [one.words.startswith(switch_there) for one in answer.told_of(of_switch)] == [True]
+        assert [one.words.startswith(switch_there) for one in answer.findings_of(of_switch)] == [True]
 
         async def unanswered(*_: object) -> NoReturn:
             raise CommandTimedOut("no answer in 10 s")
@@ -199,11 +199,11 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
             raise CommandTimedOut("no answer", argv=command.argv)
         return answer
 
-    async def settle(store: ClusterStore, again: Any, report: Report, told: Any) -> tuple[Outcome, ...]:
+    async def reconcile(store: ClusterStore, again: Any, report: Report, told: Any) -> tuple[Outcome, ...]:
         return report.outcomes
 
     monkeypatch.setattr(ClusterStore, "act", act)
-    monkeypatch.setattr("hpcdash.services.submit.recovery.settle", settle)
+    monkeypatch.setattr("hpcdash.services.submit.recovery.reconcile", reconcile)
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)

@@ -15,7 +15,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from hpcdash.errors import program_words
+from hpcdash.errors import without_env
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -50,7 +50,7 @@ class SwitchTransport(ActingTransport):
         self.log: Path | None = None
 
     async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
-        words = program_words(argv)
+        words = without_env(argv)
         if words[:2] == ("scontrol", "write"):
             return Completed(argv, 0, self.script.encode(), b"", 0.01)
         if words[0] == "scontrol" and "show" in words:

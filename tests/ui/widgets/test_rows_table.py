@@ -16,7 +16,7 @@ from textual.events import MouseScrollDown
 from textual.message import Message
 from textual.pilot import Pilot
 
-from hpcdash.domain.job_words import state_word
+from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells

@@ -149,7 +149,7 @@ def smoothing_of(words: str, points: float) -> Smoothing | None:
     return Smoothing("mean" if kind == "mean" else "median", window=window) if window else None
 
 
-def smoothing_words(words: str, smoothing: Smoothing | None) -> str:
+def format_smoothing(words: str, smoothing: Smoothing | None) -> str:
     """What became of one of SMOOTHINGS: `smoothed (auto)`, `ema 0.9`, `mean of 50`; "" where nothing is smoothed."""
     if smoothing is None:
         return ""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from hpcdash.domain.job_words import clock_words
+from hpcdash.domain.job_text import format_clock_time
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
@@ -19,9 +19,9 @@ from hpcdash.services.metrics.charts.curves import (
     ChartRun,
     Curve,
     curve_of,
+    format_smoothing,
     has_outliers,
     height_of,
-    smoothing_words,
     value_at,
 )
 from hpcdash.services.metrics.charts.scale import (
@@ -43,7 +43,7 @@ from hpcdash.services.metrics.charts.state import (
     Piece,
     Span,
 )
-from hpcdash.services.metrics.findings import number_words, step_words
+from hpcdash.services.metrics.findings import format_number, format_step
 from hpcdash.services.metrics.joined import SAMPLES
 
 GUTTER = 8
@@ -131,7 +131,7 @@ class _Panel:
         )
         self.points = max((curve.places for curve in self._curves), default=0)
         first = next((curve for curve in self._curves if len(curve.series)), None)
-        self.smoothing = smoothing_words(state.smoothing, first.smoothing if first is not None else None)
+        self.smoothing = format_smoothing(state.smoothing, first.smoothing if first is not None else None)
         self.notes = self._notes()
 
     def _notes(self) -> list[str]:
@@ -200,14 +200,14 @@ class _Panel:
             if found is None:
                 return ""
             smooth = self._smooth_at(curve, request.state.cursor)
-            return f"{letter}{number_words(found[1])}{smooth}" + ("" if several else f" at {self._x_words(found[0])}")
-        newest = number_words(float(series.values[-1]))
+            return f"{letter}{format_number(found[1])}{smooth}" + ("" if several else f" at {self._format_x(found[0])}")
+        newest = format_number(float(series.values[-1]))
         if several:
             return f"{letter}{newest}"
         words = f"newest {newest}"
         if np.isfinite(series.low).any():
             at = int(np.nanargmin(series.low))
-            words += f"   lowest {number_words(float(series.low[at]))} at {self._x_words(float(series.x[at]))}"
+            words += f"   lowest {format_number(float(series.low[at]))} at {self._format_x(float(series.x[at]))}"
         return words
 
     def _smooth_at(self, curve: Curve, x: float) -> str:
@@ -219,15 +219,15 @@ class _Panel:
         if not values.size:
             return ""
         value = float(values[-1])
-        return f" (smoothed {number_words(10**value if self._request.state.log_y else value)})"
+        return f" (smoothed {format_number(10**value if self._request.state.log_y else value)})"
 
-    def _x_words(self, x: float) -> str:
+    def _format_x(self, x: float) -> str:
         axis = self._request.axis
         if axis == "time":
-            return clock_words(x, self._request.zone)
+            return format_clock_time(x, self._request.zone)
         if axis == "tokens":
-            return f"{number_words(x)} tokens"
-        return f"{step_words(x)} samples" if axis == "samples" else f"{axis} {step_words(x)}"
+            return f"{format_number(x)} tokens"
+        return f"{format_step(x)} samples" if axis == "samples" else f"{axis} {format_step(x)}"
 
     def _foot(self) -> list[Line]:
         place, signs = self.place, self._signs
@@ -260,8 +260,8 @@ class _Panel:
         most = max(2, self.place.width // 12)
         if self._request.axis in COUNTED:
             # As the words above and below write them.
-            most = min(most, max(2, self.place.width // (len(step_words(end)) + 5)))
-            return whole_ticks(begin, end, most, step_words)
+            most = min(most, max(2, self.place.width // (len(format_step(end)) + 5)))
+            return whole_ticks(begin, end, most, format_step)
         if self._request.axis != "time":
             return linear_ticks(begin, end, most)
         if self._request.is_since_begin:

@@ -13,7 +13,7 @@ from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.charts.curves import SeriesKept, value_at
 from hpcdash.services.metrics.charts.state import FINDINGS, Mark, is_loss, main_metric
-from hpcdash.services.metrics.eta import eta_of, gap_seconds, lost_time_words, repeated_seconds
+from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
 from hpcdash.services.metrics.findings import Finding, find_not_finite, find_plateau, find_stall
 from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
@@ -119,7 +119,7 @@ class RunReader:
             self._growth.note(facts.now, float(steps[-1]))
             growth, age = self._growth.pace(), pace_of_age(run, facts.age_seconds)
         said = words_of_course(run, paces_of_run(run, name, growth, age), steps, facts)
-        restarts = lost_time_words(run.lost_time())
+        restarts = format_lost_time(run.lost_time())
         return (*said, restarts) if restarts else said
 
 

@@ -16,7 +16,7 @@ def linear_ticks(begin: float, end: float, most: int) -> list[Tick]:
     step = _round_step((end - begin) / max(most, 1))
     if not step:
         return []
-    return [(value, tick_words(value, step)) for value in _multiples(begin, end, step, most)]
+    return [(value, format_tick(value, step)) for value in _multiples(begin, end, step, most)]
 
 
 def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
@@ -78,7 +78,7 @@ def duration_ticks(begin: float, end: float, most: int) -> list[Tick]:
     return [(value, f"{value / size:g} {unit}") for value in _multiples(begin, end, step, most)]
 
 
-def tick_words(value: float, step: float) -> str:
+def format_tick(value: float, step: float) -> str:
     """`2.50`, `12k`, `1.5M`, `1e+30`, with as many digits as tell ticks of that distance apart."""
     largest = abs(value)
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.metrics.batch import Floats
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, Curve, curve_of, height_of, smoothing_words
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, Curve, curve_of, format_smoothing, height_of
 from hpcdash.services.metrics.charts.draw import COUNTED
 from hpcdash.services.metrics.charts.scale import (
     Tick,
@@ -26,7 +26,7 @@ from hpcdash.services.metrics.charts.scale import (
     whole_ticks,
 )
 from hpcdash.services.metrics.charts.state import Span
-from hpcdash.services.metrics.findings import step_words
+from hpcdash.services.metrics.findings import format_step
 
 # In pixels; a column of points is half of one, so that a picture that is printed large stays sharp.
 WIDTH, PANEL_HEIGHT = 960, 300
@@ -94,7 +94,7 @@ class _Panel:
         begin, end = self._span
         axis, request = self._request.axis, self._request
         if axis in COUNTED:
-            along = whole_ticks(begin, end, 8, step_words)
+            along = whole_ticks(begin, end, 8, format_step)
         elif axis != "time":
             along = linear_ticks(begin, end, 8)
         elif request.is_since_begin:
@@ -201,7 +201,7 @@ def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
         if curve.smooth is not None:
             if len(curves) == 1:
                 lines = [("as written", "1", "0.35")]
-                lines.append((smoothing_words(request.state.smoothing, curve.smoothing), "1.8", "1"))
+                lines.append((format_smoothing(request.state.smoothing, curve.smoothing), "1.8", "1"))
             else:
                 lines = [(lines[0][0], "1.8", "1")]
         for words, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():

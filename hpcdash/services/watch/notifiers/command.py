@@ -67,7 +67,7 @@ class CommandNotifier:
                     await child.kill()
             if status != 0:
                 ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-                words = without_secrets(_last_words(said), self._settings.argv[1:])
+                words = without_secrets(_last_lines(said), self._settings.argv[1:])
                 raise NotifyFailed(f"{self.name}: {ended}" + (f": {words}" if words else ""))
 
 
@@ -83,7 +83,7 @@ def _environment(message: Message, body: bytes) -> dict[str, str]:
     return {**os.environ, **fitting}
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _last_lines(said: IO[bytes]) -> str:
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _EXCERPT_BYTES))
     return excerpt(said.read(_EXCERPT_BYTES))

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.config.watch_settings import CheckpointWatch
-from hpcdash.domain.alerts import Finding, Severity, job_words, shown
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.alerts import Finding, Severity, format_job, shown
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.units import MINUTE
 from hpcdash.services.watch.rules.rows import Row, rows_where
@@ -92,7 +92,7 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
             why = f" and has not saved for {_span(now - last)}: "
         else:
             why = ", and when it saved last is not known: up to "
-        words = f"{job_words(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
+        words = f"{format_job(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
         words += f"{_span(ends - last)} of training would be lost"
         longer = f"hpcdash alter {shown(job.job_id)} --time"
         step = f"hpcdash save-switch {shown(job.job_id)}, or {longer}" if can_save else longer
@@ -114,7 +114,7 @@ def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]
         if silent <= job.longest_seconds:
             continue
         missed = int(silent / job.watch.interval_seconds)
-        who, place = job_words(job.job_id, row["name"]), shown(job.place)
+        who, place = format_job(job.job_id, row["name"]), shown(job.place)
         if job.last_saved_at is None:
             newest = f"no {'whole checkpoint' if job.is_folder else 'file'} yet: {place}"
         else:
@@ -159,7 +159,7 @@ def grace_too_short(
         # Of an array each task has the same, and it is told once.
         subject = str(row["array_id"] or row["id"])
         words = (
-            f"{job_words(subject, row['name'])}: jobs of its {what} {shown(facts.name)} are preempted ({shown(mode)}) "
+            f"{format_job(subject, row['name'])}: jobs of its {what} {shown(facts.name)} are preempted ({shown(mode)}) "
             f"with a grace of {_span(facts.grace_seconds)}, a save takes {_span(job.watch.save_seconds)}"
         )
         step = f"Save more often, or take a {what} that is not preempted."
@@ -180,4 +180,4 @@ def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str
 
 def _span(seconds: float) -> str:
     """As span_words, to the second below ten minutes: a grace of 90 s is less than a save of 100 s."""
-    return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else span_words(seconds)
+    return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else format_span(seconds)

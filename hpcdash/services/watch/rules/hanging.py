@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from hpcdash.config.watch_settings import HangingWatch
-from hpcdash.domain.alerts import Finding, Severity, job_words, shown
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.alerts import Finding, Severity, format_job, shown
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.units import HOUR
 from hpcdash.services.watch.rules.rows import rows_where
@@ -59,8 +59,8 @@ def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, n
         if silent <= watch.limit_seconds:
             continue
         grown = "has not been there" if log.size_bytes is None else "has not grown"
-        who = job_words(log.job_id, rows[log.job_id]["name"])
-        words = f"{who}: its log {grown} for {span_words(silent)}: {shown(log.path)}"
+        who = format_job(log.job_id, rows[log.job_id]["name"])
+        words = f"{who}: its log {grown} for {format_span(silent)}: {shown(log.path)}"
         step = (
             "A job that hangs does not see a kill switch or a save switch: "
             f"hpcdash stacks {shown(log.job_id)} shows where it stands; hpcdash cancel {shown(log.job_id)}"
@@ -71,7 +71,7 @@ def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, n
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That nobody knows whether a job hangs: its log cannot be looked at."""
-    words = f"whether {job_words(job_id, name)} hangs cannot be seen: {shown(why)}"
+    words = f"whether {format_job(job_id, name)} hangs cannot be seen: {shown(why)}"
     step = "Have it write to a file that the login node sees, and name that under [[watch.hanging]]: log"
     return Finding(RULE, job_id, Severity.INFO, words, step, aspect=UNSEEN, name=name)
 

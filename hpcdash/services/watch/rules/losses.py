@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from hpcdash.config.watch_settings import LossWatch
-from hpcdash.domain.alerts import Finding, Severity, finding_key, job_words, shown
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.alerts import Finding, Severity, finding_key, format_job, shown
+from hpcdash.domain.impact import format_span
 from hpcdash.services.watch.training import Course, Noticed
 
 RULE = "loss"
@@ -36,7 +36,7 @@ def losses(job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str 
             RULE,
             job_id,
             watch.severity if is_grave else Severity.WARNING,
-            f"{job_words(job_id, name)}: {shown(one.metric)}: {shown(one.words)}",
+            f"{format_job(job_id, name)}: {shown(one.metric)}: {shown(one.words)}",
             _next_step(who, one),
             aspect=_aspect(one),
             is_moment=one.is_moment,
@@ -56,7 +56,7 @@ def stall_key(job_id: str, metric: str) -> str:
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That a training's metrics cannot be read: its log cannot be looked at."""
-    words = f"how the training of {job_words(job_id, name)} goes cannot be seen: {shown(why)}"
+    words = f"how the training of {format_job(job_id, name)} goes cannot be seen: {shown(why)}"
     step = "Have it write to a file that the login node sees, and name that under [[watch.losses]]: log"
     return Finding(RULE, job_id, Severity.INFO, words, step, aspect="cannot be seen", name=name)
 
@@ -77,8 +77,8 @@ def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting
     ending = "s" if needed > 1 else ""
     tasks = f"{needed} more array task{ending}" if row.get("array_id") else f"{needed} more job{ending} of this length"
     words = (
-        f"{job_words(who, row.get('name'))} gets to its final step, {course.last_step}, in {span_words(work)}, its "
-        f"limit is in {span_words(left)}: needs {tasks}, {waiting or 'none'} {'wait' if waiting > 1 else 'waits'}"
+        f"{format_job(who, row.get('name'))} gets to its final step, {course.last_step}, in {format_span(work)}, its "
+        f"limit is in {format_span(left)}: needs {tasks}, {waiting or 'none'} {'wait' if waiting > 1 else 'waits'}"
     )
     step = f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter {who} --time"
     return [Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")]

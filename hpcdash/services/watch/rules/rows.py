@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import evaluate_words
+from hpcdash.domain.columns import match_text
 
 Row = dict[str, Any]
 
@@ -21,6 +21,6 @@ def rows_where(table: pa.Table, **wanted: Collection[str]) -> list[Row]:
         def is_one(texts: pa.Array, value_set: pa.Array = value_set) -> pa.Array:
             return pc.is_in(texts, value_set=value_set)
 
-        table = table.filter(evaluate_words(table[name], is_one))
+        table = table.filter(match_text(table[name], is_one))
     rows: list[Row] = table.to_pylist()
     return rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.units import DAY, HOUR, format_count, format_memory
 from hpcdash.services.watch.disks import Usage
 
@@ -79,7 +79,7 @@ def _judge(
         if seconds <= watch.forecast_seconds:
             grave = Severity.CRITICAL if seconds <= watch.critical_seconds else Severity.WARNING
             severity = max(severity or grave, grave)
-            words.append(f"at {_amount(aspect, grown)} a day full in {span_words(seconds)}")
+            words.append(f"at {_amount(aspect, grown)} a day full in {format_span(seconds)}")
     if severity is None:
         return None
     told = f"{usage.source}, which may lag" + (" and lacks a server's part" if usage.is_inexact else "")

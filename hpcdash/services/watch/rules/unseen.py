@@ -26,7 +26,7 @@ _STEPS = {
 }
 
 
-def cannot_look(place: str, why: str, rounds: int) -> Finding:
+def unreachable_place(place: str, why: str, rounds: int) -> Finding:
     """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or FAILED."""
     words = f"{shown(place)} could not be looked at {rounds} times in a row: {_WHY.get(why, shown(why))}"
     severity = Severity.CRITICAL if why in _GRAVE else Severity.WARNING

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import ReasonsPart
-from hpcdash.domain.alerts import Finding, Severity, job_words, shown
+from hpcdash.domain.alerts import Finding, Severity, format_job, shown
 from hpcdash.domain.columns import text_of
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip
@@ -19,7 +19,7 @@ _REASON_CELLS = 80
 _SAID_ALREADY = re.compile(r"^(?:it )?will (?:never|not) start: ")
 
 
-def never_words(state: str, reason: str, reasons: ReasonsPart) -> str:
+def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
     """`will never start: the partition does not allow what it asks for (PartitionConfig)`."""
     hint = _SAID_ALREADY.sub("", reasons.hint(state, reason)).partition(";")[0].partition(": change ")[0]
     said = clip(shown(reason), _REASON_CELLS)
@@ -35,7 +35,7 @@ def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     for row in rows_where(jobs, reason=never, state=(JobState.PENDING, JobState.HELD, JobState.REQUEUED)):
         step = reasons.never_starts(row["state"], row["reason"])
         if step:
-            words = f"{job_words(row['id'], row['name'])} {never_words(row['state'], row['reason'], reasons)}"
+            words = f"{format_job(row['id'], row['name'])} {format_never(row['state'], row['reason'], reasons)}"
             step = step.replace("{id}", shown(row["id"]))
             found.append(Finding(RULE, row["id"], Severity.WARNING, words, step, name=row["name"] or ""))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.domain import impact as stakes
+from hpcdash.domain import impact
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_clock
@@ -54,7 +54,7 @@ CHANGED = {"time": "time limit", "queue": "queue", "qos": "QoS", "nice": "nice",
 _ASKED = {Verb.ALTER: "change", Verb.SUBMIT: "submit again:"}
 
 
-def changeable_words(names: Sequence[str]) -> str:
+def format_changeable(names: Sequence[str]) -> str:
     """`change time limit, queue or nice`: what this scheduler lets one change, by the names of ALTERABLE."""
     labels = ["throttle" if name == "throttle" else CHANGED[name] for name in names]
     return f"change {' or '.join(filter(None, [', '.join(labels[:-1]), labels[-1]]))}"
@@ -75,7 +75,7 @@ def signal_name(signal: str) -> str:
 def title(plan: Plan) -> str:
     """`cancel 12 jobs of alice?`"""
     request = plan.request
-    whose = _owner_words(plan.rows)
+    whose = _format_owners(plan.rows)
     what = subject(request.job_ids, plan.rows) + (f" of {whose}" if whose else "")
     if request.verb is Verb.SIGNAL:
         return f"send {visible(signal_name(request.signal))} to {what}?"
@@ -90,7 +90,7 @@ def doing(plan: Plan) -> str:
 
 
 def _count(plan: Plan) -> int:
-    return stakes.count_jobs(plan.rows) or len(plan.request.job_ids)
+    return impact.count_jobs(plan.rows) or len(plan.request.job_ids)
 
 
 def _jobs(count: int) -> str:
@@ -99,7 +99,7 @@ def _jobs(count: int) -> str:
 
 def subject(job_ids: Sequence[str], rows: Sequence[Row]) -> str:
     """`job 12_3 train`, `array 12 train, 10 jobs`, `12 jobs`."""
-    count = _jobs(stakes.count_jobs(rows) or len(job_ids))
+    count = _jobs(impact.count_jobs(rows) or len(job_ids))
     if len(job_ids) != 1:
         return count
     names = {str(row["name"] or "") for row in rows}
@@ -109,29 +109,29 @@ def subject(job_ids: Sequence[str], rows: Sequence[Row]) -> str:
     return f"job {visible(job_ids[0])}{name}"
 
 
-def _owner_words(rows: Sequence[Row]) -> str:
-    names = [visible(name) for name in stakes.owners(rows) if name]
+def _format_owners(rows: Sequence[Row]) -> str:
+    names = [visible(name) for name in impact.owners(rows) if name]
     if len(names) > _MOST_OWNERS:
         return f"{len(names)} people"
     return " and ".join(", ".join(names).rsplit(", ", 1)) if names else ""
 
 
-def others_words(rows: Sequence[Row], user: str) -> str:
+def format_others(rows: Sequence[Row], user: str) -> str:
     """`3 of them are bob's, not yours`; '' where all are one's own, or nobody knows who one is."""
-    others = {name: count for name, count in stakes.owners(rows).items() if name and name != user}
+    others = {name: count for name, count in impact.owners(rows).items() if name and name != user}
     if not user or not others:
         return ""
-    if len(stakes.owners(rows)) == 1:
-        word = "it is" if stakes.count_jobs(rows) == 1 else "all of them are"
+    if len(impact.owners(rows)) == 1:
+        word = "it is" if impact.count_jobs(rows) == 1 else "all of them are"
         return f"{word} {visible(next(iter(others)))}'s, not yours"
     listed = [f"{count} of them {'is' if count == 1 else 'are'} {visible(name)}'s" for name, count in others.items()]
     more = [f"{len(listed) - _MOST_OWNERS} more people's"] if len(listed) > _MOST_OWNERS else []
     return ", ".join([*listed[:_MOST_OWNERS], *more]) + ", not yours"
 
 
-def left_behind_words(rows: Sequence[Row], others: Iterable[Row]) -> str:
+def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
     """`2 jobs wait for a good end of these and may never start: 15 16`; '' where none does."""
-    ids = stakes.left_behind(rows, others)
+    ids = impact.left_behind(rows, others)
     if not ids:
         return ""
     waits = "waits" if len(ids) == 1 else "wait"
@@ -143,16 +143,15 @@ def left_behind_words(rows: Sequence[Row], others: Iterable[Row]) -> str:
     )
 
 
-def pause_words(plan: Plan) -> str:
+def format_pause(plan: Plan) -> str:
     """How long it takes at least, and why; '' where no command waits for another."""
     if not plan.pause_seconds:
         return ""
-    return (
-        f"It takes {stakes.span_words(plan.pause_seconds)} or more: there are pauses, to leave the scheduler to others."
-    )
+    span = impact.format_span(plan.pause_seconds)
+    return f"It takes {span} or more: there are pauses, to leave the scheduler to others."
 
 
-def stake_words(
+def format_impact(
     plan: Plan, *, has_recipients: bool = True, checkpoints: Mapping[str, str] = _NO_FOLDERS
 ) -> tuple[str, ...]:
     """What becomes of the jobs, and what is lost, a sentence each.
@@ -176,12 +175,12 @@ def stake_words(
             if part
         )
     if request.verb is Verb.ALTER:
-        return tuple(_change_words(name, value, plan.rows) for name, value in request.changes.items())
+        return tuple(_format_change(name, value, plan.rows) for name, value in request.changes.items())
     shown = {row_id: visible(folder) for row_id, folder in checkpoints.items()}
-    return stakes.stakes(request.verb, plan.rows, shown)
+    return impact.describe_impact(request.verb, plan.rows, shown)
 
 
-def _change_words(name: str, value: str, rows: Sequence[Row]) -> str:
+def _format_change(name: str, value: str, rows: Sequence[Row]) -> str:
     before = present_value(name, rows) if len(rows) == 1 else ""
     was = f" (was {visible(before)})" if before else ""
     return f"{CHANGED.get(name, name)}: {visible(value)}{was}"
@@ -212,13 +211,13 @@ def shown_command(command: ActionCommand) -> str:
     return visible(command.words)
 
 
-def error_words(error: HpcdashError) -> str:
+def format_error(error: HpcdashError) -> str:
     """What went wrong and what to do, in one line."""
     said = [" ".join(part.split()).rstrip(".") for part in (error.message, error.next_step) if part]
     return visible(". ".join(said))
 
 
-def done_words(report: Report) -> str:
+def format_done(report: Report) -> str:
     """`12 jobs cancelled`, of an action that all went well."""
     request = report.plan.request
     jobs = _jobs(_count(report.plan))

@@ -42,12 +42,12 @@ def state_word(state: str) -> str:
     return _SHORT.get(state) or state.replace("_", " ")
 
 
-def clock_words(at: float, zone: tzinfo | None) -> str:
+def format_clock_time(at: float, zone: tzinfo | None) -> str:
     """`10:22:05` of an instant in epoch seconds."""
     return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
 
 
-def ended_words(row: Mapping[str, Any]) -> str:
+def format_end(row: Mapping[str, Any]) -> str:
     """'signal 9', 'exit 3', or the scheduler's reason; '' where the state says it all."""
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"
@@ -87,7 +87,7 @@ def grouped(
         return " / ".join(str(part) for part in parts if part)
 
     native = known(row["native_state"])
-    end = exit_words(state, row["exit_code"], row["exit_signal"])
+    end = format_exit(state, row["exit_code"], row["exit_signal"])
     said = "" if native.lower() in ("", state) else f"  ({native})"
     elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
     run = format_duration(elapsed) if elapsed is not None and (elapsed or state not in WAITING) else ""
@@ -173,7 +173,7 @@ def signal_name(number: int) -> str:
         return ""
 
 
-def exit_words(state: str, exit_code: int | None, exit_signal: int | None) -> str:
+def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> str:
     """What a state of domain.states with its exit code and signal means; '' for a job that has not ended or ended well.
 
     `exit 137: ended by signal 9 (KILL): killed outright, often for using too much memory`.
@@ -183,20 +183,20 @@ def exit_words(state: str, exit_code: int | None, exit_signal: int | None) -> st
     if state in _STATES and not (state == JobState.CANCELLED and exit_code):
         return _STATES[state]
     if exit_signal:
-        return _signal_words(exit_signal)
+        return _format_signal(exit_signal)
     if not exit_code:
         return "" if state == JobState.COMPLETED or exit_code is None else "exit 0, yet not as it should"
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
-        return f"exit {exit_code}: a command of it was ended by {_signal_words(number)}"
+        return f"exit {exit_code}: a command of it was ended by {_format_signal(number)}"
     words = _CODES.get(exit_code)
     if words is None and exit_code in _MAY_LACK_THE_SHELLS_PART:
         # Slurm's accounting keeps seven bits of an exit code.
-        words = f"its own; or {exit_code + _SHELL_SIGNAL}, which accounting cuts: ended by {_signal_words(exit_code)}"
+        words = f"its own; or {exit_code + _SHELL_SIGNAL}, which accounting cuts: ended by {_format_signal(exit_code)}"
     return f"exit {exit_code}: {words}" if words else f"exit {exit_code}"
 
 
-def _signal_words(number: int) -> str:
+def _format_signal(number: int) -> str:
     if number == _OUTPUT_NOT_WRITABLE:
         return "its output could not be written: is the folder there, writable, and is there quota left?"
     if number == _OUT_OF_MEMORY:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hpcdash.domain.impact import span_words
+from hpcdash.domain.impact import format_span
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
 
@@ -177,29 +177,29 @@ def in_time(look: SwitchLook, here_seconds_ago: float | None) -> SwitchLook:
     return replace(look, file=replace(look.file, changed_at=dropped_at(look, here_seconds_ago)))
 
 
-def dropped_words(look: SwitchLook) -> str:
+def format_dropped(look: SwitchLook) -> str:
     """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
     if look.thing is not Thing.FILE:
-        return thing_words(look)
+        return format_thing(look)
     age = look.age_seconds
-    when = "" if age is None else f" {span_words(age)} ago"
+    when = "" if age is None else f" {format_span(age)} ago"
     ahead = ": its file server's clock is ahead, so when is not known" if look.is_ahead else ""
     return f"dropped{when} by {visible(look.file.owner or '?')}{ahead}"
 
 
-def thing_words(look: SwitchLook) -> str:
+def format_thing(look: SwitchLook) -> str:
     """What is at the path now, in words."""
     match look.thing:
         case Thing.FILE:
-            return dropped_words(look)
+            return format_dropped(look)
         case Thing.LINK | Thing.SPECIAL:
-            return f"{_odd_words(look)} has its name: trainings take it for the switch"
+            return f"{_format_odd(look)} has its name: trainings take it for the switch"
         case Thing.FOLDER:
             return "a folder has its name: trainings do not take it for a switch"
     return look.problem or "not dropped"
 
 
-def _odd_words(look: SwitchLook) -> str:
+def _format_odd(look: SwitchLook) -> str:
     """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
     whose = f"of {visible(look.file.owner or '?')}'s"
     if look.thing is Thing.LINK:
@@ -207,7 +207,7 @@ def _odd_words(look: SwitchLook) -> str:
     return f"{_SPECIAL.get(look.file.mode[:1], 'something that is no plain file')} {whose}"
 
 
-def folder_words(look: SwitchLook) -> str:
+def format_folder(look: SwitchLook) -> str:
     """`/project/run of alice, group physics, which may write there`."""
     if not look.there:
         return look.problem
@@ -221,9 +221,9 @@ def refusal(look: SwitchLook) -> str:
     if look.problem:
         return look.problem
     if look.thing is Thing.FILE:
-        return f"already {dropped_words(look)}"
+        return f"already {format_dropped(look)}"
     if look.thing is not Thing.NOTHING:
-        return thing_words(look)
+        return format_thing(look)
     if not look.is_trusted:
         return (
             f"{visible(look.there)} is {visible(look.folder.owner)}'s: neither yours, nor root's, nor the job owner's, "
@@ -249,7 +249,7 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def group_words(look: SwitchLook) -> str:
+def format_group(look: SwitchLook) -> str:
     """Of a folder that its group may not write, that its members cannot drop the switch; '' where they can."""
     folder = look.folder
     if not look.there or folder.group_may_write:
@@ -265,9 +265,9 @@ def clear_refusal(look: SwitchLook) -> str:
     if look.thing is Thing.NOTHING:
         return "nothing is there: it was not dropped, or is cleared already"
     if look.thing is Thing.FOLDER:
-        return thing_words(look)
+        return format_thing(look)
     if look.file.mode[:1] in ("b", "c"):
-        return f"{_odd_words(look)} has its name, and stays: look at it yourself"
+        return f"{_format_odd(look)} has its name, and stays: look at it yourself"
     if look.thing is Thing.FILE and look.file.size is not None and look.file.size > MOST_SWITCH_BYTES:
         return f"it holds {look.file.size} bytes, which no switch does: look at it yourself"
     return ""
@@ -276,22 +276,22 @@ def clear_refusal(look: SwitchLook) -> str:
 def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
     """Why a person is asked before what is there is removed, in words; '' where it is an empty file or from here."""
     if look.thing is Thing.LINK:
-        return f"{_odd_words(look)}: the link itself is removed, and nothing that it leads to"
+        return f"{_format_odd(look)}: the link itself is removed, and nothing that it leads to"
     if look.thing is Thing.SPECIAL:
-        return f"{_odd_words(look)}, and no plain file"
+        return f"{_format_odd(look)}, and no plain file"
     if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
         return ""
     holds = "what it holds is not known" if look.file.size is None else f"it holds {look.file.size} bytes"
     return f"{holds}, and it was not dropped from here: it may be no switch"
 
 
-def log_words(age_seconds: float | None, problem: str = "") -> str:
+def format_log(age_seconds: float | None, problem: str = "") -> str:
     """Whether the log tells that the job still looks for its switches."""
     if age_seconds is None:
         return problem or "it is not known where its log is"
     if age_seconds < STALE_LOG_SECONDS:
-        return f"its log grew {span_words(age_seconds)} ago"
-    return f"its log has not grown for {span_words(age_seconds)}: a hung job cannot see a switch (x cancels it)"
+        return f"its log grew {format_span(age_seconds)} ago"
+    return f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch (x cancels it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Progress:
         return self.living + self.ended
 
 
-def progress_words(
+def format_progress(
     kind: SwitchKind,
     look: SwitchLook,
     progress: Progress,
@@ -325,19 +325,19 @@ def progress_words(
     tells since then of a save or an end, '' where none does, None where that is not known.
     """
     if look.is_dropped:
-        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else came_words(kind, progress)
-        return f"{dropped_words(look)}; {came}"
+        came = "not seen yet" if kind is SwitchKind.SAVE and not progress.ended else format_outcome(kind, progress)
+        return f"{format_dropped(look)}; {came}"
     if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
-        return thing_words(look)
-    dropped = f"dropped from here {span_words(max(0.0, dropped_here_seconds_ago))} ago"
+        return format_thing(look)
+    dropped = f"dropped from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
     if kind is SwitchKind.KILL:
-        return f"{dropped}, and removed since; {came_words(kind, progress)}"
+        return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
     if said:
         return f"{dropped}, and gone since; its log says: {said}"
     return f"{dropped}, and gone since; {'the log names no save' if said == '' else 'its log may tell of a save'}"
 
 
-def unseen_words(kind: SwitchKind, progress: Progress) -> str:
+def format_unseen(kind: SwitchKind, progress: Progress) -> str:
     """Of one that is cleared while it is there, that it may have come to nothing; '' where not, or nobody is left."""
     if not progress.living:
         return ""
@@ -346,18 +346,18 @@ def unseen_words(kind: SwitchKind, progress: Progress) -> str:
     return "" if progress.ended else "none had ended: what has not seen it goes on"
 
 
-def came_words(kind: SwitchKind, progress: Progress) -> str:
+def format_outcome(kind: SwitchKind, progress: Progress) -> str:
     """`seen: 3 of 5 ended, cleanly`."""
     if progress.total == 0:
         return "no job that names it is known to be left"
     if progress.ended == 0:
         return "not seen yet"
     if kind is SwitchKind.SAVE:
-        return f"not seen: {ends_words(progress)}" if not progress.living else f"not seen yet: {ends_words(progress)}"
-    return f"seen: {ends_words(progress)}" if progress.clean else ends_words(progress)
+        return f"not seen: {format_ends(progress)}" if not progress.living else f"not seen yet: {format_ends(progress)}"
+    return f"seen: {format_ends(progress)}" if progress.clean else format_ends(progress)
 
 
-def ends_words(progress: Progress) -> str:
+def format_ends(progress: Progress) -> str:
     """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
     badly = f": {progress.badly}" if progress.badly else ""
     if progress.total == 1:
@@ -368,7 +368,7 @@ def ends_words(progress: Progress) -> str:
     return f"{progress.ended} of {progress.total} ended, {progress.clean} of them cleanly{badly}"
 
 
-def shared_words(kind: SwitchKind, running: int) -> str:
+def format_shared(kind: SwitchKind, running: int) -> str:
     """What to know where several jobs that run name one save switch; '' for none."""
     if kind is SwitchKind.KILL or running < 2:
         return ""
@@ -399,9 +399,9 @@ class Deeds:
 def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress) -> Iterator[tuple[str, str]]:
     """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or was dropped."""
     if look.is_dropped and look.thing is not Thing.FILE:
-        yield "there", thing_words(look)
+        yield "there", format_thing(look)
     elif look.is_dropped:
-        age = "" if look.age_seconds is None else f"{span_words(look.age_seconds)} ago"
+        age = "" if look.age_seconds is None else f"{format_span(look.age_seconds)} ago"
         yield "dropped", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
     elif deeds.dropped:
         yield "dropped", f"{deeds.dropped}, from here"
@@ -416,7 +416,7 @@ def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Prog
         # Few programs take their kill switch away: as long as none ended, it may have been a person.
         yield "removed", f"{deeds.gone}, by the program{'' if progress.ended else ' or by somebody: none has ended'}"
     if progress.ended:
-        yield "end", _ended_words(kind, look, progress)
+        yield "end", _format_ended(kind, look, progress)
     elif look.is_dropped:
         yield "seen", "not yet"
     if deeds.said:
@@ -427,9 +427,9 @@ def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Prog
         yield "log", f"names no save{which}"
 
 
-def _ended_words(kind: SwitchKind, look: SwitchLook, progress: Progress) -> str:
+def _format_ended(kind: SwitchKind, look: SwitchLook, progress: Progress) -> str:
     unseen = ", without having seen it" if kind is SwitchKind.SAVE and look.is_dropped and not progress.living else ""
-    return ends_words(progress) + unseen
+    return format_ends(progress) + unseen
 
 
 def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
