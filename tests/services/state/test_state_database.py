@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.services.state.test_state_migration import OLD
 
 from hpcdash.services.state import database
 from hpcdash.services.state.database import StateDatabase, StateUnusable
@@ -24,6 +23,7 @@ from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.state import WatchFiles, WatchState
+from tests.services.state.test_state_migration import OLD
 
 RECORD = LaunchRecord("/jobs/1", "", "1", "train", "failed", "", 1, 1.0)
 # Writes launches 0, 1, 2 … of a cluster and prints each number once it is on the disk.
