@@ -21,6 +21,7 @@ from hpcdash.services.metrics.vocabulary import (
     tidy_name,
 )
 
+HINTS = (b"%|", b"/?", b"epoch")
 # A cursor that goes up a line marks a bar below another; see metric_text.
 UP = "\x1f"
 _BAR = re.compile(

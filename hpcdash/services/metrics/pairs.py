@@ -27,6 +27,8 @@ from hpcdash.services.metrics.vocabulary import (
     tidy_name,
 )
 
+# What a line of this kind holds, in small letters; each kind names its own.
+HINTS = (b"step", b"iter", b"update", b"batch", b"epoch", b"it ", b"it=", b"it:")
 # No longer than a name may be. What a lookahead found is taken whole and never given back: a line of signs
 # and letters costs no more than its length.
 _LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}"

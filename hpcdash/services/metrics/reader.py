@@ -12,13 +12,11 @@ import numpy as np
 
 from hpcdash.config.metric_patterns import compile_patterns
 from hpcdash.services.metrics.batch import Block, Integers, MetricBatch, SampleColumns
-from hpcdash.services.metrics.lines import LineReader
+from hpcdash.services.metrics.lines import HINTS, LineReader
 from hpcdash.services.metrics.records import read_header
 from hpcdash.services.metrics.shapes import Shape, learn_shape, skeleton
 
 _PIECE_BYTES = 256 << 10
-# A line that has none of these, in small letters, is neither a sample nor does it change the meaning of others.
-_HINTS = (b"step", b"iter", b"update", b"batch", b"epoch", b"it ", b"it=", b"it:", b"{", b"%|", b"/?")
 _KERAS_HINT = re.compile(rb"\d/(?:\d|u)")
 _SEEN_BEFORE_LEARNING = 3
 _MOST_SHAPES = 16
@@ -193,7 +191,7 @@ class MetricReader:
             return []
         text = b"\n".join(lines).lower() + b"\n"
         found: list[int] = []
-        for hint in _HINTS:
+        for hint in HINTS:
             position = text.find(hint)
             while position >= 0:
                 found.append(position)

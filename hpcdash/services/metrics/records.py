@@ -19,6 +19,7 @@ from hpcdash.services.metrics.vocabulary import (
     tidy_name,
 )
 
+HINTS = (b"{",)
 # What comes before a record: ranks, times, levels.
 _LONGEST_PREFIX = 200
 _MOST_COLUMNS = 256
