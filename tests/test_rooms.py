@@ -106,8 +106,8 @@ def test_no_import_goes_round_in_a_circle() -> None:
     assert len(list(TopologicalSorter(imports).static_order())) == len(modules)
 
 
-def test_the_files_that_the_architecture_names_are_there() -> None:
-    text = (ROOT.parent / "docs" / "architecture.md").read_text()
+def test_the_files_that_the_docs_name_are_there() -> None:
+    text = "".join((ROOT.parent / name).read_text() for name in ("docs/architecture.md", "CONTRIBUTING.md"))
     named = set(re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", text))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists() and not (ROOT.parent / name).exists()] == []
