@@ -62,18 +62,27 @@ def close_to_others(file: Path) -> None:
             file.chmod(0o600)
 
 
-def write_private(file: Path, content: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all, in the place of what was there. Raises OSError."""
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    # A program of this number that was killed may have left it.
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def atomic_write(
+    file: Path, *content: bytes | memoryview, mode: int = 0o600, prefix: str = ".new-", sync: bool = True
+) -> None:
+    """Write a file whole or not at all, in the place of what was there. Raises OSError.
+
+    `prefix` begins the name that it has until then. `sync`: it is on the disk before it takes the place.
+    """
+    import tempfile
+
+    descriptor, unfinished = tempfile.mkstemp(dir=file.parent, prefix=prefix)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        unfinished.replace(file)
+            stream.writelines(content)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            if sync:
+                os.fsync(stream.fileno())
+        os.replace(unfinished, file)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
         raise
 
 

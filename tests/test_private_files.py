@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.private_files import NotPrivate, make_private, require_own, write_private
+from hpcdash.private_files import NotPrivate, atomic_write, make_private, require_own
 from tests.e2e.program import Program, home_with
 
 pytestmark = pytest.mark.system
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -
 def test_a_file_is_replaced_whole_though_a_link_has_its_unfinished_name(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / f".slots.json.{os.getpid()}").symlink_to("precious")
-    write_private(tmp_path / "slots.json", b"{}")
+    atomic_write(tmp_path / "slots.json", b"{}")
     assert (tmp_path / "slots.json").read_bytes() == b"{}"
     assert (tmp_path / "precious").read_bytes() == b"precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "slots.json"]

@@ -28,7 +28,7 @@ from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import node_name
 from hpcdash.embedded.start import wake
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.private_files import close_to_others, make_private, require_own, write_private
+from hpcdash.private_files import atomic_write, close_to_others, make_private, require_own
 from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -156,7 +156,7 @@ def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
         with contextlib.suppress(FileNotFoundError):
             if file.read_bytes() == words:
                 return
-        write_private(file, words)
+        atomic_write(file, words)
         # Jobs that wait may fit now.
         wake(folder)
     except OSError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +20,7 @@ from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import clip, visible, width_of, without_surrogates
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
 
@@ -56,7 +55,6 @@ _LEAST_WANTED = {
 JSON_SCHEMA = 1
 # Rows turned into text at a time: memory stays small however long the queue.
 _ROWS_AT_A_TIME = 8192
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def contract_columns(kind: Kind) -> list[str]:
@@ -323,8 +321,8 @@ def write_json(
     """
     envelope = {
         "schema": JSON_SCHEMA,
-        "cluster": _encodable(cluster),
-        "backend": _encodable(backend),
+        "cluster": without_surrogates(cluster),
+        "backend": without_surrogates(backend),
         "taken_at": None if taken_at is None else format_utc(taken_at),
         "rejected_rows": rejected_rows,
         rows_key(kind): [],
@@ -374,8 +372,3 @@ def _csv_values(table: pa.Table, name: str) -> list[object]:
 def _parts(table: pa.Table) -> Iterator[pa.Table]:
     for start in range(0, table.num_rows, _ROWS_AT_A_TIME):
         yield table.slice(start, _ROWS_AT_A_TIME)
-
-
-def _encodable(text: str) -> str:
-    # Arguments that are not UTF-8 reach Python as lone surrogates.
-    return _SURROGATE.sub("\ufffd", text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hpcdash.config.problems import ConfigProblems, dotted, key_text, printable,
 from hpcdash.config.read import MAX_FILE_BYTES, decode, read_bytes, settings_from_text, shown_path
 from hpcdash.config.settings import Settings
 from hpcdash.errors import ConfigError
+from hpcdash.private_files import atomic_write
 
 _NEW_FILE_MODE = 0o600
 _NEW_FOLDER_MODE = 0o700
@@ -117,16 +117,6 @@ def _replace(target: Path, content: bytes, named: str) -> None:
     try:
         target.parent.mkdir(mode=_NEW_FOLDER_MODE, parents=True, exist_ok=True)
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _NEW_FILE_MODE
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with open(handle, "wb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fchmod(opened.fileno(), mode)
-                os.fsync(opened.fileno())
-            os.replace(temporary, target)
-        except OSError:
-            os.unlink(temporary)
-            raise
+        atomic_write(target, content, mode=mode, prefix=f".{target.name}.")
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=named) from None

@@ -33,6 +33,7 @@ from hpcdash.domain.query_conditions import (
 )
 from hpcdash.domain.schema import public_names
 from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.text import without_surrogates
 from hpcdash.domain.units import parse_instant
 from hpcdash.errors import QueryError
 
@@ -50,7 +51,6 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")
 _DETACHED_OPERATOR = re.compile(r"\s+(" + _OPERATOR.pattern + ")")
 _WORD = re.compile(r"[^\s()]+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
 _LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
 
@@ -362,7 +362,7 @@ def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
     """
     if len(expression) > MAX_LENGTH:
         raise QueryError(f"a filter has at most {MAX_LENGTH} characters", expression[:60] + "…", 0)
-    return Filter(expression, _Reader(_SURROGATE.sub("\ufffd", expression), schema, zone).read())
+    return Filter(expression, _Reader(without_surrogates(expression), schema, zone).read())
 
 
 def apply(table: pa.Table, wanted: Filter, now_epoch: float) -> pa.Table:

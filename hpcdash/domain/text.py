@@ -13,6 +13,7 @@ REPLACEMENT = "\ufffd"
 # Burmese and Vietnamese need two marks on a letter; "zalgo" text has dozens.
 MAX_MARKS_IN_A_ROW = 2
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DOTTED_CIRCLE = "\u25cc"
 _DELETE_PICTURE = "\u2421"
 _ZERO_WIDTH_JOINER = "\u200d"
@@ -120,3 +121,8 @@ def _is_symbol(character: str) -> bool:
     return bool(character) and (
         unicodedata.category(character) in {"So", "Sk", "Sm"} or _RESERVED_BUT_PRINTABLE.match(character) is not None
     )
+
+
+def without_surrogates(text: str) -> str:
+    """With U+FFFD for lone surrogates, bytes that are no UTF-8: neither JSON, TOML nor SQLite can hold them."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.errors import ConfigError
-from hpcdash.private_files import write_private
+from hpcdash.private_files import atomic_write
 
 _NVIDIA_LIMIT_SECONDS = 10.0
 _DEFAULT_GRACE_SECONDS = 10.0
@@ -134,7 +134,7 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
     if found is None:
         return (), ""
     with suppress(OSError):
-        write_private(noted, json.dumps([boot_id(), *found]).encode())
+        atomic_write(noted, json.dumps([boot_id(), *found]).encode())
     return found
 
 

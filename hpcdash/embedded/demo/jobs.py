@@ -21,7 +21,7 @@ from hpcdash.embedded import commands, processes
 from hpcdash.embedded.start import ensure_supervisor, supervisor_pid, wake
 from hpcdash.embedded.store import QueueStore
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import write_private
+from hpcdash.private_files import atomic_write
 
 READY = "ready"
 FOLDER_PREFIX = "hpcdash-demo-"
@@ -93,7 +93,7 @@ class Demonstration:
         """Hand the samples in through the queue's own commands; raises HpcdashError where it takes one not."""
         self.queue_folder.mkdir(mode=0o700)
         self.work_folder.mkdir(mode=0o700)
-        write_private(self.queue_folder / "slots.json", json.dumps(_SLOTS).encode())
+        atomic_write(self.queue_folder / "slots.json", json.dumps(_SLOTS).encode())
         os.chdir(self.work_folder)
         QueueStore(self.queue_folder).close()
         # Awake before the first job is there: each submission would start one otherwise.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc as pa_ipc
 
 from hpcdash.domain import schema
+from hpcdash.private_files import atomic_write
 
 _TAKEN_AT = b"hpcdash.taken_at"
 _FORMAT = b"hpcdash.format"
@@ -120,7 +119,6 @@ class SnapshotCache:
         table = snapshot.table.slice(0, _KEPT_ROWS)
         metadata = {_TAKEN_AT: repr(snapshot.taken_at), _FORMAT: FORMAT_VERSION, _SCHEDULER: self.scheduler}
         table = table.replace_schema_metadata(metadata)
-        written = ""
         try:
             self._make_folder()
             arrow = pa.BufferOutputStream()
@@ -128,16 +126,8 @@ class SnapshotCache:
             with pa_ipc.new_file(arrow, table.schema, options=options) as writer:
                 writer.write_table(table)
             whole = memoryview(arrow.getvalue())
-            # mkstemp makes the file 0600.
-            descriptor, written = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            with os.fdopen(descriptor, "wb") as target:
-                target.write(whole)
-                target.write(_digest(whole))
-            os.replace(written, self._path(snapshot.kind))
+            atomic_write(self._path(snapshot.kind), whole, _digest(whole), sync=False)
         except (OSError, pa.ArrowException):
-            if written:
-                with contextlib.suppress(OSError):
-                    os.unlink(written)
             return False
         return True
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import close_to_others
 from hpcdash.services.state.records import Statement, free_name
@@ -26,7 +26,6 @@ SCHEMA_VERSION = 1
 # A transaction takes milliseconds. Who waits longer finds out first whether the file system has locks at all.
 _FIRST_WAIT_SECONDS = 0.3
 _LONGEST_WAIT_SECONDS = 5.0
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCHEMA = """
 CREATE TABLE launches (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, number TEXT NOT NULL, folder TEXT NOT NULL,
     sums TEXT NOT NULL, job_id TEXT NOT NULL, name TEXT NOT NULL, keep TEXT NOT NULL, run_as TEXT NOT NULL,
@@ -327,13 +326,8 @@ def _has_locks(folder: Path) -> bool:
     return True
 
 
-def encodable(text: str) -> str:
-    """With U+FFFD for the lone surrogates of bytes that are no UTF-8, which SQLite's text cannot hold."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
 def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(encodable(one) if isinstance(one, str) else one for one in values)
+    return tuple(without_surrogates(one) if isinstance(one, str) else one for one in values)
 
 
 def _notice(words: str) -> None:

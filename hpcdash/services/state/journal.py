@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import socket
 import time
 import uuid
@@ -20,13 +19,13 @@ from typing import Annotated, Literal
 import msgspec
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError, without_env
 from hpcdash.private_files import close_to_others
 
 JOURNAL_SCHEMA = 1
 # An action without an end is taken for running no longer than this: its writer may be unable to note the end.
 _LONGEST_ACTION_SECONDS = 3600.0
-_SURROGATE = re.compile("[\ud800-\udfff]")
 ROTATE_BYTES = 5_000_000
 _LOCK_WAIT_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.02
@@ -115,22 +114,24 @@ class Journal:
                 "before",
                 action_id,
                 self._time(),
-                cluster=_encodable(cluster),
-                user=_encodable(user),
-                verb=_encodable(verb),
-                job_ids=tuple(map(_encodable, job_ids)),
-                commands=tuple(tuple(map(_encodable, without_env(argv))) for argv in commands),
-                host=_encodable(socket.gethostname()),
+                cluster=without_surrogates(cluster),
+                user=without_surrogates(user),
+                verb=without_surrogates(verb),
+                job_ids=tuple(map(without_surrogates, job_ids)),
+                commands=tuple(tuple(map(without_surrogates, without_env(argv))) for argv in commands),
+                host=without_surrogates(socket.gethostname()),
                 pid=os.getpid(),
                 pid_started_ticks=started_ticks(os.getpid()),
-                names={_encodable(job_id): _encodable(name) for job_id, name in names.items()},
+                names={without_surrogates(job_id): without_surrogates(name) for job_id, name in names.items()},
             )
         )
         return action_id
 
     def after(self, action_id: str, outcomes: Sequence[Outcome]) -> None:
         """Note how it ended; raises JournalUnwritable."""
-        ended = tuple(_Ended(_encodable(one.job_id), one.done, _encodable(one.words)) for one in outcomes)
+        ended = tuple(
+            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.words)) for one in outcomes
+        )
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
 
     def age_seconds(self, entry: JournalEntry) -> float:
@@ -190,7 +191,7 @@ class Journal:
 
     def _state_without_end(self, begun: _Line, at: float) -> str:
         is_young = abs(self._now() - at) < _LONGEST_ACTION_SECONDS
-        is_here = begun.host == _encodable(socket.gethostname())
+        is_here = begun.host == without_surrogates(socket.gethostname())
         return "running" if is_young and is_here and is_alive(begun.pid, begun.pid_started_ticks) else "unknown"
 
 
@@ -229,11 +230,6 @@ def _epoch(text: str) -> float:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
     return moment.timestamp()
-
-
-def _encodable(text: str) -> str:
-    # Arguments that are not UTF-8 reach Python as lone surrogates, which JSON cannot hold.
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def older_file(path: Path) -> Path:

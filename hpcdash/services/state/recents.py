@@ -6,7 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Literal
 
-from hpcdash.services.state.database import StateDatabase, StateUnusable, encodable
+from hpcdash.domain.text import without_surrogates
+from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.records import Recent, Statement, recent_statement
 
 MOST_RECENT = 200
@@ -53,7 +54,7 @@ class Recents:
 
     def last_of(self, cluster: str, name: str) -> Recent | None:
         """The newest of that name there."""
-        return next((one for one in self.recent(cluster) if one.name == encodable(name)), None)
+        return next((one for one in self.recent(cluster) if one.name == without_surrogates(name)), None)
 
     def _keep_for_this_run(self, recent: Recent) -> None:
         self._of_this_run = [*self._of_this_run, recent][-MOST_RECENT:]

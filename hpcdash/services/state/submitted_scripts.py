@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
+from hpcdash.private_files import atomic_write
 
 # Of one cluster: past what a server's history holds, and no more than a few MB.
 MOST_KEPT = 1000
@@ -58,18 +58,7 @@ class KeptScripts:
             return
         folder = self._of(cluster)
         self._make(folder)
-        # mkstemp makes the file 0600.
-        descriptor, unfinished = tempfile.mkstemp(dir=folder, prefix=_UNFINISHED)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(script)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, folder / f"{_safe(job_id)}~{int(at)}")
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-            raise
+        atomic_write(folder / f"{_safe(job_id)}~{int(at)}", script, prefix=_UNFINISHED)
         with contextlib.suppress(OSError):
             _prune(folder, at)
 

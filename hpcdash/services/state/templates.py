@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
+from hpcdash.private_files import atomic_write
 from hpcdash.services.state.records import Recent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
@@ -39,7 +38,7 @@ class Templates:
         path = self._path(name, SCRIPT_END if is_script(text) else REQUEST_END)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # One that is a link to a file elsewhere stays a link.
-        _replace(Path(os.path.realpath(path)), text.encode("utf-8", "surrogateescape"))
+        atomic_write(Path(os.path.realpath(path)), text.encode("utf-8", "surrogateescape"))
         other = self._path(name, REQUEST_END if is_script(text) else SCRIPT_END)
         other.unlink(missing_ok=True)
         return path
@@ -93,18 +92,3 @@ def difference(before: Recent, text: str) -> list[str]:
     hpcdash.domain.scripts.difference_lines makes it safe to show.
     """
     return unified(before.text, text, ("as it was submitted last", "now"))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all; mkstemp makes the file 0600."""
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise

@@ -14,6 +14,7 @@ from hpcdash.config.read import parse_document
 from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.config.request_text import toml_value
 from hpcdash.domain.request import Request, Site
+from hpcdash.domain.text import without_surrogates
 from hpcdash.services.submit.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
 
 # As many as a chain may have.
@@ -175,7 +176,7 @@ def _document(draft: Draft) -> tuple[dict[str, Any], dict[str, str]]:
         if name in OF_THE_FORM or not text.strip():
             continue
         try:
-            value = _READ[one.kind](_without_surrogates(text))
+            value = _READ[one.kind](without_surrogates(text))
         except _NoWords as error:
             problems[name] = str(error)
             continue
@@ -222,10 +223,6 @@ def _field_of(key: str) -> str:
         return key
     table = key.partition(".")[0]
     return {"environment": "environment", "container": "container.image"}.get(table, "")
-
-
-def _without_surrogates(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _count(text: str) -> object:
