@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.parse import best_seconds
-from hpcdash.cli.log import LogTail
+from hpcdash.cli.log import LogFollower
 from hpcdash.services.logs.file import LogFile, Page
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
@@ -85,7 +85,7 @@ def _grow(path: Path) -> subprocess.Popen[bytes]:
 async def followed_seconds(path: Path) -> float:
     """How long the loop of `hpcdash log -f` takes for a file that grows meanwhile."""
     output = _Swallowed(GROWN_BYTES)
-    ours = LogTail(LogFile(LocalTransport(), str(path)), output)
+    ours = LogFollower(LogFile(LocalTransport(), str(path)), output)
 
     async def is_over() -> bool:
         return False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
     from hpcdash.backends.stacks import Stacks
-    from hpcdash.domain.demand import Demand, Finding
+    from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
     from hpcdash.domain.request import Request
 
@@ -128,7 +128,7 @@ class ScriptWriter(Protocol):
 class ScriptReader(Protocol):
     """What a batch script asks of a scheduler, and what is wrong with it: a module."""
 
-    def lint_script(self, script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+    def lint_script(self, script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
         """What is wrong with a script, with options `over` its own; see hpcdash.backends.script.lint.lint."""
         ...
 

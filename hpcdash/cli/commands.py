@@ -12,7 +12,7 @@ import click
 from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
 
 if TYPE_CHECKING:
-    from hpcdash.cli.images import Wanted
+    from hpcdash.cli.images import ImageRequest
     from hpcdash.cli.tables import Kind
 
 _SCHEDULERS = click.Choice(["slurm", "pbs"])
@@ -393,11 +393,11 @@ def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
     return _image_options(function)
 
 
-def _wanted_images(runtime: str, folder: str, *, force: bool = False, nocreate: bool = False) -> Wanted:
-    from hpcdash.cli.images import Wanted
+def _wanted_images(runtime: str, folder: str, *, force: bool = False, nocreate: bool = False) -> ImageRequest:
+    from hpcdash.cli.images import ImageRequest
     from hpcdash.domain.request import Runtime
 
-    return Wanted(Runtime(runtime), folder, force=force, create=not nocreate)
+    return ImageRequest(Runtime(runtime), folder, force=force, create=not nocreate)
 
 
 @images.command("pull")

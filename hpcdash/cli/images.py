@@ -44,7 +44,7 @@ _IMAGES_IN_CACHE = "hpcdash/images"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ImageRequest:
     """What every command of images is told: `folder` is --store, '' where it was left out."""
 
     runtime: Runtime
@@ -53,23 +53,23 @@ class Wanted:
     create: bool = True
 
 
-def run_pull(common: CommonOptions, wanted: Wanted, image: str) -> None:
+def run_pull(common: CommonOptions, wanted: ImageRequest, image: str) -> None:
     """Fetch an image; ends the process with 1 where the runtime does."""
     _run(common, wanted, lambda store: pull_steps(store, image, force=wanted.force, create=wanted.create))
 
 
-def run_import(common: CommonOptions, wanted: Wanted, file: str, reference: str) -> None:
+def run_import(common: CommonOptions, wanted: ImageRequest, file: str, reference: str) -> None:
     """Take a file of the cluster's into the store; ends the process with 1 where the runtime does."""
     _run(common, wanted, lambda store: import_steps(store, file, reference, force=wanted.force, create=wanted.create))
 
 
-def run_list(common: CommonOptions, wanted: Wanted) -> None:
+def run_list(common: CommonOptions, wanted: ImageRequest) -> None:
     """Print what the store has."""
     _run(common, wanted, list_steps, changes=False)
 
 
 def _run(
-    common: CommonOptions, wanted: Wanted, steps_of: Callable[[Store], tuple[Step, ...]], *, changes: bool = True
+    common: CommonOptions, wanted: ImageRequest, steps_of: Callable[[Store], tuple[Step, ...]], *, changes: bool = True
 ) -> None:
     site = chosen_site(common)
     if changes and site.is_read_only:
@@ -105,7 +105,7 @@ def _run(
         sys.exit(EXIT_REFUSED)
 
 
-async def _look(transport: Transport, wanted: Wanted, image_root: str, *, changes: bool) -> tuple[Store, str]:
+async def _look(transport: Transport, wanted: ImageRequest, image_root: str, *, changes: bool) -> tuple[Store, str]:
     """The store and the home there; raises UsageError where the runtime is not there or no folder is known."""
     programs = PROGRAMS[wanted.runtime]
     program, home, cache = await _seen(transport, programs)

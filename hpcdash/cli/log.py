@@ -40,8 +40,8 @@ from hpcdash.services.logs.file import (
     LONGEST_PAUSE_SECONDS,
     Chunk,
     FileChange,
+    FileStat,
     LogFile,
-    Look,
     change,
     next_look_seconds,
 )
@@ -181,13 +181,13 @@ def say(words: str) -> None:
     print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
 
 
-class LogTail:
+class LogFollower:
     """One file on its way to stdout; `known` is what it was last."""
 
     def __init__(self, file: LogFile, output: LogOutput) -> None:
         self.file = file
         self.output = output
-        self.known = Look()
+        self.known = FileStat()
         # The file that was read last, though it may be gone.
         self.identity = ""
         # Whether `file` is another now, of which nothing was seen yet; and whether it begins with what was read.
@@ -201,7 +201,7 @@ class LogTail:
 
     def move_to(self, file: LogFile, *, goes_on: bool) -> None:
         """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its start."""
-        self.file, self.known, self.has_moved, self._goes_on = file, Look(), True, goes_on
+        self.file, self.known, self.has_moved, self._goes_on = file, FileStat(), True, goes_on
 
     # -- the last lines
 
@@ -216,7 +216,7 @@ class LogTail:
                 await self._copy(start, end.end)
         return end.end
 
-    def begin(self, look: Look) -> None:
+    def begin(self, look: FileStat) -> None:
         """Take a file that has just appeared, of which nothing was written yet."""
         self.known, self.identity, self.has_moved = look, look.identity, False
 
@@ -292,7 +292,7 @@ class LogTail:
                 return
             await asyncio.sleep(max(self.file.pause_seconds, next_look_seconds(quiet_seconds)))
 
-    def _after(self, look: Look, end: int) -> int | None:
+    def _after(self, look: FileStat, end: int) -> int | None:
         """Say what became of the file; where to read on from where it is no longer what was read, else None."""
         before, self.known = self.known, look
         happened = change(before, look)
@@ -382,7 +382,7 @@ class _JobLog:
         self._place = place
         self._is_err = err
         self._stream = "stderr" if err else "stdout"
-        self._tail = LogTail(file, log_output())
+        self._tail = LogFollower(file, log_output())
         self._asked_at = self._moved_at = 0.0
         self._state_pause_seconds = _FIRST_STATE_SECONDS
 
@@ -441,7 +441,7 @@ class _JobLog:
         """Whether its file came to another place a moment ago, and was not seen there yet."""
         return self._tail.has_moved and time.monotonic() - self._moved_at < _ARRIVES_SECONDS
 
-    def _unreadable(self, look: Look) -> HpcdashError:
+    def _unreadable(self, look: FileStat) -> HpcdashError:
         step = ""
         if self._state in WAITING and look.is_missing:
             step = f"Job {self._place.job_id} is {self._state}: it is written once the job runs. -f waits for it."

@@ -27,7 +27,7 @@ from hpcdash.services.metrics.findings import find_not_finite, find_plateau, for
 from hpcdash.services.metrics.joined import JoinedRun, Series
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
-from hpcdash.services.metrics.throughput import Growth, pace_of_age, paces_of_run, quantity_of
+from hpcdash.services.metrics.throughput import PaceGrowth, pace_of_age, paces_of_run, quantity_of
 
 LEAST_WIDTH, LARGEST_WIDTH = 40, 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
@@ -261,7 +261,7 @@ def facts_of(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bo
     return JobFacts(now, True, left, None if limit is None else float(limit), is_array, age)
 
 
-def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: Growth) -> list[str]:
+def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGrowth) -> list[str]:
     """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against the job's limit.
 
     `growth` is what earlier calls saw of the same run.
@@ -290,7 +290,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: Growth)
     return lines
 
 
-def _pace(run: JoinedRun, name: str, job: JobFacts, growth: Growth) -> list[str]:
+def _pace(run: JoinedRun, name: str, job: JobFacts, growth: PaceGrowth) -> list[str]:
     """End and pace in a line, and what restarts cost in one."""
     axes, _ = run.written(name)
     steps = axes[0][np.isfinite(axes[0])]

@@ -34,7 +34,7 @@ from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
     from hpcdash.cli.metric_output import ComingRows
-    from hpcdash.services.metrics.throughput import Growth
+    from hpcdash.services.metrics.throughput import PaceGrowth
 
 # So many points are written as they stand in the log; of more the oldest are folded.
 EXPORTED_POINTS = 5_000_000
@@ -121,7 +121,7 @@ class _Output:
         self._out = out
         self._is_log = is_log
         # How it was seen to grow; made where a chart is drawn.
-        self._growth: Growth | None = None
+        self._growth: PaceGrowth | None = None
         # Where rows are written as they come.
         self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
@@ -186,11 +186,11 @@ class _Output:
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
         # What draws is of no use to the other forms.
         from hpcdash.cli.metric_output import Paper, chart_text, facts_of, meaning
-        from hpcdash.services.metrics.throughput import Growth
+        from hpcdash.services.metrics.throughput import PaceGrowth
 
         run = self._run
         encoding = sys.stdout.encoding or "utf-8"
-        self._growth = self._growth or Growth()
+        self._growth = self._growth or PaceGrowth()
         now = self._session.store.clock.now()
         job = facts_of(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
         words = meaning(run.run, names, job, self._growth)

@@ -26,7 +26,7 @@ from hpcdash.config.read import decode, load_settings, shown_path
 from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.config.request_text import request_text
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.request import Launcher, Request, Site
 from hpcdash.domain.rfc3339 import format_utc
@@ -353,7 +353,7 @@ async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
     return [format_finding(one) for one in unmet(demand, await session.launches.queues.offers())]
 
 
-def format_finding(finding: Finding) -> str:
+def format_finding(finding: LintFinding) -> str:
     """As the form has it."""
     words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
     return f"{finding.field}: {words}" if finding.field else words

@@ -19,8 +19,8 @@ from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
-    Progress,
     SwitchLook,
+    SwitchProgress,
     clear_doubt,
     format_folder,
     format_group,
@@ -44,7 +44,7 @@ _NOBODY_LEFT = "no job that is known to name it runs or waits, and one that star
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SwitchStatus:
     """A switch of some of the jobs that were asked for, and what is there.
 
     `log` is whether its log grows; `said` what that says since it was dropped from here, None where that is not known.
@@ -54,7 +54,7 @@ class Found:
     job_ids: tuple[str, ...]
     look: SwitchLook
     namesakes: Namesakes
-    progress: Progress
+    progress: SwitchProgress
     log: str
     said: str | None
     dropped_here_seconds_ago: float | None
@@ -88,7 +88,7 @@ class Found:
         return format_progress(self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, said)
 
 
-def announce(one: Found, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
+def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
     """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
     switch, look = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
@@ -115,14 +115,16 @@ def announce(one: Found, plan: Plan, session: ClusterSession, *, in_full: bool) 
     print("\n".join(lines), file=sys.stderr)
 
 
-def format_state(one: Found) -> str:
+def format_state(one: SwitchStatus) -> str:
     """What is known of it, in a line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
     known = [visible(one.switch.format_other_path), *one.warnings, one.group, log, visible(one.namesakes.note)]
     return "; ".join([one.words, *(words for words in known if words)])
 
 
-def write_json(kind: SwitchKind, found: Sequence[Found], outcomes: Sequence[Outcome], session: ClusterSession) -> None:
+def write_json(
+    kind: SwitchKind, found: Sequence[SwitchStatus], outcomes: Sequence[Outcome], session: ClusterSession
+) -> None:
     """All of it for machines, on stdout."""
     store = session.store
     answer: dict[str, Any] = {
@@ -137,7 +139,7 @@ def write_json(kind: SwitchKind, found: Sequence[Found], outcomes: Sequence[Outc
     print_json(answer)
 
 
-def _as_json(one: Found) -> dict[str, Any]:
+def _as_json(one: SwitchStatus) -> dict[str, Any]:
     look, progress = one.look, one.progress
     there = bool(look.there)
     was_dropped = look.is_dropped or one.dropped_here_seconds_ago is not None
@@ -201,7 +203,7 @@ def run_switch(
     if must_ask and not can_ask:
         raise UsageError(f"{kind}-switch asks first, and there is no terminal to ask on", "--yes does it without.")
 
-    async def work(session: ClusterSession) -> tuple[list[Found], list[Outcome], ClusterSession]:
+    async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
         switches = Switches(session.actions, session.actions.journal.path.parent)
         if deed == "forget":
@@ -212,7 +214,7 @@ def run_switch(
         found = [one for one, _ in looked]
         if deed == "status":
             return found, unknown, session
-        plans: list[tuple[Found, SwitchLog, Plan]] = []
+        plans: list[tuple[SwitchStatus, SwitchLog, Plan]] = []
         outcomes = unknown
         asks = must_ask
         for one, log in looked:
@@ -292,7 +294,7 @@ async def _switches(
     return list(by_path.values()), unknown
 
 
-async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[Found, SwitchLog]:
+async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
     look = in_time(await switches.look(switch), here)
     namesakes = await switches.namesakes(switch)
@@ -300,10 +302,10 @@ async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...
     log = await asyncio.to_thread(switches.log_of, switch)
     is_gone = here is not None and not look.is_dropped
     said, grows = await log.told(switch.living) if is_gone else (None, await log.words(switch.living))
-    return Found(switch, job_ids, look, namesakes, progress, grows, said, here), log
+    return SwitchStatus(switch, job_ids, look, namesakes, progress, grows, said, here), log
 
 
-def _planned(switches: Switches, one: Found, deed: Deed, *, must_agree: bool) -> Plan:
+def _planned(switches: Switches, one: SwitchStatus, deed: Deed, *, must_agree: bool) -> Plan:
     """What drops or clears it; raises SwitchRefused where something is in the way, or it would have to be asked."""
     if deed == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
@@ -315,7 +317,7 @@ def _planned(switches: Switches, one: Found, deed: Deed, *, must_agree: bool) ->
     return switches.plan_drop(one.switch, one.look, one.job_ids)
 
 
-async def _done(switches: Switches, one: Found, log: SwitchLog, plan: Plan, deed: Deed) -> tuple[Outcome, ...]:
+async def _done(switches: Switches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: Deed) -> tuple[Outcome, ...]:
     """Run it; what is to be kept of a drop is kept where it was done."""
     report = await switches.carry_out(one.switch, plan)
     problems = [report.journal_problem]

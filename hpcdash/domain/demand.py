@@ -14,7 +14,7 @@ Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for the whole.
 
     `words` and `next_step` may quote remote text: make them visible before they are shown.
@@ -63,43 +63,45 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     )
 
 
-def unmet(demand: Demand, offers: Offers) -> tuple[Finding, ...]:
+def unmet(demand: Demand, offers: Offers) -> tuple[LintFinding, ...]:
     """Every part of a demand that the offers cannot meet; what is not known of them finds nothing."""
     return (*_of_queues(demand, offers), *_of_account(demand, offers), *_of_qos(demand, offers))
 
 
-def _of_queues(demand: Demand, offers: Offers) -> Iterator[Finding]:
+def _of_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not offers.queues:
         return
     place = demand.place("queues")
     unknown = [name for name in demand.queues if offers.queue(name) is None]
     for name in unknown:
-        yield Finding("error", place, f"there is no queue {name!r}", nearest(name, (one.name for one in offers.queues)))
+        yield LintFinding(
+            "error", place, f"there is no queue {name!r}", nearest(name, (one.name for one in offers.queues))
+        )
     wanted = [queue for name in demand.queues or ("",) if (queue := offers.queue(name)) is not None]
     if not wanted:
         if not unknown:
             names = (queue.name for queue in offers.queues if queue.is_available)
             words = "no queue is asked for, and none is known to be the default"
-            yield Finding("warning", place, words, nearest("", names))
+            yield LintFinding("warning", place, words, nearest("", names))
         return
     open_ones = [queue for queue in wanted if queue.is_available]
     if not open_ones:
         # One that takes the job is better than one that refuses it.
         first = min(wanted, key=lambda queue: queue.refuses)
         step = "" if first.note else "It waits there until the queue is opened."
-        yield Finding("error" if first.refuses else "warning", place, first.closed_reason, step)
+        yield LintFinding("error" if first.refuses else "warning", place, first.closed_reason, step)
     elif all(queue.closed_reason for queue in open_ones):
-        yield Finding("warning", place, open_ones[0].closed_reason)
+        yield LintFinding("warning", place, open_ones[0].closed_reason)
     # Where several queues would do, one that can take it is enough.
     found = min((_against(demand, queue, offers) for queue in open_ones or wanted), key=len)
     yield from _with_another(found, demand, offers)
 
 
-def _against(demand: Demand, queue: QueueOffer, offers: Offers) -> list[Finding]:
+def _against(demand: Demand, queue: QueueOffer, offers: Offers) -> list[LintFinding]:
     return [found for check in _CHECKS if (found := check(demand, queue, offers)) is not None]
 
 
-def _with_another(found: list[Finding], demand: Demand, offers: Offers) -> Iterator[Finding]:
+def _with_another(found: list[LintFinding], demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     """The findings, the first with a queue that can take all of it."""
     able = [queue.name for queue in offers.queues if queue.is_available and not _against(demand, queue, offers)]
     for at, one in enumerate(found):
@@ -107,38 +109,38 @@ def _with_another(found: list[Finding], demand: Demand, offers: Offers) -> Itera
         yield replace(one, next_step=" ".join(filter(None, (one.next_step, more))))
 
 
-_Check = Callable[[Demand, QueueOffer, Offers], Finding | None]
+_Check = Callable[[Demand, QueueOffer, Offers], LintFinding | None]
 
 
-def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
+def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
     if demand.limit_seconds is None or queue.limit_seconds is None or demand.limit_seconds <= queue.limit_seconds:
         return None
     asked, most = format_clock(demand.limit_seconds), format_clock(queue.limit_seconds)
     place, words = demand.place("limit_seconds"), f"{asked} is over the limit of queue {queue.name}, {most}"
     if demand.qos:
         # Slurm's PartitionTimeLimit flag of a QoS.
-        return Finding("warning", place, f"{words}, which QoS {demand.qos} may allow", f"At most {most} otherwise.")
-    return Finding("error", place, f"{words}: it would wait for ever, or be refused", f"At most {most}.")
+        return LintFinding("warning", place, f"{words}, which QoS {demand.qos} may allow", f"At most {most} otherwise.")
+    return LintFinding("error", place, f"{words}: it would wait for ever, or be refused", f"At most {most}.")
 
 
-def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
+def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
     has_own = demand.gpus is not None and queue.gpu_nodes > 0
     most, of_what = (queue.gpu_nodes, "nodes with GPUs") if has_own else (queue.nodes, "nodes")
     if demand.nodes is None or not most or demand.nodes <= most:
         return None
     words = f"{demand.nodes} {of_what} are more than queue {queue.name} has: {most}"
     hint = "More fits on each node with slots_per_node." if "slots" in demand.where.values() else ""
-    return Finding("error", demand.place("nodes"), words, hint or f"At most {most}.")
+    return LintFinding("error", demand.place("nodes"), words, hint or f"At most {most}.")
 
 
-def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> Finding | None:
+def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     if not (demand.gpus or demand.gpus_per_node or demand.gpu_type) or queue.gpus:
         return None
     having = [one.name for one in offers.queues if one.gpus > 0]
     # Nothing is known of any node.
     if not queue.nodes and not having:
         return None
-    return Finding(
+    return LintFinding(
         "error",
         demand.place("gpus", "gpus_per_node", "gpu_type", "queues"),
         f"queue {queue.name} has no GPUs",
@@ -146,7 +148,7 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> Finding 
     )
 
 
-def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> Finding | None:
+def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     wanted, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
     # PBS's nodes may tell a device by its whole name: Tesla V100-SXM2-32GB.
     if not wanted or not types or any(wanted == one or (" " in one and wanted in one) for one in types):
@@ -154,28 +156,28 @@ def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> Finding | No
     having = [one.name for one in offers.queues if wanted in map(str.casefold, one.gpu_types)]
     words = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
     next_step = f"There are some in {', '.join(having[:5])}." if having else nearest(demand.gpu_type, queue.gpu_types)
-    return Finding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), words, next_step)
+    return LintFinding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), words, next_step)
 
 
 def _amount(name: str, unit: str) -> _Check:
     each, has = (" on a node", "its largest node has") if name.endswith("_per_node") else ("", "it has")
 
-    def over(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
+    def over(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
         asked, most = getattr(demand, name), getattr(queue, name)
         if asked is None or not most or asked <= most:
             return None
         words = f"{asked} {unit}{each} are more than queue {queue.name} can give: {has} {most}"
-        return Finding("error", demand.place(name), words, f"At most {most}.")
+        return LintFinding("error", demand.place(name), words, f"At most {most}.")
 
     return over
 
 
-def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> Finding | None:
+def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
     asked, most = demand.memory_per_node_bytes, queue.memory_per_node_bytes
     if asked is None or not most or asked <= most:
         return None
     words = f"{format_memory(asked)} of memory on a node is more than queue {queue.name} can give"
-    return Finding(
+    return LintFinding(
         "error", demand.place("memory_per_node_bytes"), words, f"Its largest node has {format_memory(most)}."
     )
 
@@ -193,39 +195,39 @@ _CHECKS: tuple[_Check, ...] = (
 )
 
 
-def _of_account(demand: Demand, offers: Offers) -> Iterator[Finding]:
+def _of_account(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     names = [account.name for account in offers.accounts]
     if demand.account and names and demand.account.casefold() not in map(str.casefold, names):
         words = f"you may not charge account {demand.account!r}"
-        yield Finding("error", demand.place("account"), words, nearest(demand.account, names))
+        yield LintFinding("error", demand.place("account"), words, nearest(demand.account, names))
 
 
-def _of_qos(demand: Demand, offers: Offers) -> Iterator[Finding]:
+def _of_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not demand.qos:
         return
     place, qos = demand.place("qos"), _named(offers.qos, demand.qos)
     if offers.qos and qos is None:
         words = f"there is no QoS {demand.qos!r}"
-        yield Finding("error", place, words, nearest(demand.qos, (one.name for one in offers.qos)))
+        yield LintFinding("error", place, words, nearest(demand.qos, (one.name for one in offers.qos)))
         return
     accounts = [one for one in offers.accounts if (one.name == demand.account if demand.account else one.is_default)]
     allowed = {name for account in accounts for name in account.qos}
     if allowed and demand.qos not in allowed:
         words = f"account {accounts[0].name} may not use QoS {demand.qos!r}"
-        yield Finding("error", place, words, nearest(demand.qos, allowed))
+        yield LintFinding("error", place, words, nearest(demand.qos, allowed))
     if qos is None:
         return
     if demand.limit_seconds and qos.limit_seconds and demand.limit_seconds > qos.limit_seconds:
         most = format_clock(qos.limit_seconds)
         words = f"{format_clock(demand.limit_seconds)} is over the limit of QoS {qos.name}, {most}"
-        yield Finding("error", demand.place("limit_seconds"), words, f"At most {most}, or another QoS.")
+        yield LintFinding("error", demand.place("limit_seconds"), words, f"At most {most}, or another QoS.")
     for name, asked, limit, unit in (
         ("cpus", demand.cpus, qos.most_cpus, "CPUs"),
         ("gpus", demand.gpus, qos.most_gpus, "GPUs"),
     ):
         if asked is not None and limit is not None and asked > limit:
             words = f"{asked} {unit} are more than QoS {qos.name} allows at once: {limit}"
-            yield Finding("error", demand.place(name), words, f"At most {limit}, or another QoS.")
+            yield LintFinding("error", demand.place(name), words, f"At most {limit}, or another QoS.")
 
 
 def _named(offers: Iterable[QosOffer], name: str) -> QosOffer | None:

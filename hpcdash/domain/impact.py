@@ -30,7 +30,7 @@ _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ActionChoice:
     """What a verb is really for: `verb` may be the opposite of the one asked for (release for hold).
 
     `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not touched, and why.
@@ -42,7 +42,7 @@ class Choice:
     left_out: tuple[str, ...] = ()
 
 
-def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()) -> Choice:
+def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequence[str] = ()) -> ActionChoice:
     """The rows a verb makes sense for, with their ids.
 
     `hold` releases, and `suspend` resumes, where there is none to hold or suspend but some that are; else it is for
@@ -58,10 +58,10 @@ def choose(verb: str, job_ids: Sequence[str], rows: Sequence[Row], missing: Sequ
     if verb == "hold" and living and all(row["state"] in ACTIVE for row in living):
         wanted = ACTIVE
     kept = tuple(row for row in rows if row["state"] in wanted)
-    return Choice(verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing))
+    return ActionChoice(verb, _ids(verb, job_ids, rows, kept), kept, _left_out(verb, rows, wanted, missing))
 
 
-def with_whole_arrays(choice: Choice, known: Iterable[Row], scheduler: str) -> Choice:
+def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str) -> ActionChoice:
     """The choice for whole arrays in place of tasks, where the scheduler does the verb to no less.
 
     The rows are then those of the array's tasks that wait, among those `known`: what runs stays as it is. Where these
@@ -77,7 +77,7 @@ def with_whole_arrays(choice: Choice, known: Iterable[Row], scheduler: str) -> C
     ids = dict.fromkeys(array_of.get(job_id, job_id) for job_id in choice.job_ids)
     others = "" if {str(row["id"]) for row in theirs} == set(waiting) else f"{scheduler} can {choice.verb} whole arrays"
     told = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
-    return Choice(choice.verb, tuple(ids), tuple(rows), (*told, *choice.left_out))
+    return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*told, *choice.left_out))
 
 
 def _ids(verb: str, job_ids: Sequence[str], rows: Sequence[Row], kept: Sequence[Row]) -> tuple[str, ...]:

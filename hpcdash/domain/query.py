@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from hpcdash.domain.query_conditions import (
     All,
-    Condition,
+    ColumnKind,
     Either,
     Everything,
+    FilterCondition,
     HasWord,
     InstantCompares,
     InstantIs,
-    Kind,
     NodesHold,
     Not,
     NumberCompares,
@@ -156,7 +156,7 @@ class QueryText:
         self.at = min(self.at, len(self.expression))
         return self.expression[start : self.at]
 
-    def values(self, kind: Kind) -> Iterator[Value]:
+    def values(self, kind: ColumnKind) -> Iterator[Value]:
         """The values of a comma list, at least one."""
         while True:
             start = self.at
@@ -164,7 +164,7 @@ class QueryText:
                 yield Value(self.quoted_text(), True, start)
             else:
                 text = self.raw_text(commas=True)
-                if kind is Kind.INSTANT:
+                if kind is ColumnKind.INSTANT:
                     text += self._rest_of_instant(text)
                 if not text:
                     raise self.bad("a value is missing here", start)
@@ -238,7 +238,7 @@ class Comparisons:
         self.zone = zone
         self.keys = keys_of(schema)
 
-    def read(self, key: str, operator: str, start: int, value_at: int) -> Condition:
+    def read(self, key: str, operator: str, start: int, value_at: int) -> FilterCondition:
         """What follows a key and its operator; `start` is where the key is, `value_at` where the operator ended."""
         name = self.keys.get(key.lower())
         if name is None:
@@ -258,46 +258,46 @@ class Comparisons:
         condition = self._equal(name, kind, list(self.text.values(kind)))
         return Not(condition) if operator[0] == "!" else condition
 
-    def _equal(self, name: str, kind: Kind, values: list[Value]) -> Condition:
-        if kind is Kind.TEXT and name in {"id", "array_id"}:
+    def _equal(self, name: str, kind: ColumnKind, values: list[Value]) -> FilterCondition:
+        if kind is ColumnKind.TEXT and name in {"id", "array_id"}:
             return TextIs(name, tuple(pattern for value in values for pattern in _id_patterns(value)))
-        if kind is Kind.TEXT:
+        if kind is ColumnKind.TEXT:
             patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
             return TextIs(name, tuple(patterns))
-        if kind is Kind.NODES:
+        if kind is ColumnKind.NODES:
             return NodesHold(name, tuple(value.pattern for value in values))
         for value in values:
             self._check(kind, value)
-        if kind is Kind.INSTANT:
+        if kind is ColumnKind.INSTANT:
             return InstantIs(name, tuple(None if value.is_none else value.text for value in values), self.zone)
-        if kind is Kind.SWITCH:
+        if kind is ColumnKind.SWITCH:
             return NumberIs(name, tuple(None if value.is_none else read_switch(value.text) for value in values))
         return NumberIs(name, tuple(None if value.is_none else read_number(kind, value.text) for value in values))
 
-    def _ordered(self, key: str, name: str, kind: Kind, operator: str) -> Condition:
+    def _ordered(self, key: str, name: str, kind: ColumnKind, operator: str) -> FilterCondition:
         values = list(self.text.values(kind))
         value = values[0]
         if len(values) > 1:
             raise self.text.bad(f"{key}{operator} takes one value", values[1].position)
         if name == "id" and "_number" in self.schema.names:
-            name, kind = "_number", Kind.COUNT
-        if kind in {Kind.TEXT, Kind.NODES, Kind.SWITCH}:
+            name, kind = "_number", ColumnKind.COUNT
+        if kind in {ColumnKind.TEXT, ColumnKind.NODES, ColumnKind.SWITCH}:
             raise self.text.bad(
                 f"{key} holds {kind.value}, which has no order; write {key}:{value.text}", value.position
             )
         if value.is_none:
             raise self.text.bad(f"none is neither more nor less; write {key}:none", value.position)
         self._check(kind, value)
-        if kind is Kind.INSTANT:
+        if kind is ColumnKind.INSTANT:
             return InstantCompares(name, operator, value.text, self.zone)
         number = read_number(kind, value.text)
         if number is None:
             raise self.text.bad(f"nothing is compared with {value.text}; write {key}:none", value.position)
         return NumberCompares(name, operator, number)
 
-    def _regex(self, key: str, name: str, kind: Kind) -> Condition:
+    def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
         start = self.text.at
-        if kind not in {Kind.TEXT, Kind.NODES}:
+        if kind not in {ColumnKind.TEXT, ColumnKind.NODES}:
             raise self.text.bad(f"{key} holds {kind.value}; a regular expression is for text", start)
         condition = TextMatches(
             name, self.text.quoted_text() if self.text.next() == '"' else self.text.raw_text(commas=False)
@@ -309,14 +309,14 @@ class Comparisons:
             raise self.text.bad(f"bad regular expression: {reason}", start) from None
         return condition
 
-    def _check(self, kind: Kind, value: Value) -> None:
+    def _check(self, kind: ColumnKind, value: Value) -> None:
         if value.is_none:
             return
         try:
-            if kind is Kind.INSTANT:
+            if kind is ColumnKind.INSTANT:
                 # Whether a text is an instant depends on now only at the ends of the calendar.
                 parse_instant(value.text, 1_000_000_000, self.zone)
-            elif kind is Kind.SWITCH:
+            elif kind is ColumnKind.SWITCH:
                 read_switch(value.text)
             else:
                 read_number(kind, value.text)
@@ -344,7 +344,7 @@ class Filter:
     """A filter that was read; `mask` is asked again for every new table."""
 
     expression: str
-    condition: Condition
+    condition: FilterCondition
 
     @property
     def matches_all(self) -> bool:
@@ -380,7 +380,7 @@ class _Reader:
         candidates = _JOB_WORD_COLUMNS if "id" in names else _NODE_WORD_COLUMNS if "features" in names else ("name",)
         self.word_columns = tuple(name for name in candidates if name in names)
 
-    def read(self) -> Condition:
+    def read(self) -> FilterCondition:
         self.text.skip_space()
         if self.text.ended():
             return Everything()
@@ -389,7 +389,7 @@ class _Reader:
             raise self.text.bad("this parenthesis closes nothing", self.text.at)
         return condition
 
-    def _either(self, depth: int) -> Condition:
+    def _either(self, depth: int) -> FilterCondition:
         if depth > MAX_DEPTH:
             raise self.text.bad(f"parentheses go no deeper than {MAX_DEPTH}", self.text.at)
         parts = [self._all(depth)]
@@ -397,7 +397,7 @@ class _Reader:
             parts.append(self._all(depth))
         return parts[0] if len(parts) == 1 else Either(tuple(parts))
 
-    def _all(self, depth: int) -> Condition:
+    def _all(self, depth: int) -> FilterCondition:
         parts = [self._one(depth)]
         while True:
             if not self.text.take_keyword("and") and (
@@ -407,7 +407,7 @@ class _Reader:
             parts.append(self._one(depth))
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def _one(self, depth: int) -> Condition:
+    def _one(self, depth: int) -> FilterCondition:
         is_negated = False
         while self.text.take_not():
             is_negated = not is_negated
@@ -428,7 +428,7 @@ class _Reader:
         self.text.skip_space()
         return Not(condition) if is_negated else condition
 
-    def _term(self) -> Condition:
+    def _term(self) -> FilterCondition:
         start = self.text.at
         if self.text.next() == '"':
             return HasWord(self.word_columns, Pattern(self.text.quoted_text()))

@@ -21,7 +21,7 @@ _TRUE = frozenset({"yes", "true", "1", "on"})
 _FALSE = frozenset({"no", "false", "0", "off"})
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """How the values of a column are written."""
 
     TEXT = "text"
@@ -34,7 +34,7 @@ class Kind(Enum):
     SWITCH = "yes or no"
 
 
-class Condition(Protocol):
+class FilterCondition(Protocol):
     """Something that is true or false of every row."""
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
@@ -56,28 +56,28 @@ class Pattern:
         return escaped.replace("*", "%")
 
 
-def kind_of(name: str, column_type: pa.DataType) -> Kind:
+def kind_of(name: str, column_type: pa.DataType) -> ColumnKind:
     """How the values of a column of domain.schema are written, by its type and the unit in its name."""
     if pa.types.is_timestamp(column_type):
-        return Kind.INSTANT
+        return ColumnKind.INSTANT
     if pa.types.is_boolean(column_type):
-        return Kind.SWITCH
+        return ColumnKind.SWITCH
     if pa.types.is_floating(column_type):
-        return Kind.DECIMAL
+        return ColumnKind.DECIMAL
     if pa.types.is_integer(column_type):
         if name.endswith("_seconds"):
-            return Kind.DURATION
-        return Kind.MEMORY if name.endswith("_bytes") else Kind.COUNT
-    return Kind.NODES if name == "node_list" else Kind.TEXT
+            return ColumnKind.DURATION
+        return ColumnKind.MEMORY if name.endswith("_bytes") else ColumnKind.COUNT
+    return ColumnKind.NODES if name == "node_list" else ColumnKind.TEXT
 
 
-def read_number(kind: Kind, text: str) -> int | float | None:
+def read_number(kind: ColumnKind, text: str) -> int | float | None:
     """A value of a numeric kind; None for an unlimited duration. Raises ValueError naming the text."""
-    if kind is Kind.DURATION:
+    if kind is ColumnKind.DURATION:
         return parse_duration(text)
-    if kind is Kind.MEMORY:
+    if kind is ColumnKind.MEMORY:
         return parse_memory(text)
-    if kind is Kind.COUNT:
+    if kind is ColumnKind.COUNT:
         return -parse_count(text[1:]) if text.startswith("-") else parse_count(text)
     try:
         return float(text)
@@ -104,7 +104,7 @@ class Everything:
 class All:
     """Each of the parts holds."""
 
-    parts: tuple[Condition, ...]
+    parts: tuple[FilterCondition, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         result = self.parts[0].mask(table, now_epoch)
@@ -117,7 +117,7 @@ class All:
 class Either:
     """One of the parts holds."""
 
-    parts: tuple[Condition, ...]
+    parts: tuple[FilterCondition, ...]
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         result = self.parts[0].mask(table, now_epoch)
@@ -130,7 +130,7 @@ class Either:
 class Not:
     """The part does not hold."""
 
-    part: Condition
+    part: FilterCondition
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         return pc.invert(self.part.mask(table, now_epoch))

@@ -33,7 +33,7 @@ class Thing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PathEntry:
     """What `ls` says of a file or a folder; None and '' where it does not. `changed_at` is in epoch seconds."""
 
     mode: str = ""
@@ -68,9 +68,9 @@ class SwitchLook:
     path: str
     there: str = ""
     problem: str = ""
-    folder: Entry = field(default_factory=Entry)
+    folder: PathEntry = field(default_factory=PathEntry)
     thing: Thing = Thing.NOTHING
-    file: Entry = field(default_factory=Entry)
+    file: PathEntry = field(default_factory=PathEntry)
     link_to: str = ""
     may_write: bool = False
     user: str = ""
@@ -103,16 +103,16 @@ class SwitchLook:
         return self.folder.uid in mine or (self.folder.group_may_write and self.folder.gid in self.gids)
 
 
-def entry_of(numbers: str, without_group: str, without_owner: str, changed: str) -> Entry:
+def entry_of(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
     """From what `ls -ldn`, `ls -ldo` and `ls -ldg` print of one file, and when it was changed (epoch seconds).
 
     Names of groups may hold blanks: they stand between the number of links and the size.
     """
     words = numbers.split()
     if len(words) < 5 or not words[2].isdigit() or not words[3].isdigit():
-        return Entry()
+        return PathEntry()
     size = int(words[4]) if words[4].isdigit() else None
-    return Entry(
+    return PathEntry(
         words[0],
         int(words[2]),
         int(words[3]),
@@ -151,7 +151,7 @@ def look_of(path: str, told: Mapping[str, str]) -> SwitchLook:
     )
 
 
-def _entry(told: Mapping[str, str], name: str) -> Entry:
+def _entry(told: Mapping[str, str], name: str) -> PathEntry:
     return entry_of(*(told.get(f"{name}-{part}", "") for part in ("n", "o", "g", "at")))
 
 
@@ -295,7 +295,7 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SwitchProgress:
     """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
 
     `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
@@ -315,7 +315,7 @@ class Progress:
 def format_progress(
     kind: SwitchKind,
     look: SwitchLook,
-    progress: Progress,
+    progress: SwitchProgress,
     dropped_here_seconds_ago: float | None = None,
     said: str | None = None,
 ) -> str:
@@ -337,7 +337,7 @@ def format_progress(
     return f"{dropped}, and gone since; {'the log names no save' if said == '' else 'its log may tell of a save'}"
 
 
-def format_unseen(kind: SwitchKind, progress: Progress) -> str:
+def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
     """Of one that is cleared while it is there, that it may have come to nothing; '' where not, or nobody is left."""
     if not progress.living:
         return ""
@@ -346,7 +346,7 @@ def format_unseen(kind: SwitchKind, progress: Progress) -> str:
     return "" if progress.ended else "none had ended: what has not seen it goes on"
 
 
-def format_outcome(kind: SwitchKind, progress: Progress) -> str:
+def format_outcome(kind: SwitchKind, progress: SwitchProgress) -> str:
     """`seen: 3 of 5 ended, cleanly`."""
     if progress.total == 0:
         return "no job that names it is known to be left"
@@ -357,7 +357,7 @@ def format_outcome(kind: SwitchKind, progress: Progress) -> str:
     return f"seen: {format_ends(progress)}" if progress.clean else format_ends(progress)
 
 
-def format_ends(progress: Progress) -> str:
+def format_ends(progress: SwitchProgress) -> str:
     """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
     badly = f": {progress.badly}" if progress.badly else ""
     if progress.total == 1:
@@ -396,7 +396,9 @@ class Deeds:
         return bool(self.dropped or self.gone or self.cleared)
 
 
-def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress) -> Iterator[tuple[str, str]]:
+def story_lines(
+    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress
+) -> Iterator[tuple[str, str]]:
     """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or was dropped."""
     if look.is_dropped and look.thing is not Thing.FILE:
         yield "there", format_thing(look)
@@ -427,7 +429,7 @@ def story_lines(kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Prog
         yield "log", f"names no save{which}"
 
 
-def _format_ended(kind: SwitchKind, look: SwitchLook, progress: Progress) -> str:
+def _format_ended(kind: SwitchKind, look: SwitchLook, progress: SwitchProgress) -> str:
     unseen = ", without having seen it" if kind is SwitchKind.SAVE and look.is_dropped and not progress.living else ""
     return format_ends(progress) + unseen
 

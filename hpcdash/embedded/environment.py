@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcdash.embedded.job import Job
 from hpcdash.embedded.machine import Machine
 from hpcdash.embedded.processes import APART, MARK
-from hpcdash.embedded.store import Submission
+from hpcdash.embedded.store import StoredSubmission
 
 QUEUE = "local"
 # A job must not take the job it was submitted from for itself.
@@ -24,7 +24,7 @@ def mark(folder: Path, job: Job) -> str:
 
 def job_environment(
     job: Job,
-    submission: Submission,
+    submission: StoredSubmission,
     machine: Machine,
     *,
     inherited: Mapping[str, str],
@@ -63,7 +63,9 @@ def job_environment(
     return variables
 
 
-def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: int, gid: int) -> Mapping[str, str]:
+def _slurm(
+    job: Job, submission: StoredSubmission, machine: Machine, user: str, uid: int, gid: int
+) -> Mapping[str, str]:
     request = submission.request
     started = int(job.started_at or 0)
     variables = {
@@ -124,7 +126,7 @@ def _slurm(job: Job, submission: Submission, machine: Machine, user: str, uid: i
     return variables
 
 
-def _pbs(job: Job, submission: Submission, machine: Machine) -> Mapping[str, str]:
+def _pbs(job: Job, submission: StoredSubmission, machine: Machine) -> Mapping[str, str]:
     variables = {
         "PBS_ENVIRONMENT": "PBS_BATCH",
         "PBS_JOBID": f"{job.id}.{machine.node}",

@@ -13,7 +13,7 @@ IS_ACTIVE = "state IN (?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
-class Dependency:
+class JobDependency:
     """One condition: `number` (None: singleton) and `task` (None: all of it) name a job; `minutes` delay an `after`."""
 
     kind: str
@@ -38,7 +38,7 @@ class EarlySignal:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class QueueRequest:
     """What one submission asks for. Memory in bytes (None: not said), times in seconds or epoch seconds."""
 
     name: str = ""
@@ -48,7 +48,7 @@ class Request:
     stdin: str = ""
     append: bool = False
     limit_seconds: int | None = None
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[JobDependency, ...] = ()
     any_dependency: bool = False
     processes: int = 1
     cpus: int = 1
@@ -79,10 +79,10 @@ class Request:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, written: dict[str, Any]) -> Request:
+    def from_json(cls, written: dict[str, Any]) -> QueueRequest:
         known = {name.name for name in fields(cls)}
         values = {name: value for name, value in written.items() if name in known}
-        values["dependencies"] = tuple(Dependency(**one) for one in values.get("dependencies") or ())
+        values["dependencies"] = tuple(JobDependency(**one) for one in values.get("dependencies") or ())
         if values.get("early_signal"):
             values["early_signal"] = EarlySignal(**values["early_signal"])
         if values.get("exported") is not None:

@@ -21,7 +21,7 @@ from hpcdash.embedded.machine import Machine, boot_id, this_machine, user_name
 from hpcdash.embedded.record import Record, records
 from hpcdash.embedded.scheduling import is_too_large
 from hpcdash.embedded.start import ensure_supervisor, supervisor_pid
-from hpcdash.embedded.store import QueueStore, Submission, output_paths, readable
+from hpcdash.embedded.store import QueueStore, StoredSubmission, output_paths, readable
 from hpcdash.errors import HpcdashError, UsageError
 
 # As long as a scheduler keeps what ended in its own list.
@@ -61,7 +61,7 @@ def job_columns(
 
 
 def _row(
-    job: Job, submission: Submission, reasons: _Reasons, *, node: str, user: str, boot: str, clock: float
+    job: Job, submission: StoredSubmission, reasons: _Reasons, *, node: str, user: str, boot: str, clock: float
 ) -> dict[str, Any]:
     request = submission.request
     is_active = job.state in ACTIVE
@@ -115,7 +115,7 @@ def _elapsed(job: Job, boot: str, clock: float) -> float | None:
     return 0.0 if job.state == "pending" else None
 
 
-def _dependency(submission: Submission) -> str:
+def _dependency(submission: StoredSubmission) -> str:
     request = submission.request
     return ("?" if request.any_dependency else ",").join(map(str, request.dependencies))
 
@@ -130,7 +130,7 @@ class _Reasons:
         self._active: dict[int, int] = {}
         self._next: int | None = None
 
-    def of(self, job: Job, submission: Submission) -> str | None:
+    def of(self, job: Job, submission: StoredSubmission) -> str | None:
         if job.state == "timeout":
             return "TimeLimit"
         if job.state == "failed" and job.exit_code:
@@ -170,7 +170,7 @@ class _Reasons:
         return 0
 
 
-def native(job: Job, submission: Submission, machine: Machine, user: str) -> dict[str, str]:
+def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) -> dict[str, str]:
     """All that is known of one job, in words."""
     request = submission.request
     stdout, stderr = output_paths(job, submission, machine.node, user)

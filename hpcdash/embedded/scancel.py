@@ -19,7 +19,7 @@ _JOB = re.compile(r"([0-9]{1,15}(?:_[0-9]{1,9})?)(\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SignalRequest:
     """Jobs, and what they are to be sent ('' to be ended): to their steps, their batch shell or both (full)."""
 
     jobs: tuple[str, ...]
@@ -27,7 +27,7 @@ class Asked:
     recipient: str = "steps"
 
 
-def read(words: Sequence[str]) -> Asked | None:
+def read(words: Sequence[str]) -> SignalRequest | None:
     """`[--signal=NAME] [--batch|--full] JOB[.STEP]…`; None for anything else. Steps of a job are signalled together."""
     name, recipient = "", "steps"
     jobs: list[str] = []
@@ -46,7 +46,7 @@ def read(words: Sequence[str]) -> Asked | None:
             jobs.append(job[1])
         else:
             return None
-    return Asked(tuple(jobs), name, recipient) if jobs else None
+    return SignalRequest(tuple(jobs), name, recipient) if jobs else None
 
 
 def main() -> NoReturn:

@@ -14,7 +14,7 @@ _LOOKED_AT = 200
 
 
 @dataclass(slots=True)
-class Slots:
+class FreeSlots:
     """What is free: CPUs by number, GPUs by name."""
 
     cpus: int
@@ -35,11 +35,13 @@ class Slots:
         self.gpu_ids = self.gpu_ids[min(len(self.gpu_ids), job.gpus) :]
 
 
-def free_slots(store: QueueStore, machine: Machine) -> Slots:
+def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
     """What no job has; a suspended one keeps its own."""
     active = store.active_jobs()
     taken = {gpu for job in active for gpu in job.gpu_ids.split(",") if gpu}
-    return Slots(machine.cpus - sum(job.cpus for job in active), [gpu for gpu in machine.gpu_ids if gpu not in taken])
+    return FreeSlots(
+        machine.cpus - sum(job.cpus for job in active), [gpu for gpu in machine.gpu_ids if gpu not in taken]
+    )
 
 
 def is_too_large(job: Job, machine: Machine) -> bool:
@@ -48,7 +50,7 @@ def is_too_large(job: Job, machine: Machine) -> bool:
 
 
 def startable(
-    store: QueueStore, slots: Slots, machine: Machine, now: float, most: int
+    store: QueueStore, slots: FreeSlots, machine: Machine, now: float, most: int
 ) -> Iterator[tuple[Job, tuple[str, ...]]]:
     """Jobs that may start, in order, with their GPUs; at most `most`. Takes their slots."""
     number: int | None = 0

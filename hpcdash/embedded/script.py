@@ -13,7 +13,7 @@ from hpcdash.backends.pbs.options import attributes, chunks, read_directives, re
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import parse_duration, parse_instant, parse_memory
-from hpcdash.embedded.job import Dependency, EarlySignal, Request
+from hpcdash.embedded.job import EarlySignal, JobDependency, QueueRequest
 from hpcdash.errors import UsageError
 
 _SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "d": "chdir", "w": "chdir"}
@@ -136,14 +136,14 @@ def _number(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScriptReading:
     """A request, and in words what was asked for that this queue does not know."""
 
-    request: Request
+    request: QueueRequest
     ignored: tuple[str, ...]
 
 
-def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> Reading:
+def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> ScriptReading:
     """The script's #SBATCH (else #PBS) lines with a command line's options over them.
 
     Raises UsageError with the line of what cannot be read.
@@ -164,7 +164,7 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
     reader = _Reader(now_epoch)
     for option in (*given.options, *options):
         reader.take(option)
-    return Reading(reader.request(is_pbs), tuple(dict.fromkeys(reader.ignored)))
+    return ScriptReading(reader.request(is_pbs), tuple(dict.fromkeys(reader.ignored)))
 
 
 def refuse_problems(given: CommandLine) -> None:
@@ -228,7 +228,7 @@ class _Reader:
         except ValueError as error:
             raise UsageError(_placed(f"--{option.name}: {error}", option.line)) from error
 
-    def request(self, is_pbs: bool) -> Request:
+    def request(self, is_pbs: bool) -> QueueRequest:
         # The one node's count is the most it may have where both are given.
         processes = self._counts.get("ntasks", self._counts.get("ntasks-per-node", 1))
         self._refuse_several_nodes()
@@ -240,7 +240,7 @@ class _Reader:
             memory = per_cpu * cpus
         else:
             per_cpu = None
-        return Request(
+        return QueueRequest(
             processes=processes,
             cpus=cpus,
             gpus=gpus,
@@ -393,18 +393,18 @@ def read_early_signal(text: str) -> EarlySignal:
     return EarlySignal(signal_number(name), lead, "B" in head)
 
 
-def read_dependencies(text: str) -> tuple[tuple[Dependency, ...], bool]:
+def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
     """`afterok:12:13,afterany:14_3`, with `?` for 'any of them', `,` for all; raises ValueError."""
     is_any = "?" in text
     if is_any and "," in text:
         raise ValueError("',' (all of them) and '?' (any of them) do not go together")
-    found: list[Dependency] = []
+    found: list[JobDependency] = []
     for clause in re.split(r"[,?]", text):
         kind, *targets = clause.strip().split(":")
         if kind not in _DEPENDENCY_KINDS:
             raise ValueError(f"{kind!r} is none of {', '.join(_DEPENDENCY_KINDS)}")
         if kind == "singleton":
-            found.append(Dependency(kind))
+            found.append(JobDependency(kind))
             continue
         if not targets:
             raise ValueError(f"{kind} needs the number of a job: {kind}:12")
@@ -414,7 +414,7 @@ def read_dependencies(text: str) -> tuple[tuple[Dependency, ...], bool]:
                 raise ValueError(f"{target!r} is no job: write 12 or 12_3")
             number, task, minutes = match.groups()
             one_task = int(task) if task and task != "*" else None
-            found.append(Dependency(kind, int(number), one_task, int(minutes or 0)))
+            found.append(JobDependency(kind, int(number), one_task, int(minutes or 0)))
     return tuple(found), is_any
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcdash.backends.output_patterns import PathFacts, default_pattern, output_path
 from hpcdash.embedded.database import Database, damaged
-from hpcdash.embedded.job import ACTIVE, IS_ACTIVE, JOB_COLUMNS, Dependency, Job, Request
+from hpcdash.embedded.job import ACTIVE, IS_ACTIVE, JOB_COLUMNS, Job, JobDependency, QueueRequest
 from hpcdash.errors import UsageError
 
 MET, NOT_YET, NEVER = 1, 0, -1
@@ -22,7 +22,7 @@ _SUBMISSION_COLUMNS = (
 _ANSWERS_KEPT = 1000
 
 
-def judge(database: Database, number: int, request: Request, name: bytes) -> None:
+def judge(database: Database, number: int, request: QueueRequest, name: bytes) -> None:
     """Note, inside `writing`, whether a submission's pending jobs may start now, or never may."""
     verdicts = [_verdict(database, number, name, one) for one in request.dependencies]
     kinds = {verdict for verdict, _ in verdicts}
@@ -40,7 +40,7 @@ def judge(database: Database, number: int, request: Request, name: bytes) -> Non
         )
 
 
-def _verdict(database: Database, number: int, name: bytes, one: Dependency) -> tuple[int, float | None]:
+def _verdict(database: Database, number: int, name: bytes, one: JobDependency) -> tuple[int, float | None]:
     """(the verdict; not before this time) on one condition."""
     if one.kind == "singleton":
         earlier = database.rows(
@@ -67,23 +67,23 @@ def _verdict(database: Database, number: int, name: bytes, one: Dependency) -> t
     return MET, None
 
 
-def _any(database: Database, one: Dependency, states: tuple[str, ...]) -> bool:
+def _any(database: Database, one: JobDependency, states: tuple[str, ...]) -> bool:
     """Whether a job that is depended on is in one of some states."""
     marks = ",".join("?" * len(states))
     condition = f"SELECT 1 FROM jobs WHERE {_which(one)} AND state IN ({marks}) LIMIT 1"
     return bool(database.rows(condition, (*_values(one), *states)))
 
 
-def _which(one: Dependency) -> str:
+def _which(one: JobDependency) -> str:
     return "number = ?" if one.task is None else "number = ? AND task = ?"
 
 
-def _values(one: Dependency) -> tuple[int | None, ...]:
+def _values(one: JobDependency) -> tuple[int | None, ...]:
     return (one.number,) if one.task is None else (one.number, one.task)
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class StoredSubmission:
     """One row of `submissions` without its script and environment; `command` is the file it was read from."""
 
     number: int
@@ -91,7 +91,7 @@ class Submission:
     work_dir: str
     submit_dir: str
     umask: int
-    request: Request
+    request: QueueRequest
     arguments: tuple[str, ...]
     command: str
     submitted_at: float
@@ -103,7 +103,7 @@ class Submission:
 class HandedIn:
     """What makes a submission: the request with its folder and name settled, and where, how and when it was made."""
 
-    request: Request
+    request: QueueRequest
     script: bytes
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -183,7 +183,7 @@ class QueueStore(Database):
                 judge(self, number, request, _packed(request.name))
         return number
 
-    def _is_known(self, one: Dependency) -> bool:
+    def _is_known(self, one: JobDependency) -> bool:
         if one.task is None:
             return bool(self.rows("SELECT 1 FROM submissions WHERE number = ?", (one.number,)))
         return bool(self.rows("SELECT 1 FROM jobs WHERE number = ? AND task = ?", (one.number, one.task)))
@@ -212,14 +212,14 @@ class QueueStore(Database):
         wanted = set(tasks)
         return [job for job in found if job.task in wanted]
 
-    def submission(self, number: int) -> Submission:
+    def submission(self, number: int) -> StoredSubmission:
         """A submission that is known to exist."""
         return self.submissions([number])[number]
 
-    def submissions(self, numbers: Iterable[int]) -> dict[int, Submission]:
+    def submissions(self, numbers: Iterable[int]) -> dict[int, StoredSubmission]:
         """Some submissions, by number."""
         wanted = sorted(set(numbers))
-        found: dict[int, Submission] = {}
+        found: dict[int, StoredSubmission] = {}
         for start in range(0, len(wanted), 500):
             some = wanted[start : start + 500]
             marks = ",".join("?" * len(some))
@@ -437,15 +437,15 @@ def _unpacked(value: object) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
-def _submission(row: tuple[object, ...]) -> Submission:
+def _submission(row: tuple[object, ...]) -> StoredSubmission:
     number, name, work_dir, submit_dir, umask, request, arguments, command, submitted_at, throttle, ignored = row
-    return Submission(
+    return StoredSubmission(
         number=int(str(number)),
         name=_unpacked(name),
         work_dir=_unpacked(work_dir),
         submit_dir=_unpacked(submit_dir),
         umask=int(str(umask)),
-        request=Request.from_json(json.loads(str(request))),
+        request=QueueRequest.from_json(json.loads(str(request))),
         arguments=tuple(json.loads(str(arguments))),
         command=_unpacked(command),
         submitted_at=float(str(submitted_at)),
@@ -459,7 +459,7 @@ def script_path(folder: Path, number: int) -> Path:
     return folder / "scripts" / str(number)
 
 
-def output_paths(job: Job, submission: Submission, node: str, user: str) -> tuple[str, str | None]:
+def output_paths(job: Job, submission: StoredSubmission, node: str, user: str) -> tuple[str, str | None]:
     """(stdout, stderr) of a job, absolute; stderr None where it goes into stdout's file. Patterns are Slurm's."""
     is_array = job.task is not None
     facts = PathFacts(

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcdash.backends.options import last_value
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.embedded.job import Request
+from hpcdash.embedded.job import QueueRequest
 from hpcdash.embedded.machine import Machine, this_machine
 from hpcdash.embedded.query_commands import find_jobs, write
 from hpcdash.embedded.script import read_submission, refuse_problems
@@ -149,7 +149,7 @@ def _read_script(file: str | None) -> tuple[bytes, str]:
     return script, command
 
 
-def _refuse_what_never_fits(request: Request, machine: Machine) -> None:
+def _refuse_what_never_fits(request: QueueRequest, machine: Machine) -> None:
     if request.cpus > machine.cpus:
         raise UsageError(
             f"the job asks for {request.cpus} CPUs; this machine gives {machine.cpus}",

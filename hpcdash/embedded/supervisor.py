@@ -44,7 +44,7 @@ _LOCK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Attempt:
+class RunningAttempt:
     """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not known yet).
 
     `is_child`: its end is told by SIGCHLD; else by `pidfd`, or where there is none by looking.
@@ -67,7 +67,7 @@ class Attempt:
         self.pidfd, self.is_child = None, False
 
 
-def start_attempt(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> Attempt:
+def start_attempt(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> RunningAttempt:
     """Start a job that the store has as begun; raises OSError where there is no room for it, with nothing started."""
     record = Record(store.folder, job.id, job.attempt)
     work = _work(store, job, machine, boot=boot, shims=shims)
@@ -86,14 +86,14 @@ def start_attempt(store: QueueStore, job: Job, machine: Machine, *, boot: str, s
         raise
     finally:
         os.close(descriptor)
-    return Attempt(job, record, pid)
+    return RunningAttempt(job, record, pid)
 
 
-def found_attempt(job: Job, record: Record) -> Attempt:
+def found_attempt(job: Job, record: Record) -> RunningAttempt:
     """An attempt that an earlier supervisor started and whose keeper lives."""
     begun, _ = record.read()
     pid = begun.keeper if begun else 0
-    return Attempt(job, record, pid, _pidfd(pid), is_child=False)
+    return RunningAttempt(job, record, pid, _pidfd(pid), is_child=False)
 
 
 def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> Work:
@@ -150,7 +150,7 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def answer_calls(store: QueueStore, attempts: Mapping[int, Attempt]) -> bool:
+def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> bool:
     """Answer all that can be; returns whether some are of jobs that only just begin, and are to be asked again.
 
     Who is told to end is noted before it is told: a call that is still open then is done once more.
@@ -291,7 +291,7 @@ class Supervisor:
     machine: Machine
     shims: str = ""
     boot: str = field(default_factory=boot_id)
-    attempts: dict[int, Attempt] = field(default_factory=dict)
+    attempts: dict[int, RunningAttempt] = field(default_factory=dict)
     # The store may have jobs as running that have no attempt here: at first, and after a failure.
     is_unsure: bool = True
     stamp: tuple[int, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import Offers
 from tests.services.submit.test_request_lint import OFFERS
 from tests.support.scripts import lint_script
@@ -12,15 +12,15 @@ from tests.support.scripts import lint_script
 HEAD = b"#!/bin/bash\n"
 
 
-def slurm(*lines: str, head: bytes = HEAD, offers: Offers = OFFERS) -> tuple[Finding, ...]:
+def slurm(*lines: str, head: bytes = HEAD, offers: Offers = OFFERS) -> tuple[LintFinding, ...]:
     return lint_script(head + "\n".join((*lines, "srun x", "")).encode(), "slurm", offers)
 
 
-def pbs(*lines: str, head: bytes = HEAD) -> tuple[Finding, ...]:
+def pbs(*lines: str, head: bytes = HEAD) -> tuple[LintFinding, ...]:
     return lint_script(head + "\n".join((*lines, "x", "")).encode(), "pbs", OFFERS)
 
 
-def places(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
+def places(found: tuple[LintFinding, ...]) -> list[tuple[str, str]]:
     return [(one.severity, one.field) for one in found]
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.color import ColorSystem
 
 from hpcdash.cli import log as log_tail
-from hpcdash.cli.log import LogTail, RawOutput, TerminalOutput, colours_of
+from hpcdash.cli.log import LogFollower, RawOutput, TerminalOutput, colours_of
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Completed
@@ -63,14 +63,14 @@ async def never() -> bool:
 async def last_lines(path: Path, lines: int) -> bytes:
     out = Gathered()
     file = LogFile(LocalTransport(), str(path))
-    await LogTail(file, RawOutput(out)).show_last(await file.read_end(log_tail.SMALL_BYTES), lines)
+    await LogFollower(file, RawOutput(out)).show_last(await file.read_end(log_tail.SMALL_BYTES), lines)
     return out.getvalue()
 
 
 @asynccontextmanager
 async def followed(path: Path, transport: LocalTransport | None = None) -> AsyncIterator[Gathered]:
     out = Gathered()
-    tail = LogTail(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
+    tail = LogFollower(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
     tail.begin(await tail.file.look())
     task = asyncio.create_task(tail.follow(0, never))
     try:
@@ -149,7 +149,7 @@ async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
     transport = FailingTransport()
-    tail = LogTail(LogFile(transport, str(path)), RawOutput(Gathered()))
+    tail = LogFollower(LogFile(transport, str(path)), RawOutput(Gathered()))
     tail.begin(await tail.file.look())
     transport.failure = AuthenticationFailed("Who are you?")
     with pytest.raises(AuthenticationFailed):
@@ -159,7 +159,7 @@ async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
 async def test_a_quiet_file_of_a_job_that_is_over_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
-    tail = LogTail(LogFile(LocalTransport(), str(path)), RawOutput(out := Gathered()))
+    tail = LogFollower(LogFile(LocalTransport(), str(path)), RawOutput(out := Gathered()))
     tail.begin(await tail.file.look())
     answers = iter((False, False, True))
 

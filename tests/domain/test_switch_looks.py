@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hpcdash.domain.switch_text import (
-    Entry,
-    Progress,
+    PathEntry,
     SwitchLook,
+    SwitchProgress,
     Thing,
     clear_doubt,
     clear_refusal,
@@ -27,9 +27,9 @@ from hpcdash.domain.switch_text import (
 )
 from hpcdash.domain.switches import SwitchKind
 
-FOLDER = Entry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
+FOLDER = PathEntry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
 FREE = SwitchLook("/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0)
-DROPPED = replace(FREE, thing=Thing.FILE, file=Entry("-rw-rw-r--", 1002, 2000, "bob", "physics", 0, 988.0))
+DROPPED = replace(FREE, thing=Thing.FILE, file=PathEntry("-rw-rw-r--", 1002, 2000, "bob", "physics", 0, 988.0))
 
 
 def test_a_group_s_name_may_hold_blanks() -> None:
@@ -41,7 +41,7 @@ def test_a_group_s_name_may_hold_blanks() -> None:
     )
     assert (entry.owner, entry.group, entry.uid, entry.gid) == ("alice", "domain users", 1001, 2000)
     assert entry.group_may_write
-    assert entry_of("", "", "", "") == Entry()
+    assert entry_of("", "", "", "") == PathEntry()
 
 
 def test_a_switch_that_is_there_is_not_dropped_twice() -> None:
@@ -80,7 +80,7 @@ def test_what_trainings_take_for_the_switch_is_told_as_that_and_cleared_once_one
     mode: str, thing: Thing, words: str
 ) -> None:
     look = replace(
-        FREE, thing=thing, link_to="/home/alice/.ssh/rc", file=Entry(f"{mode}rwxrwxrwx", owner="mallory", size=0)
+        FREE, thing=thing, link_to="/home/alice/.ssh/rc", file=PathEntry(f"{mode}rwxrwxrwx", owner="mallory", size=0)
     )
     assert refusal(look) == words
     assert look.is_dropped
@@ -92,7 +92,7 @@ def test_a_folder_and_a_device_stay() -> None:
     folder = replace(FREE, thing=Thing.FOLDER)
     assert clear_refusal(folder) == refusal(folder) == "a folder has its name: trainings do not take it for a switch"
     assert not folder.is_dropped
-    device = replace(FREE, thing=Thing.SPECIAL, file=Entry("crw-rw-rw-", owner="root"))
+    device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
     assert clear_refusal(device) == "a device of root's has its name, and stays: look at it yourself"
 
 
@@ -129,7 +129,7 @@ def test_where_the_file_really_is_is_told() -> None:
 
 
 def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> None:
-    tmp = replace(FREE, folder=Entry("drwxrwxrwt", 0, 0, "root", "root", 0))
+    tmp = replace(FREE, folder=PathEntry("drwxrwxrwt", 0, 0, "root", "root", 0))
     assert warnings(tmp, SwitchKind.KILL, "bob") == ()
     assert "bob's job could not" in warnings(tmp, SwitchKind.SAVE, "bob")[0]
 
@@ -137,48 +137,52 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
 @pytest.mark.parametrize(
     ("progress", "words"),
     [
-        (Progress(5, 0, 0), "dropped 12 s ago by bob; not seen yet"),
-        (Progress(7, 3, 3), "dropped 12 s ago by bob; seen: 3 of 10 ended, cleanly"),
+        (SwitchProgress(5, 0, 0), "dropped 12 s ago by bob; not seen yet"),
+        (SwitchProgress(7, 3, 3), "dropped 12 s ago by bob; seen: 3 of 10 ended, cleanly"),
         (
-            Progress(7, 3, 2, "1 failed"),
+            SwitchProgress(7, 3, 2, "1 failed"),
             "dropped 12 s ago by bob; seen: 3 of 10 ended, 2 of them cleanly: 1 failed",
         ),
-        (Progress(0, 1, 1, "", "50"), "dropped 12 s ago by bob; seen: job 50 ended cleanly"),
+        (SwitchProgress(0, 1, 1, "", "50"), "dropped 12 s ago by bob; seen: job 50 ended cleanly"),
         (
-            Progress(0, 1, 0, "cancelled", "50"),
+            SwitchProgress(0, 1, 0, "cancelled", "50"),
             "dropped 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
         ),
-        (Progress(), "dropped 12 s ago by bob; no job that names it is known to be left"),
+        (SwitchProgress(), "dropped 12 s ago by bob; no job that names it is known to be left"),
     ],
 )
-def test_what_came_of_a_kill_switch(progress: Progress, words: str) -> None:
+def test_what_came_of_a_kill_switch(progress: SwitchProgress, words: str) -> None:
     assert format_progress(SwitchKind.KILL, DROPPED, progress) == words
 
 
 def test_a_kill_switch_that_was_taken_away_is_told_with_how_its_job_ended() -> None:
-    told = format_progress(SwitchKind.KILL, FREE, Progress(0, 1, 1, "", "50"), 70.4)
+    told = format_progress(SwitchKind.KILL, FREE, SwitchProgress(0, 1, 1, "", "50"), 70.4)
     assert told == "dropped from here 1 min ago, and removed since; seen: job 50 ended cleanly"
 
 
 def test_what_came_of_a_save_switch() -> None:
     def said(look: SwitchLook, here: float | None = None) -> str:
-        return format_progress(SwitchKind.SAVE, look, Progress(), here)
+        return format_progress(SwitchKind.SAVE, look, SwitchProgress(), here)
 
     assert said(DROPPED) == "dropped 12 s ago by bob; not seen yet"
-    unseen = Progress(0, 1, 1, "", "50")
+    unseen = SwitchProgress(0, 1, 1, "", "50")
     assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
     gone = "dropped from here 1 min ago, and gone since; "
     assert said(FREE, here=70) == f"{gone}its log may tell of a save"
-    assert format_progress(SwitchKind.SAVE, FREE, Progress(1), 70, "") == f"{gone}the log names no save"
-    assert format_progress(SwitchKind.SAVE, FREE, Progress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
+    assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "") == f"{gone}the log names no save"
+    assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
     assert said(FREE) == "not dropped"
     assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"
 
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
-    assert format_unseen(SwitchKind.SAVE, Progress(1)) == "no job had taken it: none is known to have saved"
-    assert format_unseen(SwitchKind.KILL, Progress(2)) == "none had ended: what has not seen it goes on"
-    assert format_unseen(SwitchKind.KILL, Progress(2, 1, 1)) == format_unseen(SwitchKind.SAVE, Progress()) == ""
+    assert format_unseen(SwitchKind.SAVE, SwitchProgress(1)) == "no job had taken it: none is known to have saved"
+    assert format_unseen(SwitchKind.KILL, SwitchProgress(2)) == "none had ended: what has not seen it goes on"
+    assert (
+        format_unseen(SwitchKind.KILL, SwitchProgress(2, 1, 1))
+        == format_unseen(SwitchKind.SAVE, SwitchProgress())
+        == ""
+    )
 
 
 def test_a_log_that_stands_still_tells_of_a_job_that_cannot_see_a_switch() -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdash.domain.switch_text import Deeds, Entry, Progress, SwitchLook, Thing, story_lines, telling_line
+from hpcdash.domain.switch_text import Deeds, PathEntry, SwitchLook, SwitchProgress, Thing, story_lines, telling_line
 from hpcdash.domain.switches import SwitchKind
 
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
 FREE = SwitchLook("/project/KILL", "/project", now=1000.0)
-THERE = replace(FREE, thing=Thing.FILE, file=Entry(owner="bob", changed_at=988.0))
-ENDED = Progress(0, 1, 1, "", "50")
-LIVES = Progress(1)
+THERE = replace(FREE, thing=Thing.FILE, file=PathEntry(owner="bob", changed_at=988.0))
+ENDED = SwitchProgress(0, 1, 1, "", "50")
+LIVES = SwitchProgress(1)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ LIVES = Progress(1)
         ),
         (
             KILL,
-            replace(FREE, thing=Thing.LINK, link_to="/x", file=Entry(owner="bob", changed_at=988.0)),
+            replace(FREE, thing=Thing.LINK, link_to="/x", file=PathEntry(owner="bob", changed_at=988.0)),
             Deeds(),
             LIVES,
             "there a link of bob's to /x has its name: trainings take it for the switch | seen not yet",
@@ -90,7 +90,7 @@ LIVES = Progress(1)
     ],
 )
 def test_a_switch_s_story_goes_on_to_its_end(
-    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: Progress, told: str
+    kind: SwitchKind, look: SwitchLook, deeds: Deeds, progress: SwitchProgress, told: str
 ) -> None:
     assert " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress)) == told
 

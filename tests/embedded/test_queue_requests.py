@@ -8,19 +8,19 @@ from datetime import datetime
 import pytest
 
 from hpcdash.backends.slurm import options as sbatch
-from hpcdash.embedded.job import Dependency, EarlySignal, Request
-from hpcdash.embedded.script import Reading, read_dependencies, read_submission
+from hpcdash.embedded.job import EarlySignal, JobDependency, QueueRequest
+from hpcdash.embedded.script import ScriptReading, read_dependencies, read_submission
 from hpcdash.errors import UsageError
 
 _NOW = 1_790_000_000.0
 
 
-def read(*lines: str, options: str = "") -> Reading:
+def read(*lines: str, options: str = "") -> ScriptReading:
     given = sbatch.read_command_line(options.split()).options
     return read_submission("\n".join(["#!/bin/bash", *lines, "true", ""]), given, _NOW)
 
 
-def request(*lines: str, options: str = "") -> Request:
+def request(*lines: str, options: str = "") -> QueueRequest:
     return read(*lines, options=options).request
 
 
@@ -44,10 +44,13 @@ def test_signals_and_dependencies_are_read_as_sbatch_reads_them() -> None:
     assert request("#SBATCH --signal=B:USR1@600").early_signal == EarlySignal(10, 600, True)
     assert request("#SBATCH --signal=SIGUSR2").early_signal == EarlySignal(12, 60, False)
     assert read_dependencies("afterok:1:2_3,after:4+5") == (
-        (Dependency("afterok", 1), Dependency("afterok", 2, 3), Dependency("after", 4, None, 5)),
+        (JobDependency("afterok", 1), JobDependency("afterok", 2, 3), JobDependency("after", 4, None, 5)),
         False,
     )
-    assert read_dependencies("afterany:1?singleton") == ((Dependency("afterany", 1), Dependency("singleton")), True)
+    assert read_dependencies("afterany:1?singleton") == (
+        (JobDependency("afterany", 1), JobDependency("singleton")),
+        True,
+    )
     for text in ("afterok", "afterok:x", "sometime:1", "afterok:1,afterok:2?afterok:3", ""):
         with pytest.raises(ValueError, match=r"."):
             read_dependencies(text)
@@ -68,7 +71,7 @@ def test_a_request_is_the_same_after_it_was_kept() -> None:
     asked = request(
         "#SBATCH -J x --array=1-3%2 --signal=USR1 -d afterok:1?singleton --export=A,B=1 --mem=1G --comment=\xe9\udcff"
     )
-    assert Request.from_json(asked.to_json()) == asked
+    assert QueueRequest.from_json(asked.to_json()) == asked
 
 
 def test_pbs_lines_are_read_where_no_sbatch_line_is() -> None:
@@ -84,7 +87,7 @@ def test_pbs_lines_are_read_where_no_sbatch_line_is() -> None:
     assert (asked.name, asked.limit_seconds, asked.cpus, asked.gpus) == ("train", 5400, 4, 1)
     assert (asked.memory_bytes, asked.stdout, asked.tasks, asked.held) == (8 << 30, "/tmp/out.log", "1-5%2", True)
     assert (asked.requeue, asked.account) == (False, "proj")
-    assert asked.dependencies == (Dependency("afterok", 12), Dependency("afterok", 13, 4))
+    assert asked.dependencies == (JobDependency("afterok", 12), JobDependency("afterok", 13, 4))
     assert (asked.exported, asked.variables) == (None, {"A": "1"})
     assert reading.ignored == ("line 3 of the script: -q batch",)
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, Place
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
-from hpcdash.embedded.scancel import Asked, read
+from hpcdash.embedded.scancel import SignalRequest, read
 from tests.embedded.queue_lab import QueueLab, until
 from tests.support.scripts import Scheduler, batch_script
 
@@ -188,15 +188,15 @@ def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: Qu
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
-        (["--signal=USR1", "12.0"], Asked(("12",), "USR1")),
-        (["-s", "10", "-b", "12_3"], Asked(("12_3",), "10", "batch")),
-        (["-sTERM", "--full", "12", "13"], Asked(("12", "13"), "TERM", "full")),
-        (["12"], Asked(("12",))),
+        (["--signal=USR1", "12.0"], SignalRequest(("12",), "USR1")),
+        (["-s", "10", "-b", "12_3"], SignalRequest(("12_3",), "10", "batch")),
+        (["-sTERM", "--full", "12", "13"], SignalRequest(("12", "13"), "TERM", "full")),
+        (["12"], SignalRequest(("12",))),
         (["12.0"], None),
         (["--user=ann"], None),
         ([], None),
     ],
     ids=str,
 )
-def test_what_scancel_reads(words: list[str], asked: Asked | None) -> None:
+def test_what_scancel_reads(words: list[str], asked: SignalRequest | None) -> None:
     assert read(words) == asked

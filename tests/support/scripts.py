@@ -10,7 +10,7 @@ from hpcdash.backends.pbs import script as pbs_script
 from hpcdash.backends.script.body import BatchScript, Place
 from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.backends.slurm import script as slurm_script
-from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 
@@ -25,7 +25,7 @@ def batch_script(scheduler: Scheduler, request: Request, place: Place, **more: A
     return writer.batch_script(request, place, **more)
 
 
-def lint_script(script: bytes, scheduler: str, offers: Offers, over: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+def lint_script(script: bytes, scheduler: str, offers: Offers, over: tuple[str, ...] = ()) -> tuple[LintFinding, ...]:
     return (slurm_lint if scheduler == "slurm" else pbs_lint).lint_script(script, offers, over)
 
 

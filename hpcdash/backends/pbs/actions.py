@@ -47,7 +47,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class RefusalHint:
     """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
 
     `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the server goes.
@@ -62,7 +62,12 @@ class Hint:
 
 
 def read_answer(
-    answer: Answer, *, program: str, targets: Sequence[Target], hints: Sequence[Hint] = (), one_connection: bool = False
+    answer: Answer,
+    *,
+    program: str,
+    targets: Sequence[Target],
+    hints: Sequence[RefusalHint] = (),
+    one_connection: bool = False,
 ) -> tuple[Outcome, ...]:
     """One outcome for each of the targets' jobs. `one_connection`: the program asks for all its jobs at once."""
     told: dict[str, list[tuple[JobId, str]]] = {}
@@ -101,7 +106,7 @@ def _about(target: Target, told: Sequence[tuple[JobId, str]]) -> tuple[JobId, st
     return next(exact, None) or next(near, None)
 
 
-def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[Hint]) -> Outcome | None:
+def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[RefusalHint]) -> Outcome | None:
     if said is None:
         return None
     job, words = said
@@ -124,7 +129,7 @@ class _Rest:
     program: str
     one_connection: bool
 
-    def outcome(self, job_id: str, hints: Sequence[Hint]) -> Outcome:
+    def outcome(self, job_id: str, hints: Sequence[RefusalHint]) -> Outcome:
         if self.status in _NOT_FOUND:
             return Outcome(job_id, False, f"{self.program}: command not found")
         words = _hinted(self._words(), hints)
@@ -157,12 +162,12 @@ class _Rest:
         return f"{self.program} ended with status {self.status}"
 
 
-def _hint_for(words: str, hints: Sequence[Hint], meant: JobId | None) -> Hint | None:
+def _hint_for(words: str, hints: Sequence[RefusalHint], meant: JobId | None) -> RefusalHint | None:
     has_tasks = meant is not None and meant.tasks is not None
     return next((one for one in hints if one.pattern.search(words) and (has_tasks or not one.for_tasks)), None)
 
 
-def _hinted(words: str, hints: Sequence[Hint], meant: JobId | None = None) -> str:
+def _hinted(words: str, hints: Sequence[RefusalHint], meant: JobId | None = None) -> str:
     hint = _hint_for(words, hints, meant)
     if hint is None:
         return words
@@ -331,32 +336,37 @@ _WORDS = {
 _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
 _ARRAYS_ONLY = "PBS does this to whole arrays only: name {array}"
-_TASK_OF_ARRAY = Hint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
+_TASK_OF_ARRAY = RefusalHint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
 _NO_MOM = re.compile(r"could not connect to MOM")
 # Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is put back.
-_NOTED = Hint(_NO_MOM, "its node does not answer; the server has noted it all the same", is_noted=True)
-_LOST_NODE = Hint(_NO_MOM, "its node does not answer; cancel --force removes it from the queue", can_force=True)
-_NO_NODE = Hint(_NO_MOM, "its node does not answer")
-_SILENT_QDEL = Hint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
+_NOTED = RefusalHint(_NO_MOM, "its node does not answer; the server has noted it all the same", is_noted=True)
+_LOST_NODE = RefusalHint(_NO_MOM, "its node does not answer; cancel --force removes it from the queue", can_force=True)
+_NO_NODE = RefusalHint(_NO_MOM, "its node does not answer")
+_SILENT_QDEL = RefusalHint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
-_BROKEN_QRERUN = Hint(re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does")
+_BROKEN_QRERUN = RefusalHint(
+    re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does"
+)
 _HINTS = {
     Verb.HOLD: (_TASK_OF_ARRAY, _NOTED),
     Verb.RELEASE: (
         _TASK_OF_ARRAY,
         _NOTED,
-        Hint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators"),
+        RefusalHint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators"),
     ),
-    Verb.REQUEUE: (Hint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"), _BROKEN_QRERUN),
-    Verb.SUSPEND: (Hint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"), _NO_NODE),
-    Verb.RESUME: (Hint(_UNAUTHORIZED, "PBS lets only operators resume jobs"), _NO_NODE),
+    Verb.REQUEUE: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"), _BROKEN_QRERUN),
+    Verb.SUSPEND: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"), _NO_NODE),
+    Verb.RESUME: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators resume jobs"), _NO_NODE),
 }
 _ALTER_HINTS = (
     _TASK_OF_ARRAY,
     _NOTED,
-    Hint(_UNAUTHORIZED, "PBS lets only operators raise the limit of a job that runs, or change another's job"),
+    RefusalHint(_UNAUTHORIZED, "PBS lets only operators raise the limit of a job that runs, or change another's job"),
 )
-_MOVE_HINTS = (_TASK_OF_ARRAY, Hint(re.compile("Request invalid for state"), "it has begun, and stays in its queue"))
+_MOVE_HINTS = (
+    _TASK_OF_ARRAY,
+    RefusalHint(re.compile("Request invalid for state"), "it has begun, and stays in its queue"),
+)
 _AS_SLURM = 'Set backend = "slurm" for this cluster: its own commands can.'
 
 Job = tuple[str, JobId]
@@ -406,7 +416,7 @@ class _Step:
 
     words: tuple[str, ...]
     targets: Sequence[Target]
-    hints: tuple[Hint, ...] = ()
+    hints: tuple[RefusalHint, ...] = ()
 
 
 # -- what is asked

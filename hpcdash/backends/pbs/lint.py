@@ -18,14 +18,14 @@ from hpcdash.backends.script.lint import (
     parse_count,
     refused,
 )
-from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_duration
 
 _TIME = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9}){0,2}(?:\.[0-9]{1,3})?")
 
 
-def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
     """What is wrong with a script for qsub, as hpcdash.backends.script.lint has it."""
     return lint(script, _RULES, offers, over)
 
@@ -115,27 +115,27 @@ def demand_of(options: Sequence[Option]) -> Demand:
     )
 
 
-def _unknown(option: Option, place: str) -> Finding:
+def _unknown(option: Option, place: str) -> LintFinding:
     return refused(option, place, "qsub")
 
 
-def _value(option: Option, place: str) -> Iterator[Finding]:
+def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name != "l":
         return
     for name, amount in resources(option.value or ""):
         if name == "walltime" and not _is_time(amount):
-            yield Finding("error", place, f"walltime={amount} is no time", "Write hours:minutes:seconds.")
+            yield LintFinding("error", place, f"walltime={amount} is no time", "Write hours:minutes:seconds.")
 
 
-def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[Finding]:
+def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     first = first_line_with(lines, "#SBATCH")
     if not first:
         return
     words = "#SBATCH lines are for Slurm: qsub takes them for comments"
     if has_own:
-        yield Finding("warning", f"line {first}", words, "")
+        yield LintFinding("warning", f"line {first}", words, "")
     else:
-        yield Finding("error", f"line {first}", f"{words}, and there is no #PBS line", "Write #PBS lines instead.")
+        yield LintFinding("error", f"line {first}", f"{words}, and there is no #PBS line", "Write #PBS lines instead.")
 
 
 _RULES = ScriptRules(

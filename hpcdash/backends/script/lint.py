@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal
 
 from hpcdash.backends.options import CommandLine, Option
-from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_memory
 
@@ -41,9 +41,9 @@ class ScriptRules:
     magic: str
     read_directives: Callable[[str], CommandLine]
     demand: Callable[[bytes, Sequence[str]], Demand]
-    option_findings: Callable[[Option, str], Iterator[Finding]]
-    unknown: Callable[[Option, str], Finding]
-    foreign: Callable[[Sequence[str], bool], Iterator[Finding]]
+    option_findings: Callable[[Option, str], Iterator[LintFinding]]
+    unknown: Callable[[Option, str], LintFinding]
+    foreign: Callable[[Sequence[str], bool], Iterator[LintFinding]]
     not_taken: tuple[Literal["error", "warning"], str]
     crlf: str
     empty: str = ""
@@ -51,7 +51,7 @@ class ScriptRules:
     begins_line: bool = True
 
 
-def lint(script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+def lint(script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
     """What is wrong with a batch script: what stops it and what may, errors first. Raises nothing.
 
     `over` are options on the command line, which take the place of the script's own. `field` is `line 7` where a line
@@ -78,28 +78,32 @@ def directive_part(script: bytes) -> str:
     return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
 
 
-def _form(script: bytes, rules: ScriptRules) -> Iterator[Finding]:
+def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     if not script.strip():
-        yield Finding("error", "", "the script is empty", rules.empty)
+        yield LintFinding("error", "", "the script is empty", rules.empty)
         return
     bom = next((bom for bom in _BOMS if script.startswith(bom)), b"")
     if bom:
         kind = "UTF-8" if len(bom) == 3 else "UTF-16"
         words = f"it begins with a byte-order mark ({kind})"
-        yield Finding("error", "line 1", words, "Save it as UTF-8 without one.")
+        yield LintFinding("error", "line 1", words, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
-        yield Finding("error", "", "it holds NUL bytes: it is no text", f"{rules.program} takes scripts, not programs.")
+        yield LintFinding(
+            "error", "", "it holds NUL bytes: it is no text", f"{rules.program} takes scripts, not programs."
+        )
     elif not script.startswith(b"#!"):
         severity, words = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
         where = "The #! has to be its very first bytes." if first else "Begin it with #!/bin/bash"
-        yield Finding(severity, "line 1", f"its first line is no #!: {words}", where)
+        yield LintFinding(severity, "line 1", f"its first line is no #!: {words}", where)
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
-        yield Finding("error", "", f"{all_of} in CRLF, as on Windows: {rules.crlf}", "sed -i 's/\\r$//' FILE mends it.")
+        yield LintFinding(
+            "error", "", f"{all_of} in CRLF, as on Windows: {rules.crlf}", "sed -i 's/\\r$//' FILE mends it."
+        )
 
 
-def _typographic(lines: Sequence[str], magic: str) -> Iterator[Finding]:
+def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
     """Dashes, quotes and blanks of print, which documents and chats put in place of those of a keyboard."""
     named = 0
     for number, line in enumerate(lines, start=1):
@@ -115,7 +119,7 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[Finding]:
         letter = odd[odd.lastindex or 0][0]
         kind, meant = _kind(letter)
         words = f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) where {meant} is meant"
-        yield Finding("error" if is_directive else "warning", f"line {number}", words, "Type it anew.")
+        yield LintFinding("error" if is_directive else "warning", f"line {number}", words, "Type it anew.")
 
 
 def _kind(letter: str) -> tuple[str, str]:
@@ -124,7 +128,7 @@ def _kind(letter: str) -> tuple[str, str]:
     return ("a quote", "\" or '") if letter in _QUOTES else ("a blank", "a plain one")
 
 
-def _option(option: Option, rules: ScriptRules) -> Iterator[Finding]:
+def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
     place = f"line {option.line}"
     if option.problem == "unknown":
         yield rules.unknown(option, place)
@@ -134,12 +138,12 @@ def _option(option: Option, rules: ScriptRules) -> Iterator[Finding]:
         yield from rules.option_findings(option, place)
 
 
-def refused(option: Option, place: str, program: str) -> Finding:
+def refused(option: Option, place: str, program: str) -> LintFinding:
     """A directive's option that makes the scheduler refuse the script."""
-    return Finding("error", place, f"{option.written}: {option.problem}", f"{program} refuses the script.")
+    return LintFinding("error", place, f"{option.written}: {option.problem}", f"{program} refuses the script.")
 
 
-def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[Finding]:
+def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]:
     """Directives behind the first command, and those that are written so that they do not count."""
     magic, first = rules.magic, _first_command(lines, rules)
     named = 0
@@ -151,13 +155,17 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[Finding]:
         if text.startswith(magic) and first and number > first:
             named += 1
             words = f"not read: line {first} before it is a command"
-            yield Finding("warning", place, words, "Move it to the top.")
+            yield LintFinding("warning", place, words, "Move it to the top.")
         elif text.startswith(magic) and text != line and rules.begins_line:
             named += 1
-            yield Finding("warning", place, f"not read: {magic} has to begin the line", "Remove the blanks before it.")
+            yield LintFinding(
+                "warning", place, f"not read: {magic} has to begin the line", "Remove the blanks before it."
+            )
         elif text[: len(magic)].upper() == magic and not text.startswith(magic) and text[len(magic) :].startswith(" -"):
             named += 1
-            yield Finding("warning", place, f"not read: {text[: len(magic)]} is not {magic}", "Write it in capitals.")
+            yield LintFinding(
+                "warning", place, f"not read: {text[: len(magic)]} is not {magic}", "Write it in capitals."
+            )
 
 
 def _first_command(lines: Sequence[str], rules: ScriptRules) -> int:

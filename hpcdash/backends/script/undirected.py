@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
 
 
-def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
     return ()
 
 

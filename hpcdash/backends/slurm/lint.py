@@ -18,7 +18,7 @@ from hpcdash.backends.script.lint import (
     parse_count,
 )
 from hpcdash.backends.slurm.options import MAGIC, OPTIONS, read_command_line, read_directives
-from hpcdash.domain.demand import Demand, Finding
+from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import KIB, MINUTE, format_clock, parse_duration
 
@@ -28,7 +28,7 @@ _TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
 _UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
 
 
-def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[Finding, ...]:
+def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
     """What is wrong with a script for sbatch, as hpcdash.backends.script.lint has it."""
     return lint(script, _RULES, offers, over)
 
@@ -125,29 +125,29 @@ def _gpus(*texts: str) -> tuple[int | None, str]:
     return total, types.pop() if len(types) == 1 else ""
 
 
-def _unknown(option: Option, place: str) -> Finding:
+def _unknown(option: Option, place: str) -> LintFinding:
     near = difflib.get_close_matches(option.written.lstrip("-")[:60], OPTIONS, n=1, cutoff=0.75)
     words = f"sbatch has no option {option.written}"
     if near:
-        return Finding("error", place, words, f"Did you mean --{near[0]}?")
-    return Finding("warning", place, words, "It refuses the script, unless a plugin of this site takes it.")
+        return LintFinding("error", place, words, f"Did you mean --{near[0]}?")
+    return LintFinding("warning", place, words, "It refuses the script, unless a plugin of this site takes it.")
 
 
-def _value(option: Option, place: str) -> Iterator[Finding]:
+def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name == "time" and not _is_time(option.value or ""):
         words = f"{option.value!r} is no time to sbatch: it takes no units"
-        yield Finding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
+        yield LintFinding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
         words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
-        yield Finding("warning", place, words, "Write it out, or give the option on the command line.")
+        yield LintFinding("warning", place, words, "Write it out, or give the option on the command line.")
 
 
-def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[Finding]:
+def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     if first := first_line_with(lines, "#PBS"):
         # Seen on 22.05: beside #SBATCH lines too.
         words = "#PBS lines are for PBS: sbatch follows some of them, and leaves out the rest"
         step = "Write #SBATCH lines instead." if not has_own else "Remove them, or give --ignore-pbs."
-        yield Finding("warning", f"line {first}", words, step)
+        yield LintFinding("warning", f"line {first}", words, step)
 
 
 _RULES = ScriptRules(

@@ -21,7 +21,7 @@ _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
 
 
-class Cluster(Protocol):
+class QueriedCluster(Protocol):
     """Who is asked: over which line, how often, and by whose commands."""
 
     @property
@@ -35,7 +35,7 @@ class Cluster(Protocol):
 class QueryRunner:
     """The questions to one cluster, and the actions there; keeps no answer."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: QueriedCluster) -> None:
         self._cluster = cluster
         self._adopting: asyncio.Lock = asyncio.Lock()
         # Whether a login shell's environment changed anything; None: not asked for.

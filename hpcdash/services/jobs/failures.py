@@ -45,7 +45,7 @@ SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log where they are one.
 
     `problem` says in few words why nothing was read, '' else.
@@ -60,26 +60,26 @@ class Failure:
         return "" if self.excerpt is None else self.excerpt.words
 
 
-async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False) -> Failure:
+async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, debug: bool = False) -> JobFailure:
     """Why a job of FAILED failed, as the last lines of its files tell, with one look at both.
 
     `row` is of domain.schema.JOBS. Raises what keeps the cluster from answering.
     """
     job_id = str(row["id"])
     if Capability.LOGS not in store.backend.capabilities:
-        return Failure(problem=_NOT_KNOWN)
+        return JobFailure(problem=_NOT_KNOWN)
     files = await files_of(store, job_id, detail)
     if files.stdout is None and files.stderr is None:
-        return Failure(problem=_NOT_KNOWN)
+        return JobFailure(problem=_NOT_KNOWN)
     if files.host:
-        return Failure(problem=f"its log is on {files.host} still")
+        return JobFailure(problem=f"its log is on {files.host} still")
     containers = await containers_of(store, detail, row)
     up = await fetch_up(store, files) if containers else None
     ends = await store.ask(ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES))
     return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
 
 
-def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool) -> Failure:
+def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool) -> JobFailure:
     """Of two files that which says more of why; of two that say nothing, stderr."""
     names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
     told = [
@@ -88,12 +88,12 @@ def _failure(files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int
         if name and not end.problem
     ]
     if not told:
-        return Failure(problem=ends[0 if files.stderr is not None else 1].problem)
+        return JobFailure(problem=ends[0 if files.stderr is not None else 1].problem)
     written = [one for one in told if one[0].lines]
     if not written:
-        return Failure(problem="its log is empty")
+        return JobFailure(problem="its log is empty")
     excerpt, stream = max(written, key=lambda one: one[0].cause.strength if one[0].says_why and one[0].cause else 0)
-    return Failure(excerpt, stream)
+    return JobFailure(excerpt, stream)
 
 
 async def containers_of(store: ClusterStore, detail: JobDetail, row: Row) -> int:

@@ -21,7 +21,7 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.failures import FAILED, Failure, containers_of, fetch_failure, fetch_up
+from hpcdash.services.jobs.failures import FAILED, JobFailure, containers_of, fetch_failure, fetch_up
 from hpcdash.services.jobs.rows import Row, are_in, first_of_each_id, missing_from, of_array, row_with_id
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.logs.locate import files_of
@@ -226,7 +226,7 @@ class JobPicture:
         self.dependents: tuple[Row, ...] = ()
         self.tasks: TaskStates | None = None
         # What the log of a failed job tells; `debug`: more of it.
-        self.failure: Failure | None = None
+        self.failure: JobFailure | None = None
         # Of a launch that runs: how many nodes' containers it starts (None: not known yet), and how many are up.
         self.containers: int | None = None
         self.up: int | None = None

@@ -69,7 +69,7 @@ class _Missing:
         return self.row["state"] or ""
 
 
-class Cluster(Protocol):
+class TrackedCluster(Protocol):
     """What is needed of a store: whom to ask, as whom, and what time it is."""
 
     @property
@@ -86,7 +86,7 @@ class Cluster(Protocol):
 class JobTracker:
     """The jobs of one store that left the queue, and the events of one's own jobs."""
 
-    def __init__(self, store: Cluster) -> None:
+    def __init__(self, store: TrackedCluster) -> None:
         self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
         # Kept apart: they are many, and of less weight.
         self.reasons: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)

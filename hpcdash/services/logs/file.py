@@ -41,7 +41,7 @@ head -c "$2" <"$1" | wc -l
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FileStat:
     """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
 
     `problem` is '' or says in words why it cannot be read (it is not there, no permission, a folder); `is_missing` is
@@ -64,7 +64,7 @@ class Look:
 class Chunk:
     """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
 
-    look: Look
+    look: FileStat
     offset: int
     content: bytes
 
@@ -103,7 +103,7 @@ class FileChange(StrEnum):
     APPEARED = "appeared"
 
 
-def change(before: Look, after: Look) -> FileChange:
+def change(before: FileStat, after: FileStat) -> FileChange:
     """What happened between two looks; a file deleted and made anew may get its old inode, and then seems truncated."""
     if before.is_there and after.is_there:
         if before.identity != after.identity:
@@ -145,7 +145,7 @@ class LogFile:
         """The path for a person to read: node:/path where it is on a node's own disk."""
         return f"{self.host}:{self.path}" if self.host else self.path
 
-    async def look(self) -> Look:
+    async def look(self) -> FileStat:
         """What the file is now."""
         return (await self.read(0, 0)).look
 
@@ -236,7 +236,7 @@ class LogFile:
     async def _read(self, begin: str, length: int) -> Chunk:
         offset = 0 if begin == "end" else int(begin)
         if refusal := self._refusal():
-            return Chunk(Look(problem=refusal), offset, b"")
+            return Chunk(FileStat(problem=refusal), offset, b"")
         token = secrets.token_hex(8)
         block = _block_size(length)
         script = ("sh", "-c", READ_SCRIPT, "sh", token, self._safe_path, begin, str(length), str(block))
@@ -244,20 +244,20 @@ class LogFile:
         answer = await self._run(argv, READ_LIMIT_SECONDS)
         if answer is None:
             problem = self._unreached or "it cannot be asked for here"
-            return Chunk(Look(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
+            return Chunk(FileStat(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
         if self._reader:
             return _chunk_read(answer, begin, length)
         _, found, rest = answer.stdout.partition(token.encode() + b" ")
         header, newline, content = rest.partition(b"\n")
         if not (found and newline):
-            return Chunk(Look(problem=_own_message(answer)), offset, b"")
+            return Chunk(FileStat(problem=_own_message(answer)), offset, b"")
         kind, *words = header.split()
         if len(words) != 4:
             problem = _problem(kind.decode(), content, self.path)
-            return Chunk(Look(problem=problem, is_missing=kind in _MISSING), offset, b"")
+            return Chunk(FileStat(problem=problem, is_missing=kind in _MISSING), offset, b"")
         identity, size, modified_at, start = words
         return _cut(
-            Look(identity.decode(), int(size), float(modified_at)),
+            FileStat(identity.decode(), int(size), float(modified_at)),
             int(start),
             length,
             block,
@@ -323,7 +323,7 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
     return Page(Chunk(chunk.look, cuts[0], kept), shown)
 
 
-def _cut(look: Look, start: int, length: int, block: int, content: bytes, complaint: str) -> Chunk:
+def _cut(look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str) -> Chunk:
     """What was asked for of the whole blocks that dd gave; a file grows between stat and dd, and /proc has no sizes."""
     first = start % block
     asked = content[first : first + length]
@@ -337,12 +337,12 @@ def _chunk_read(answer: Completed, begin: str, length: int) -> Chunk:
     header, _, content = answer.stdout.partition(b"\n")
     if (found := _HEADER.fullmatch(header)) is None:
         problem = _own_message(answer) if answer.status else "its account answers with something else"
-        look = Look(problem=problem, is_missing=answer.status == NOTHING_THERE)
+        look = FileStat(problem=problem, is_missing=answer.status == NOTHING_THERE)
         return Chunk(look, 0 if begin == "end" else int(begin), b"")
     size = int(found[2])
     start = max(0, size - length) if begin == "end" else int(begin)
     return _cut(
-        Look(found[1].decode(), size, float(found[3])),
+        FileStat(found[1].decode(), size, float(found[3])),
         start,
         length,
         1,

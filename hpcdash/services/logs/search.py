@@ -44,7 +44,7 @@ _TYPED_TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchHit:
     """The offset of a line; `from_the_other_end`: the search had to start again there."""
 
     offset: int
@@ -65,7 +65,7 @@ class NoTimes(Exception):
 
 async def find_text(
     file: LogFile, wanted: str, start: int, size: int, *, backwards: bool = False, said: Said = lambda share: None
-) -> Found | None:
+) -> SearchHit | None:
     """The next line with a text at or after `start` (backwards: before it), else from the other end of `size` bytes.
 
     `said` hears, span by span, which share of the file was looked through.
@@ -80,7 +80,7 @@ async def find_text(
             span = min(SPAN_BYTES, abs(end - here) + _SHARED_BYTES)
             offset = await file.find(wanted, here, backwards=backwards, span_bytes=span)
             if offset is not None:
-                return Found(offset, bool(from_the_other_end))
+                return SearchHit(offset, bool(from_the_other_end))
             step = min(SPAN_BYTES - _SHARED_BYTES, abs(end - here))
             here += -step if backwards else step
             looked_bytes += step

@@ -14,7 +14,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
-from hpcdash.services.logs.file import Chunk, LogFile, Look
+from hpcdash.services.logs.file import Chunk, FileStat, LogFile
 from hpcdash.services.logs.pieces import BLOCK, pieces, read_from
 
 # What is read at once; a screen of 60 lines of 200 letters is 12 KiB.
@@ -47,7 +47,7 @@ class Happened:
     size: int
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """A piece of the file that takes a row: where it begins, and its bytes, a newline at the end included."""
 
     offset: int
@@ -66,13 +66,13 @@ class Row(NamedTuple):
 class _Cut:
     """Rows of the bytes from `start` to `end`; `tail` are those of them that belong together with what comes next."""
 
-    rows: list[Row]
+    rows: list[LogRow]
     start: int
     end: int
     tail: bytes = b""
 
 
-class Growth:
+class FileGrowth:
     """How quickly a file grows, by the looks of the last ten seconds."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Growth:
         # When bytes last came, in epoch seconds; None: not known.
         self.last_at: float | None = None
 
-    def saw(self, now: float, look: Look) -> None:
+    def saw(self, now: float, look: FileStat) -> None:
         if not self._looks:
             self.last_at = look.modified_at or None
         elif look.size > self._looks[-1][1]:
@@ -105,13 +105,13 @@ class LogWindow:
 
     def __init__(self, file: LogFile, now: Callable[[], float]) -> None:
         self.file = file
-        self.rows: Sequence[Row] = ()
+        self.rows: Sequence[LogRow] = ()
         self.start = 0
         self.end = 0
-        self.look = Look()
+        self.look = FileStat()
         self.looked_at: float | None = None
         self.happened: Happened | None = None
-        self.growth = Growth()
+        self.growth = FileGrowth()
         self._now = now
         # The file that the rows are of, and whether it is gone.
         self._identity = ""
@@ -310,7 +310,7 @@ class LogWindow:
         self.happened = Happened(event, now, look.size)
         self._identity = ""
         self._is_gone = False
-        self.growth = Growth()
+        self.growth = FileGrowth()
         return True
 
 
@@ -331,5 +331,5 @@ def _cut(
     start = pairs[first][0] if first else found.start
     if last < len(pairs):
         end, tail_bytes = pairs[last][0], 0
-    rows = [Row(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]]
+    rows = [LogRow(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]]
     return _Cut(rows, start, end, content[len(content) - tail_bytes :] if tail_bytes else b"")

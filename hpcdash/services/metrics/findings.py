@@ -20,7 +20,7 @@ LEAST_SILENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MetricFinding:
     """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none is measured.
 
     Steps are values of the axis that the series was given with. `value` is the highest value of it (of a plateau its
@@ -57,7 +57,7 @@ def format_rough_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def find_not_finite(x: Floats, values: Floats) -> tuple[Finding, ...]:
+def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
     """The first nan and the first inf of `values` (n) at `x` (n); `step_to` is where the values are numbers again."""
     findings = []
     finite = np.isfinite(values)
@@ -74,12 +74,12 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[Finding, ...]:
         words = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
         words += f" {format_step(until)}" if until is not None else ""
         findings.append(
-            Finding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
+            MetricFinding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
         )
     return tuple(findings)
 
 
-def find_plateau(x: Floats, values: Floats) -> Finding | None:
+def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     """Whether the newest three tenths of the run brought nothing: no tenth is lower than the one before by a thousandth
     of the level. None where it did, where noise hides it, or with fewer than 1000 points."""
     count = int(values.size * PLATEAU_PART)
@@ -99,10 +99,10 @@ def find_plateau(x: Floats, values: Floats) -> Finding | None:
         return None
     since = float(x[-count])
     words = f"flat at {format_number(levels[2])} since {format_step(since)} ({count} points)"
-    return Finding("plateau", since, None, levels[2], words=words)
+    return MetricFinding("plateau", since, None, levels[2], words=words)
 
 
-def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 10.0) -> Finding | None:
+def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 10.0) -> MetricFinding | None:
     """A log without a new sample for longer than `usual_gaps` times its usual gap, twice its longest recent one, and a
     minute.
 
@@ -122,4 +122,4 @@ def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 
         f"no sample for {format_rough_duration(silence)} after {format_step(last_step)};"
         f" usual is every {format_rough_duration(usual)}"
     )
-    return Finding("stall", last_step, None, silence, silence / usual, words=words)
+    return MetricFinding("stall", last_step, None, silence, silence / usual, words=words)

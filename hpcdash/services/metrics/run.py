@@ -16,7 +16,7 @@ from hpcdash.services.metrics.joined import JoinedRun
 from hpcdash.services.metrics.places import MetricPlaces, NamedMetricsFiles, Row, locate_metrics
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.source import MetricSource, StampedFile
-from hpcdash.services.metrics.streams import Stream, run_of_streams
+from hpcdash.services.metrics.streams import MetricStream, run_of_streams
 
 READS_AT_ONCE = 2
 # Between two changes that are told; while the past is read in, more.
@@ -76,7 +76,7 @@ class WatchedRun:
         self._exact_points = exact_points
         self._named = NamedMetricsFiles(store)
         self._located: MetricPlaces | None = None
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, MetricFile] = {}
         self._run = run_of_streams()
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._line_problem = ""
@@ -211,7 +211,7 @@ class WatchedRun:
         """Find what there is to read; what is read already is kept, in a file that was moved too."""
         located = await locate_metrics(self.store, self.job_id, file=self._file, task=self._task, named=self._named)
         count = max(1, sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places))
-        found: dict[str, Place] = {}
+        found: dict[str, MetricFile] = {}
         for place in located.places:
             files = place.files
             paths = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None]
@@ -221,7 +221,7 @@ class WatchedRun:
                 own = self._source(self._file_at(place.own), count)
             if before is None:
                 sources = tuple(self._source(self._file_at(path, files.host), count) for path in paths)
-                found[place.job_id] = Place(place.job_id, place.is_over, sources, own)
+                found[place.job_id] = MetricFile(place.job_id, place.is_over, sources, own)
                 continue
             before.own = own
             for source, path in zip(before.streams, paths, strict=False):
@@ -339,7 +339,7 @@ class WatchedRun:
         """Whether it is an array's tasks, joined."""
         return self._located is not None and self._located.is_array
 
-    async def _look_at(self, place: Place, source: MetricSource) -> None:
+    async def _look_at(self, place: MetricFile, source: MetricSource) -> None:
         try:
             is_new = await look_at(place, source, self._dirty.set, self.store.budget)
         except (UnreachableError, CommandTimedOut) as error:
@@ -403,7 +403,7 @@ class Looked:
         self.missed = self.missed + 1 if source.problem else 0
         self.tried_at = time.monotonic()
 
-    def is_awaited(self, place: Place, source: MetricSource) -> bool:
+    def is_awaited(self, place: MetricFile, source: MetricSource) -> bool:
         """Whether it is not to be had, and its next look comes later: while its job lives at the pace of what grows."""
         if not source.problem:
             return False
@@ -412,7 +412,7 @@ class Looked:
 
 
 @dataclass(slots=True)
-class Place:
+class MetricFile:
     """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file that it names."""
 
     job_id: str
@@ -429,20 +429,20 @@ class Place:
         return self.looked.setdefault(source, Looked())
 
 
-def may_grow(place: Place) -> bool:
+def may_grow(place: MetricFile) -> bool:
     """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
     is_finished = all(place.looked_of(source).is_finished for source in place.sources)
     return not is_finished and (not place.is_over or any(source.is_open for source in place.sources))
 
 
-def next_look(places: Iterable[Place]) -> tuple[float, Place | None, MetricSource | None]:
+def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, MetricSource | None]:
     """What to look at next, which waited longest for its pace, and in how many seconds it is its time."""
     now = time.monotonic()
     living = [place for place in places if may_grow(place)]
     # Many logs share the looks that one would have.
     share = max(1.0, len(living) / 4)
     longest = float("-inf")
-    found: tuple[float, Place | None, MetricSource | None] = (LONGEST_PAUSE_SECONDS, None, None)
+    found: tuple[float, MetricFile | None, MetricSource | None] = (LONGEST_PAUSE_SECONDS, None, None)
     for place in reversed(living):
         for source in place.sources:
             looked = place.looked_of(source)
@@ -455,7 +455,7 @@ def next_look(places: Iterable[Place]) -> tuple[float, Place | None, MetricSourc
     return found
 
 
-async def look_at(place: Place, source: MetricSource, moved: Callable[[], None], budget: CommandBudget) -> bool:
+async def look_at(place: MetricFile, source: MetricSource, moved: Callable[[], None], budget: CommandBudget) -> bool:
     """Read what is new, telling of each piece by `moved`; whether anything else of it is another now.
 
     Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
@@ -489,7 +489,7 @@ async def look_at(place: Place, source: MetricSource, moved: Callable[[], None],
     return is_another
 
 
-def run_of(places: Sequence[Place]) -> JoinedRun:
+def run_of(places: Sequence[MetricFile]) -> JoinedRun:
     """What is known of all of them now; the times of each stream as its newest file says how far they are behind."""
     own: list[MetricLog] = []
     logs: tuple[list[MetricLog], list[MetricLog]] = ([], [])
@@ -501,7 +501,7 @@ def run_of(places: Sequence[Place]) -> JoinedRun:
         if place.own is not None:
             own += place.own.snapshot()
             behind[0] = _behind(place.own, behind[0])
-    return run_of_streams(*(Stream(one, by) for one, by in zip((own, *logs), behind, strict=True)))
+    return run_of_streams(*(MetricStream(one, by) for one, by in zip((own, *logs), behind, strict=True)))
 
 
 def _behind(source: MetricSource, before: float) -> float:

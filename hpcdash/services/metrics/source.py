@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from hpcdash.services.logs.file import Chunk, LogFile, Look
+from hpcdash.services.logs.file import Chunk, FileStat, LogFile
 from hpcdash.services.metrics.batch import MetricBatch
 from hpcdash.services.metrics.lines import LOOK_BACK_BYTES
 from hpcdash.services.metrics.reader import MetricReader
@@ -61,7 +61,7 @@ class MetricSource:
         cells: int = CELLS,
     ) -> None:
         self.file = file
-        self.look = Look()
+        self.look = FileStat()
         self._turns = turns
         self._patterns = tuple(patterns)
         self._kept = (exact_points, cells)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcdash.services.metrics.batch import Floats, Integers
-from hpcdash.services.metrics.findings import Finding, format_number, format_step
+from hpcdash.services.metrics.findings import MetricFinding, format_number, format_step
 
 BLOCK = 64
 BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
@@ -226,7 +226,7 @@ class Limits:
 class SpikeAnalysis:
     """What was found so far, with what is needed to go on when points come."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[MetricFinding, ...]
     points: int
     first_x: float
     blocks: Blocks
@@ -342,7 +342,7 @@ def _back_at(values: Floats, start: int, limit: float) -> int | None:
     return None
 
 
-def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> Finding:
+def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Levels) -> MetricFinding:
     until = values.size if back is None else back
     level = level_before(values, start)
     highest = start + int(np.argmax(values[start:until]))
@@ -353,12 +353,12 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None, levels: Le
     if back is not None:
         after = back - start
         words = f"spike at {format_step(first)}: {rise}, back after {after} point" + ("s" if after > 1 else "")
-        return Finding("spike", first, float(x[back]), peak, z, after, words, peak_at)
+        return MetricFinding("spike", first, float(x[back]), peak, z, after, words, peak_at)
     if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
         words = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
-        return Finding("divergence", first, None, peak, z, None, words)
+        return MetricFinding("divergence", first, None, peak, z, None, words)
     words = f"spike at {format_step(first)}: {rise}, not yet back"
-    return Finding("spike", first, None, peak, z, None, words, peak_at)
+    return MetricFinding("spike", first, None, peak, z, None, words, peak_at)
 
 
 def _stays_up(values: Floats, level: float) -> bool:
@@ -366,7 +366,9 @@ def _stays_up(values: Floats, level: float) -> bool:
     return bool(np.median(values[-16:]) - level >= 0.8 * (np.quantile(values, 0.75) - level))
 
 
-def _slow_divergence(x: Floats, values: Floats, medians: Floats, noises: Floats, known: list[Finding]) -> list[Finding]:
+def _slow_divergence(
+    x: Floats, values: Floats, medians: Floats, noises: Floats, known: list[MetricFinding]
+) -> list[MetricFinding]:
     """A rise too slow for a spike: the newest level lastingly above the best that there was."""
     if any(finding.step_to is None for finding in known) or medians.size < 4:
         return []
@@ -385,4 +387,4 @@ def _slow_divergence(x: Floats, values: Floats, medians: Floats, noises: Floats,
     words = (
         f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best to {format_number(newest)}"
     )
-    return [Finding("divergence", float(x[start]), None, peak, z, None, words)]
+    return [MetricFinding("divergence", float(x[start]), None, peak, z, None, words)]

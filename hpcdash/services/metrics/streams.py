@@ -14,14 +14,14 @@ from hpcdash.services.metrics.series import MetricLog
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class MetricStream:
     """One stream's logs, oldest first; `behind_seconds` is what is added to their times, which bear no zone."""
 
     logs: Sequence[MetricLog]
     behind_seconds: float = 0.0
 
 
-def run_of_streams(*streams: Stream) -> JoinedRun:
+def run_of_streams(*streams: MetricStream) -> JoinedRun:
     """One run of several streams; a metric of several is taken from the one with most of it, of those with as much from
     the first."""
     runs = [_Counted.of(stream) for stream in streams if stream.logs]
@@ -36,7 +36,7 @@ class _Counted:
     counts: Mapping[str, int]
 
     @classmethod
-    def of(cls, stream: Stream) -> _Counted:
+    def of(cls, stream: MetricStream) -> _Counted:
         names = {name for log in stream.logs for name in log.names}
         counts = {name: sum(log.places(name) for log in stream.logs) for name in names}
         behind = stream.behind_seconds

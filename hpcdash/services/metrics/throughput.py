@@ -73,7 +73,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TrainingPace:
     """A measure: newest (median of the last hour, or of the last tenth where no times are known), median of the whole
     run, and how much faster the newest is, in percent (slower: negative); nan where it cannot be told. `source` is the
     metric's name, `times`, or how else it was seen. `claimed` is what the log says where it was seen to be another."""
@@ -126,7 +126,7 @@ def quantity_of(name: str) -> Quantity | None:
     return None
 
 
-def pace_of_times(steps: Floats, times: Floats, newest_seconds: float = NEWEST_SECONDS) -> Pace | None:
+def pace_of_times(steps: Floats, times: Floats, newest_seconds: float = NEWEST_SECONDS) -> TrainingPace | None:
     """Seconds per step from `steps` (n) and `times` (n, epoch seconds) of samples in the order they were written.
 
     Medians over stretches of samples: a pause for a checkpoint is not the pace, and times of whole seconds do not
@@ -154,7 +154,7 @@ def pace_of_metric(
     times: Floats,
     newest_seconds: float = NEWEST_SECONDS,
     quantity: Quantity | None = None,
-) -> Pace | None:
+) -> TrainingPace | None:
     """The pace that the log says itself: `values` (n) of the metric `name` at `times` (n, nan where unknown), in the
     order they were written. `quantity` says what it measures where the name does not. None where it is none of a pace,
     or no value is a number."""
@@ -171,14 +171,14 @@ def pace_of_metric(
     return _pace(quantity.measure, now, run, name, quantity.per_device)
 
 
-def steps_per_second(pace: Pace) -> float:
+def steps_per_second(pace: TrainingPace) -> float:
     """From seconds per step, or as it is; nan of another measure."""
     if pace.measure == "seconds_per_step":
         return 1.0 / pace.newest
     return pace.newest if pace.measure == "steps_per_second" else nan
 
 
-def tokens_per_second(steps_pace: Pace, steps: Floats, tokens: Floats) -> float:
+def tokens_per_second(steps_pace: TrainingPace, steps: Floats, tokens: Floats) -> float:
     """From the pace of steps and the tokens (n) that were consumed at `steps` (n); nan where they do not grow."""
     known = np.isfinite(steps) & np.isfinite(tokens)
     steps, tokens = steps[known], tokens[known]
@@ -187,9 +187,9 @@ def tokens_per_second(steps_pace: Pace, steps: Floats, tokens: Floats) -> float:
     return float(np.median(consumed[grows] / done[grows])) * steps_per_second(steps_pace) if grows.any() else nan
 
 
-def _pace(measure: Measure, newest: float, run: float, source: str, per_device: bool = False) -> Pace:
+def _pace(measure: Measure, newest: float, run: float, source: str, per_device: bool = False) -> TrainingPace:
     faster = run / newest if measure == "seconds_per_step" else newest / run
-    return Pace(measure, newest, run, 100 * (faster - 1), source, per_device)
+    return TrainingPace(measure, newest, run, 100 * (faster - 1), source, per_device)
 
 
 def _stretch_median(took: Floats, done: Floats) -> float:
@@ -207,7 +207,7 @@ def _stretch_median(took: Floats, done: Floats) -> float:
 _NANOGPT_TIME = Quantity("seconds_per_step", 1e-3, False)
 
 
-class Growth:
+class PaceGrowth:
     """Where a run stood as one watched it: `note` each look, and `pace` tells the pace that was seen."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class Growth:
         if not self._stands or step > self._stands[-1][1]:
             self._stands.append((now, step))
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> TrainingPace | None:
         """None while too little was seen."""
         # What was there at the first look came before it.
         changes = list(self._stands)[1:]
@@ -230,7 +230,7 @@ class Growth:
         return _seen((end - begin) / (last - first), "growth")
 
 
-def pace_of_age(run: JoinedRun, age_seconds: float | None) -> Pace | None:
+def pace_of_age(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
     """What a job of that age that wrote the newest attempt did at most need for a step; None where it is young."""
     if age_seconds is None or age_seconds < LEAST_AGE_SECONDS or not run.attempts:
         return None
@@ -240,8 +240,8 @@ def pace_of_age(run: JoinedRun, age_seconds: float | None) -> Pace | None:
 
 
 def paces_of_run(
-    run: JoinedRun, steps_of: str, growth: Pace | None = None, age: Pace | None = None
-) -> tuple[Pace, ...]:
+    run: JoinedRun, steps_of: str, growth: TrainingPace | None = None, age: TrainingPace | None = None
+) -> tuple[TrainingPace, ...]:
     """At most one pace a measure. Of the steps what the log says itself, unless what is seen is clearly another: by
     its times, else by its `growth`; by the `age` of its job where that is too short for what the log says, as much else
     than steps may have taken its time.
@@ -251,7 +251,7 @@ def paces_of_run(
     """
     if steps_of not in run.names:
         raise KeyError(steps_of)
-    paces: dict[Measure, Pace] = {}
+    paces: dict[Measure, TrainingPace] = {}
     most: dict[Measure, tuple[bool, int]] = {}
     for name in run.names:
         quantity = _NANOGPT_TIME if name == "time" and "mfu" in run.names else quantity_of(name)
@@ -276,7 +276,7 @@ def paces_of_run(
     return tuple(paces[measure] for measure in _ORDER if measure in paces)
 
 
-def seconds_per_step(paces: tuple[Pace, ...]) -> float | None:
+def seconds_per_step(paces: tuple[TrainingPace, ...]) -> float | None:
     """For `eta_of`; None where no pace of steps is among them."""
     for pace in paces:
         if pace.measure == "seconds_per_step":
@@ -286,12 +286,12 @@ def seconds_per_step(paces: tuple[Pace, ...]) -> float | None:
     return None
 
 
-def _seen(pace_seconds: float, source: str) -> Pace:
-    return Pace("seconds_per_step", pace_seconds, nan, nan, source)
+def _seen(pace_seconds: float, source: str) -> TrainingPace:
+    return TrainingPace("seconds_per_step", pace_seconds, nan, nan, source)
 
 
-def _derived(axes: Floats, paces: dict[Measure, Pace]) -> list[Pace]:
-    derived: list[Pace] = []
+def _derived(axes: Floats, paces: dict[Measure, TrainingPace]) -> list[TrainingPace]:
+    derived: list[TrainingPace] = []
     of_steps = paces.get("seconds_per_step") or paces.get("steps_per_second")
     if of_steps is not None:
         tokens = tokens_per_second(of_steps, axes[0], axes[2])

@@ -12,7 +12,7 @@ from functools import partial
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.submissions import StartEstimate, Submission
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
 from hpcdash.errors import SchedulerRefused, excerpt
@@ -91,10 +91,12 @@ def kill_switch_of(request: Request) -> str:
     return "" if path_problem(path) or _FILLED_IN.search(path) else path
 
 
-def dropped_finding(path: str) -> Finding:
+def dropped_finding(path: str) -> LintFinding:
     """What to say before something is submitted whose kill switch is there."""
     words = f"the kill switch {path} is dropped still: the job would end as it starts"
-    return Finding("warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)")
+    return LintFinding(
+        "warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)"
+    )
 
 
 def _of_call(request: Request) -> Iterator[WantedPath]:
@@ -155,7 +157,7 @@ async def missing_paths(
     wanted: Request | Iterable[str | WantedPath],
     *,
     staged: Collection[str] = (),
-) -> tuple[Finding, ...]:
+) -> tuple[LintFinding, ...]:
     """What a request (or plain paths) names on the login node and is not as it has to be: not there, or a kill switch
     that is. In one command of at most 10 s.
 
@@ -171,7 +173,7 @@ async def missing_paths(
         return ()
     findings = await store.ask(_query(tuple(asked[:MOST_PATHS])))
     if len(asked) > MOST_PATHS:
-        findings += (Finding("warning", "", f"{len(asked) - MOST_PATHS} paths were not looked for"),)
+        findings += (LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not looked for"),)
     return findings
 
 
@@ -195,14 +197,14 @@ async def estimate_start(
     return estimate
 
 
-def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[Finding, ...]]:
+def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[LintFinding, ...]]:
     words = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
     return Query(
         ("sh", "-c", _SCRIPT, "sh", *words), partial(_read, paths=paths), _LIMIT_SECONDS, ("sh", "-c", "test -e …")
     )
 
 
-def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[Finding, ...]:
+def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding, ...]:
     lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
     if answer.status != 0 or len(lines) != len(paths):
         raise SchedulerRefused(
@@ -215,8 +217,10 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[Finding, ..
     return tuple(_finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok")
 
 
-def _finding(one: WantedPath, said: str) -> Finding:
+def _finding(one: WantedPath, said: str) -> LintFinding:
     if said == "dropped":
         return dropped_finding(one.path)
     what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "is not there")
-    return Finding("error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step)
+    return LintFinding(
+        "error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step
+    )

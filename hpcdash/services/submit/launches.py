@@ -31,7 +31,7 @@ from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
-    from hpcdash.domain.demand import Finding
+    from hpcdash.domain.demand import LintFinding
     from hpcdash.services.submit.launch_records import LaunchRecords
     from hpcdash.services.submit.queues import LaunchQueues
     from hpcdash.services.submit.staging import Staged
@@ -95,7 +95,7 @@ class Launches:
         # Storage roots that only root's program keeps launches of other accounts in.
         self._trusted: set[str] = set()
         # What was said of kill switches as the folder was asked for.
-        self._switches: dict[str, Finding] = {}
+        self._switches: dict[str, LintFinding] = {}
         self._asking = asyncio.Lock()
         self._tidying = asyncio.Lock()
         self._queues: LaunchQueues | None = None
@@ -128,7 +128,7 @@ class Launches:
         return found.folder
 
     async def _ask_for_root(self, storage_root: str, switch: str) -> _Root:
-        from hpcdash.domain.demand import Finding
+        from hpcdash.domain.demand import LintFinding
         from hpcdash.services.submit.checks import dropped_finding
 
         try:
@@ -139,7 +139,7 @@ class Launches:
             # Its disk may be another than that of the launches.
             found = await self.store.ask(_root_query(storage_root))
             words = f"whether the kill switch {switch} is dropped is not known: its disk does not answer"
-            self._switches[switch] = Finding("warning", "", words)
+            self._switches[switch] = LintFinding("warning", "", words)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)
         return found
@@ -189,7 +189,7 @@ class Launches:
             await self.store.ask(trust_query(self.settings.launch_program, root))
             self._trusted.add(root)
 
-    async def findings(self, planned: PlannedLaunch) -> tuple[Finding, ...]:
+    async def findings(self, planned: PlannedLaunch) -> tuple[LintFinding, ...]:
         """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
         there as the folder of launches was asked for; asks nothing."""
         from hpcdash.services.submit.checks import kill_switch_of

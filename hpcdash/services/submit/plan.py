@@ -61,7 +61,7 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Resubmission:
     """A job to submit again: a plain one, or an array's number with the rows of the tasks that are meant.
 
     Without `tasks`, a whole array is meant; `rows` are of domain.schema.JOBS.
@@ -81,22 +81,22 @@ class Again:
     searches: Mapping[str, Search]
 
 
-def wanted_of(rows: Sequence[Row]) -> tuple[Wanted, ...]:
+def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     """What rows stand for, an array's tasks together."""
     arrays: dict[str, list[Row]] = {}
-    wanted: list[Wanted] = []
+    wanted: list[Resubmission] = []
     for row in rows:
         if row["array_id"]:
             arrays.setdefault(str(row["array_id"]), []).append(row)
         else:
-            wanted.append(Wanted(str(row["id"]), None, (row,)))
+            wanted.append(Resubmission(str(row["id"]), None, (row,)))
     for array_id, members in arrays.items():
         tasks = joined_tasks(task for row in members for task in (tasks_of(row) or ()))
-        wanted.append(Wanted(array_id, tasks, tuple(members)))
+        wanted.append(Resubmission(array_id, tasks, tuple(members)))
     return tuple(wanted)
 
 
-async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
+async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Again:
     """What submitting these again would run; nothing is submitted.
 
     Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
@@ -107,7 +107,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
             f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
         )
     asides: list[str] = []
-    made: list[tuple[Wanted, Handover]] = []
+    made: list[tuple[Resubmission, Handover]] = []
     searches: dict[str, Search] = {}
     for one in wanted:
         again, told = await _prepare(store, one)
@@ -123,7 +123,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Wanted]) -> Again:
     return Again(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
 
 
-async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[str]]:
+async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[Handover, list[str]]:
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
@@ -134,7 +134,7 @@ async def _prepare(store: ClusterStore, wanted: Wanted) -> tuple[Handover, list[
     return again, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *again.notes]
 
 
-async def _detail(store: ClusterStore, wanted: Wanted) -> JobDetail:
+async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:
     """Of an array that has ended in part, a task's: its own row may be gone."""
     try:
         return await store.fetch_detail(wanted.job_id)
@@ -144,7 +144,7 @@ async def _detail(store: ClusterStore, wanted: Wanted) -> JobDetail:
         return await store.fetch_detail(str(wanted.rows[0]["id"]))
 
 
-async def _past(store: ClusterStore, wanted: Wanted) -> Mapping[str, str]:
+async def _past(store: ClusterStore, wanted: Resubmission) -> Mapping[str, str]:
     """What the history says of a job; {} where there is none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.backends.script.body import BatchScript, is_spread
-from hpcdash.domain.demand import Demand, Finding, unmet
+from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.request import INTERACTIVE_KINDS, Request, Slots, SlotType, slot_type_of, slots_of
 from hpcdash.domain.units import DAY, HOUR, MINUTE
@@ -23,17 +23,17 @@ _WHERE = {
 
 def lint_request(
     request: Request, offers: Offers, script: BatchScript | None = None, *, packs_nodes: bool = False
-) -> tuple[Finding, ...]:
+) -> tuple[LintFinding, ...]:
     """What does not fit the offers, errors first; each warning of a rendered `script` is one.
 
     Offers that are not known (no queues, no accounts) find nothing. Raises nothing.
     """
     found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(Finding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
+        found.append(LintFinding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
     if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(Finding("warning", "cpus_per_gpu", "it counts for nothing: a slot is a CPU here"))
-    found += [Finding("warning", "", warning) for warning in (script.warnings if script else ())]
+        found.append(LintFinding("warning", "cpus_per_gpu", "it counts for nothing: a slot is a CPU here"))
+    found += [LintFinding("warning", "", warning) for warning in (script.warnings if script else ())]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
 
 

@@ -24,7 +24,7 @@ from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_text import Progress
+from hpcdash.domain.switch_text import SwitchProgress
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -234,7 +234,7 @@ def living_table(store: ClusterStore) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()) -> Progress:
+def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Collection[str] = ()) -> SwitchProgress:
     """Counts jobs that live, that ended since `dropped_at` (epoch seconds), and of those that ended with status 0.
 
     Those whose ids are among `were_living` lived when it was dropped, whatever the clocks say.
@@ -261,7 +261,7 @@ def progress_of(rows: Iterable[Row], dropped_at: float | None, were_living: Coll
             badly[_format_end(row)] += count
     one = ids[0] if living + ended == 1 else ""
     told = ", ".join(words if one else f"{count} {words}" for words, count in badly.most_common())
-    return Progress(living, ended, clean, told, one)
+    return SwitchProgress(living, ended, clean, told, one)
 
 
 def _format_end(row: Row) -> str:

@@ -18,8 +18,8 @@ from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, JobState
 from hpcdash.domain.switch_text import (
-    Progress,
     SwitchLook,
+    SwitchProgress,
     clear_refusal,
     dropped_at,
     format_log,
@@ -305,13 +305,15 @@ class Switches:
         queued = {row["id"] for row in rows}
         return (*rows, *(row for row in past if row["id"] not in queued))
 
-    async def progress(self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None) -> Progress:
+    async def progress(
+        self, look: SwitchLook, job_ids: Sequence[str], seconds_ago: float | None = None
+    ) -> SwitchProgress:
         """How the jobs that name it fared since it was dropped, as queue and history tell; raises UnreachableError.
 
         `seconds_ago` is when it was dropped from here.
         """
         since = dropped_at(look, seconds_ago)
-        return Progress() if since is None else progress_of(await self.jobs_now(job_ids), since)
+        return SwitchProgress() if since is None else progress_of(await self.jobs_now(job_ids), since)
 
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
         """Run a plan; where nobody knows what came of it, it is said how to look."""

@@ -16,7 +16,7 @@ from hpcdash.services.watch.state import WatchFiles, with_snoozed
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.cluster import Watching
-    from hpcdash.services.watch.judge import Look
+    from hpcdash.services.watch.judge import Judgement
 
 
 class WatchBoard:
@@ -126,7 +126,7 @@ class WatchBoard:
             self._watching = Watching(self._store, self.settings, state)
         return self._watching
 
-    def _stepped(self, look: Look) -> tuple[AlertEvent, ...]:
+    def _stepped(self, look: Judgement) -> tuple[AlertEvent, ...]:
         self.problems = (*((self.unread,) if self.unread else ()), *look.problems)
         ending_of = self._watchdogs().ending_of
         # Who looks at the screen is awake.

@@ -21,8 +21,8 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.watch.endings import Endings
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, DiskQuery, Facts, TailQuery, facts_query
-from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Look
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
+from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Judgement
 from hpcdash.services.watch.rules import unseen
 from hpcdash.services.watch.rules.deadlines import first_queue
 from hpcdash.services.watch.rules.hanging import LogGrowth
@@ -43,11 +43,11 @@ EVERY_SECONDS = 6.0 * HOUR
 class Watching(Endings):
     """`state` changes with each look."""
 
-    _asked = Asked()
+    _asked = FactsRequest()
 
-    async def look(self) -> Look:
+    async def look(self) -> Judgement:
         """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not answer."""
-        look = Look()
+        look = Judgement()
         try:
             await self.store.open()
             await self.store.fetch(self.job_kind)
@@ -71,8 +71,8 @@ class Watching(Endings):
         judged.problems[:0] = look.problems
         return judged
 
-    def _not_reached(self, error: HpcdashError) -> Look:
-        look = Look(unknown=set(ALL_RULES), problems=[error.message], is_reached=False)
+    def _not_reached(self, error: HpcdashError) -> Judgement:
+        look = Judgement(unknown=set(ALL_RULES), problems=[error.message], is_reached=False)
         if isinstance(error, RateLimited):
             look.unknown.add(finding_key(UNREACHABLE))
             return look
@@ -88,7 +88,7 @@ class Watching(Endings):
         ]
         return look
 
-    async def _fetch(self, kind: Kind, look: Look) -> None:
+    async def _fetch(self, kind: Kind, look: Judgement) -> None:
         try:
             await self.store.fetch(kind)
         except HpcdashError as error:
@@ -100,7 +100,7 @@ class Watching(Endings):
 
     # -- where jobs write, how full disks are, what a QoS does
 
-    async def _locate(self, jobs: pa.Table, look: Look) -> None:
+    async def _locate(self, jobs: pa.Table, look: Judgement) -> None:
         """Find where jobs write that were not met before, and whose rule names no file."""
         rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
         rules |= {job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log}
@@ -128,7 +128,7 @@ class Watching(Endings):
             if not paths:
                 state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
 
-    def _to_ask(self, jobs: pa.Table, now: float, look: Look) -> Asked:
+    def _to_ask(self, jobs: pa.Table, now: float, look: Judgement) -> FactsRequest:
         newest: set[str] = set()
         checkpoints: set[str] = set()
         for rule, place in self._saved_places(jobs).values():
@@ -144,9 +144,11 @@ class Watching(Endings):
         hosts = self.state.hosts
         files = self._files_to_ask(jobs, lambda job_id: job_id not in hosts, now, look)
         tails = self._tails_to_ask(jobs, lambda job_id: job_id not in hosts, now, look, is_own_output=False)
-        return Asked(files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
+        return FactsRequest(files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails)
 
-    def _files_to_ask(self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look) -> tuple[str, ...]:
+    def _files_to_ask(
+        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement
+    ) -> tuple[str, ...]:
         """The logs whose growth is looked at, those first that were not for longest; of a job all or none."""
         looks = self.state.log_looks
         by_job: dict[str, set[str]] = {}
@@ -172,7 +174,7 @@ class Watching(Endings):
         return [(job_id, path) for job_id, rule in self._hung(jobs).items() for path in self._paths(job_id, rule)]
 
     def _tails_to_ask(
-        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Look, *, is_own_output: bool
+        self, jobs: pa.Table, is_meant: Callable[[str], bool], now: float, look: Judgement, *, is_own_output: bool
     ) -> tuple[TailQuery, ...]:
         """The logs of trainings that are read on, those first that were not tried for longest; a file that a rule
         names is none of a job's own."""
@@ -190,7 +192,7 @@ class Watching(Endings):
             look.problems.append(f"{logs}: {MOST_TAILS} are read in one round")
         return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
-    async def _ask_facts(self, jobs: pa.Table, look: Look) -> None:
+    async def _ask_facts(self, jobs: pa.Table, look: Judgement) -> None:
         now = self.store.clock.now()
         self._forget(jobs)
         self._asked = self._to_ask(jobs, now, look)
@@ -224,7 +226,7 @@ class Watching(Endings):
         state.tails = {path: tail for path, tail in state.tails.items() if path in read}
         state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
 
-    async def _ask_nodes(self, jobs: pa.Table, now: float, look: Look) -> None:
+    async def _ask_nodes(self, jobs: pa.Table, now: float, look: Judgement) -> None:
         """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round, each in its turn."""
         state = self.state
         looks = state.host_looks
@@ -236,13 +238,13 @@ class Watching(Endings):
             files, tails = {**self._facts.files, **facts.files}, {**self._facts.tails, **facts.tails}
             self._facts = replace(self._facts, files=files, tails=tails)
 
-    async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Look) -> Facts:
+    async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
         """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
         state = self.state
         of_host = {job_id for job_id, name in state.hosts.items() if name == host}
         files = self._files_to_ask(jobs, of_host.__contains__, now, look)
         tails = self._tails_to_ask(jobs, of_host.__contains__, now, look, is_own_output=True)
-        query = facts_query(Asked(files=files, tails=tails), self.store.user)
+        query = facts_query(FactsRequest(files=files, tails=tails), self.store.user)
         self.store.budget.spend()
         try:
             node = ThroughNode(self.store.transport, host)

@@ -31,7 +31,7 @@ _BEEGFS_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """Bytes and inodes used and the limit for each; None: not told, or no limit.
 
     `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose quota it is, '' for all
@@ -49,7 +49,7 @@ class Usage:
     is_inexact: bool = False
 
 
-def parse_df(printed: bytes, path: str = "") -> tuple[Usage, ...]:
+def parse_df(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
     """Bytes, of `df -P`; what the file system keeps for root counts neither as used nor as free.
 
     `path`, where one was asked for, tells names that look like figures from figures. Raises UnreadableOutput.
@@ -61,7 +61,7 @@ def parse_df(printed: bytes, path: str = "") -> tuple[Usage, ...]:
     unit = int(blocks[1]) * (KIB if blocks[2] else 1)
     rows = [_df_row(line, path) for line in lines[1:]]
     return tuple(
-        Usage(
+        DiskUsage(
             "df",
             name,
             bytes_used=used * unit,
@@ -71,30 +71,30 @@ def parse_df(printed: bytes, path: str = "") -> tuple[Usage, ...]:
     )
 
 
-def parse_df_inodes(printed: bytes, path: str = "") -> tuple[Usage, ...]:
+def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
     """Inodes, of `df -P -i`; file systems that make them as they need them have no limit. Raises UnreadableOutput."""
     lines = decode(printed).splitlines()
     if not lines or "Inodes" not in lines[0]:
         raise _unreadable("df -P -i", printed)
     rows = [_df_row(line, path) for line in lines[1:]]
     return tuple(
-        Usage("df -i", name, inodes_used=used, inodes_limit=used + max(free, 0) if used + max(free, 0) else None)
+        DiskUsage("df -i", name, inodes_used=used, inodes_limit=used + max(free, 0) if used + max(free, 0) else None)
         for name, used, free in _known(rows, "df -P -i", printed)
     )
 
 
-def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> Usage:
+def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
     """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
     found = re.match(rb"(\d+)\s", printed)
     if found is None:
         raise _unreadable("du -s", printed)
     count = int(found[1])
     if inodes:
-        return Usage("du --inodes", path, inodes_used=count)
-    return Usage("du", path, bytes_used=count * KIB)
+        return DiskUsage("du --inodes", path, inodes_used=count)
+    return DiskUsage("du", path, bytes_used=count * KIB)
 
 
-def of_path(usages: Iterable[Usage], path: str) -> Usage | None:
+def of_path(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
     """The one that is about a path: whose name is the longest of those it lies under, else the only one there is."""
     every = list(usages)
     under = [usage for usage in every if _lies_under(path, usage.name)]
@@ -103,7 +103,7 @@ def of_path(usages: Iterable[Usage], path: str) -> Usage | None:
     return every[0] if len(every) == 1 else None
 
 
-def joined(usages: Sequence[Usage | None]) -> Usage | None:
+def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
     """One of several sources, the best first: bytes and inodes each of the first that tells its use and its limit.
 
     Where none tells a limit, of the first that tells the use.
@@ -126,7 +126,7 @@ def joined(usages: Sequence[Usage | None]) -> Usage | None:
     )
 
 
-def _first(usages: Sequence[Usage], used: str, limit: str) -> Usage | None:
+def _first(usages: Sequence[DiskUsage], used: str, limit: str) -> DiskUsage | None:
     told = [usage for usage in usages if getattr(usage, used) is not None]
     return next((usage for usage in told if getattr(usage, limit) is not None), told[0] if told else None)
 
@@ -174,20 +174,20 @@ def _unreadable(program: str, printed: bytes) -> UnreadableOutput:
     )
 
 
-def parse_lfs_quota(printed: bytes) -> tuple[Usage, ...]:
+def parse_lfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
     """Lustre's. In brackets stand sums that lack a server's part."""
     return _table("lfs quota", _LUSTRE, printed, KIB)
 
 
-def parse_quota(printed: bytes) -> tuple[Usage, ...]:
+def parse_quota(printed: bytes) -> tuple[DiskUsage, ...]:
     """quota(1)'s, of Linux; in its files k is a thousand."""
     return _table("quota", _QUOTA, printed, 1000)
 
 
-def parse_beegfs_quota(printed: bytes) -> tuple[Usage, ...]:
+def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
     """BeeGFS's, as a table or with --csv: bytes and chunk files."""
     text = decode(printed)
-    found: list[Usage] = []
+    found: list[DiskUsage] = []
     pool = ""
     is_known = False
     for line in text.splitlines():
@@ -203,16 +203,16 @@ def parse_beegfs_quota(printed: bytes) -> tuple[Usage, ...]:
         if sizes[0] is None or sizes[2] is None:
             continue
         found.append(
-            Usage("beegfs-ctl", pool, parts[0].strip(), sizes[0], sizes[1] or None, sizes[2], sizes[3] or None)
+            DiskUsage("beegfs-ctl", pool, parts[0].strip(), sizes[0], sizes[1] or None, sizes[2], sizes[3] or None)
         )
     if not is_known:
         raise _quota_unreadable("beegfs-ctl --getquota", printed)
     return tuple(found)
 
 
-def parse_mmlsquota(printed: bytes) -> tuple[Usage, ...]:
+def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
     """Of `mmlsquota -Y` (GPFS, Storage Scale): columns by name, sizes in KiB, and in a value % and two digits."""
-    found: list[Usage] = []
+    found: list[DiskUsage] = []
     columns: list[str] = []
     for line in decode(printed).splitlines():
         values = line.split(":")
@@ -227,7 +227,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[Usage, ...]:
         owner = f"{row.get('quotaType', '')} {row.get('name', '')}".strip()
         count = {key: int(value) for key, value in row.items() if value.isdigit()}
         found.append(
-            Usage(
+            DiskUsage(
                 "mmlsquota",
                 f"{name}:{fileset}" if fileset else name,
                 owner,
@@ -242,7 +242,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[Usage, ...]:
     return tuple(found)
 
 
-PARSERS: dict[str, Callable[[bytes], tuple[Usage, ...]]] = {
+PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
     "lfs": parse_lfs_quota,
     "beegfs-ctl": parse_beegfs_quota,
     "quota": parse_quota,
@@ -250,9 +250,9 @@ PARSERS: dict[str, Callable[[bytes], tuple[Usage, ...]]] = {
 }
 
 
-def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int) -> tuple[Usage, ...]:
+def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int) -> tuple[DiskUsage, ...]:
     """Rows under a heading; a name that is too long for its column stands on a line before its figures."""
-    found: list[Usage] = []
+    found: list[DiskUsage] = []
     owner = alone = ""
     is_known = has_heading = False
     for line in decode(printed).splitlines():
@@ -277,7 +277,9 @@ def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
         files, *limits = (_amount(row[column], 1, thousand) for column in ("files", "files_soft", "files_hard"))
         inexact = "[" in row["used"] + row["files"]
         found.append(
-            Usage(program, name, owner, used, _limit(soft, hard, 1), files, _limit(limits[0], limits[1], 1), inexact)
+            DiskUsage(
+                program, name, owner, used, _limit(soft, hard, 1), files, _limit(limits[0], limits[1], 1), inexact
+            )
         )
     if not is_known:
         raise _quota_unreadable(program, printed)

@@ -10,7 +10,7 @@ from functools import partial
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
-from hpcdash.services.watch.disks import PARSERS, Usage, joined, of_path, parse_df, parse_df_inodes, parse_du
+from hpcdash.services.watch.disks import PARSERS, DiskUsage, joined, of_path, parse_df, parse_df_inodes, parse_du
 from hpcdash.services.watch.training import TailBytes
 
 MOST_FILES = 200
@@ -168,7 +168,7 @@ class TailQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FactsRequest:
     """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks, logs."""
 
     files: tuple[str, ...] = ()
@@ -195,8 +195,8 @@ class FileLook:
 class DiskLook:
     """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
 
-    usage: Usage | None = None
-    counted: Usage | None = None
+    usage: DiskUsage | None = None
+    counted: DiskUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Facts:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
+def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:
     """All of it in one command, within a time limit for each of its programs; `user` is whose quota 'user' means."""
     token = f"\x1e{secrets.token_hex(8)}"
     words: list[str] = []
@@ -239,7 +239,7 @@ def facts_query(asked: Asked, user: str = "") -> Query[Facts]:
     return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
 
 
-def parse_facts(answer: Answer, *, token: bytes, asked: Asked) -> Facts:
+def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
     """Raises UnreadableOutput where the answer does not even tell the time."""
     # What stands before the first token is noise.
     parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
@@ -307,8 +307,8 @@ def _file(body: bytes, now: int) -> FileLook:
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
     by_tool = dict(printed)
     device = decode(by_tool.get("df", b"")).splitlines()[-1:]
-    looks: list[Usage | None] = []
-    counts: list[Usage | None] = []
+    looks: list[DiskUsage | None] = []
+    counts: list[DiskUsage | None] = []
     for tool, body in printed:
         try:
             if tool == "df":
@@ -325,7 +325,7 @@ def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:
     return DiskLook(joined(looks), joined(counts))
 
 
-def _of_device(usages: Sequence[Usage], path: str, df_line: str) -> Usage | None:
+def _of_device(usages: Sequence[DiskUsage], path: str, df_line: str) -> DiskUsage | None:
     """quota(1) names devices, as df does at the beginning of its line."""
     of_device = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
     return of_device[0] if len(of_device) == 1 else of_path(usages, path)

@@ -32,7 +32,7 @@ from hpcdash.domain.units import MINUTE
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints
-from hpcdash.services.watch.disks import Usage
+from hpcdash.services.watch.disks import DiskUsage
 from hpcdash.services.watch.facts import DiskLook, Facts
 from hpcdash.services.watch.rules import (
     deadlines,
@@ -64,7 +64,7 @@ ALL_RULES = tuple(
 
 
 @dataclass(slots=True)
-class Look:
+class Judgement:
     """What a look found. `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
 
     `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.
@@ -195,9 +195,9 @@ class Judge:
         """What the last look learned beside the snapshots, while it is fresh."""
         return self._facts if self.store.clock.now() - self._answered_at <= FRESH_SECONDS else None
 
-    def judge(self) -> Look:
+    def judge(self) -> Judgement:
         """What the rules find in what is known now; asks nothing."""
-        look = Look()
+        look = Judgement()
         now = self.store.clock.now()
         jobs = self._table(self.job_kind)
         # An alert about the connection is for a look to settle.
@@ -221,7 +221,7 @@ class Judge:
         ]
         return look
 
-    def _judge_jobs(self, jobs: pa.Table, now: float, look: Look) -> None:
+    def _judge_jobs(self, jobs: pa.Table, now: float, look: Judgement) -> None:
         settings = self.settings
         reasons = self.store.backend.reasons
         zoned = datetime.fromtimestamp(now, UTC).astimezone()
@@ -252,7 +252,7 @@ class Judge:
         rows: list[Row] = (self._table_of(jobs, user) if user else jobs).to_pylist()
         return rows
 
-    def _judge_logs(self, jobs: pa.Table, look: Look) -> None:
+    def _judge_logs(self, jobs: pa.Table, look: Judgement) -> None:
         watched = self._hung(jobs)
         facts = self._seen
         by_rule: dict[HangingWatch, list[hanging.LogGrowth]] = {}
@@ -275,7 +275,7 @@ class Judge:
         for watch, logs in by_rule.items():
             look.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
 
-    def _judge_losses(self, jobs: pa.Table, now: float, look: Look) -> None:
+    def _judge_losses(self, jobs: pa.Table, now: float, look: Judgement) -> None:
         watched = self._trainings(jobs)
         if not watched:
             return
@@ -318,7 +318,7 @@ class Judge:
     def _since(self, path: str) -> float:
         return self.state.logs[path].same_since
 
-    def _judge_saves(self, jobs: pa.Table, now: float, look: Look) -> None:
+    def _judge_saves(self, jobs: pa.Table, now: float, look: Judgement) -> None:
         saves = []
         seen = self._seen or Facts()
         for job_id, (rule, place) in self._saved_places(jobs).items():
@@ -339,7 +339,7 @@ class Judge:
             look.unknown.add(finding_key(deadlines.GRACE))
         look.findings += deadlines.grace_too_short(jobs, _grace_facts(qos), saves, _grace_facts(queues))
 
-    def _judge_disks(self, look: Look) -> None:
+    def _judge_disks(self, look: Judgement) -> None:
         facts = self._seen
         for rule in self._here(self.settings.storage):
             path = rule.watch.path
@@ -353,7 +353,7 @@ class Judge:
             look.findings += storage.storage(usage, rule.watch, kept.byte_samples, kept.inode_samples)
 
     @staticmethod
-    def _usage(rule: StorageRule, seen: DiskLook | None, kept: DiskState | None) -> Usage | None:
+    def _usage(rule: StorageRule, seen: DiskLook | None, kept: DiskState | None) -> DiskUsage | None:
         """The quota tool's figures and df's, or, of a folder with limits of its own, what du counted last."""
         if not rule.counts_by_du:
             return seen.usage if seen is not None else None
@@ -362,9 +362,9 @@ class Judge:
         if kept.counted_bytes is None and kept.counted_inodes is None:
             return None
         name = rule.watch.path
-        return Usage("du", name, bytes_used=kept.counted_bytes, inodes_used=kept.counted_inodes)
+        return DiskUsage("du", name, bytes_used=kept.counted_bytes, inodes_used=kept.counted_inodes)
 
-    def _judge_nodes(self, look: Look) -> None:
+    def _judge_nodes(self, look: Judgement) -> None:
         rules = self._here(self.settings.nodes)
         table = self._table(Kind.NODES) if rules else None
         if rules and table is None:
@@ -374,7 +374,7 @@ class Judge:
                 look.findings += nodes.drained_nodes(table, rule.watch)
                 look.findings += nodes.spare_nodes(table, rule.watch)
 
-    def _judge_history(self, look: Look) -> None:
+    def _judge_history(self, look: Judgement) -> None:
         rules = self._here(self.settings.failures)
         table = self._table(Kind.HISTORY) if rules else None
         if rules and table is None:

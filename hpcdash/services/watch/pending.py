@@ -37,7 +37,7 @@ class Lost:
 
 
 @dataclass(slots=True)
-class Plan:
+class NotificationPlan:
     """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class Plan:
 
 def plan_round(
     alerts: Alerts, events: Iterable[AlertEvent], channels: Sequence[str], now: float, settings: AlertSettings
-) -> Plan:
+) -> NotificationPlan:
     """`alerts` are those after the step that gave the `events`; each of `channels` is another one."""
     new = {event.key: event for event in events}
     by_channel: dict[str, dict[str, PendingNotification]] = {}
     for one in alerts.owed:
         by_channel.setdefault(one.channel, {})[one.key] = one
     for_all = {one.key: one for one in alerts.owed if one.is_for_all}
-    plan = Plan()
+    plan = NotificationPlan()
     for channel in dict.fromkeys((*channels, *by_channel)):
         before = by_channel.get(channel, {})
         is_here = channel in channels
@@ -102,14 +102,16 @@ def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
     return replace(alerts, states=states, owed=owed)
 
 
-def owed_after(plan: Plan, reached: Collection[str]) -> tuple[PendingNotification, ...]:
+def owed_after(plan: NotificationPlan, reached: Collection[str]) -> tuple[PendingNotification, ...]:
     """What is owed once the channels that were `reached` have taken what they were sent."""
     taken = {one.key for channel in reached for one in plan.sends[channel]}
     left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
     return tuple(replace(one, is_for_all=one.is_for_all and one.key not in taken) for one in (*plan.waiting, *left))
 
 
-def notified_after(states: Mapping[str, AlertState], plan: Plan, events: Iterable[AlertEvent]) -> dict[str, AlertState]:
+def notified_after(
+    states: Mapping[str, AlertState], plan: NotificationPlan, events: Iterable[AlertEvent]
+) -> dict[str, AlertState]:
     """The states with the channels that are told of each, or owed it."""
     told: dict[str, set[str]] = {event.key: set() for event in events}
     for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
@@ -149,7 +151,7 @@ def channels_of(names: Iterable[str]) -> list[str]:
     return channels
 
 
-def new_of(plan: Plan, events: Sequence[AlertEvent], now: float) -> tuple[AlertEvent, ...]:
+def new_of(plan: NotificationPlan, events: Sequence[AlertEvent], now: float) -> tuple[AlertEvent, ...]:
     """What there is to tell that nobody has taken yet: the events of the step, and earlier ones."""
     known = {event.key for event in events}
     earlier: Mapping[str, AlertEvent] = {
@@ -162,7 +164,7 @@ def new_of(plan: Plan, events: Sequence[AlertEvent], now: float) -> tuple[AlertE
     return tuple(sorted(together, key=by_severity))
 
 
-def again_of(plan: Plan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
+def again_of(plan: NotificationPlan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
     """(channel, what it is told that others know already); `told` are the keys of what nobody has taken yet."""
     return tuple(
         (channel, event_of(one, now)) for channel, sends in plan.sends.items() for one in sends if one.key not in told
@@ -187,7 +189,7 @@ def _merged(
     owed: PendingNotification,
     event: AlertEvent | None,
     state: AlertState | None,
-    plan: Plan,
+    plan: NotificationPlan,
     now: float,
     *,
     is_here: bool,

@@ -13,7 +13,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.cluster import Watching
-from hpcdash.services.watch.judge import Look
+from hpcdash.services.watch.judge import Judgement
 from hpcdash.services.watch.message import Message
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.notifiers.delivery import Sleep
@@ -26,7 +26,7 @@ class RoundReport:
     """What a look found, what was told and how, how many commands it took, and what went wrong besides; whether the
     next run of the watchdogs will know it."""
 
-    look: Look
+    look: Judgement
     told: Round
     commands: int
     problems: tuple[str, ...] = ()

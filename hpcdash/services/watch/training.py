@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch
-from hpcdash.services.metrics.findings import Finding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import MetricFinding, find_not_finite, find_plateau, find_stall
 from hpcdash.services.metrics.joined import joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
@@ -195,7 +195,7 @@ def _note_pace(tail: LogTail, batch: MetricBatch, names: Sequence[str]) -> None:
             tail.seconds_per_step = pace
 
 
-def _stall(tail: LogTail, now: float) -> Finding | None:
+def _stall(tail: LogTail, now: float) -> MetricFinding | None:
     """By how long no sample came since one was seen, by our clock: a log's times may be of another zone."""
     if tail.usual_gap is None or tail.longest_gap is None or not tail.metrics:
         return None
@@ -205,7 +205,7 @@ def _stall(tail: LogTail, now: float) -> Finding | None:
     return find_stall(times, now, tail.step if tail.step is not None else float(tail.sample_count))
 
 
-def _know(tail: LogTail, name: str, one: Finding, *, is_told: bool) -> None:
+def _know(tail: LogTail, name: str, one: MetricFinding, *, is_told: bool) -> None:
     """Note what begins at a step, where it is not the same as something that is noted."""
     end = one.step_to if one.step_to is not None else float("inf")
     for moment in tail.moments:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from textual.screen import ModalScreen
 
 from hpcdash.backends.actions import ActionRequest, Verb
-from hpcdash.domain.impact import Choice, choose, count_jobs, with_whole_arrays
+from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
@@ -24,7 +24,7 @@ from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import Wanted, plan_again, wanted_of
+from hpcdash.services.submit.plan import Resubmission, plan_again, wanted_of
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.action_text import format_error, format_left_behind, present_value, subject
 from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
@@ -139,7 +139,7 @@ class JobActions:
             self._is_preparing = True
             self.screen.run_worker(self._requeue(choice, self.screen.view, self.screen.session), group="acting")
 
-    async def _requeue(self, choice: Choice, view: View, session: ClusterSession) -> None:
+    async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
         from hpcdash.services.jobs.requeue import fetch_refusal, format_dropped, requeue_facts
 
@@ -198,7 +198,7 @@ class JobActions:
         title = f"change {subject(choice.job_ids, choice.rows)}"
         self.screen.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
 
-    def _alterable(self, choice: Choice) -> tuple[list[Field], list[str]]:
+    def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
         """What may be changed of all of these jobs, and in words why not more."""
         rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
@@ -265,7 +265,7 @@ class JobActions:
                 rows += wanted.filter(pc.is_valid(wanted["dependency"])).to_pylist()
         return rows
 
-    def _chosen(self, verb: Verb) -> Choice | None:
+    def _chosen(self, verb: Verb) -> ActionChoice | None:
         """What a verb is for among what is pointed at; None, and a word why, where that is nothing."""
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
@@ -293,7 +293,7 @@ def _reasons(left_out: Sequence[str]) -> str:
 class AgainChoice:
     """What is wanted again, and what a person should know of the choice."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Resubmission, ...]
     asides: tuple[str, ...] = ()
 
 
@@ -307,7 +307,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
     targets = view.targets()
     if not targets.job_ids:
         return "no job is pointed at"
-    wanted: list[Wanted] = []
+    wanted: list[Resubmission] = []
     asides: list[str] = []
     singles: list[Row] = []
     for job_id in targets.job_ids:
@@ -333,7 +333,7 @@ def _only(job_id: str, targets: Targets) -> Row:
     return targets.rows[0]
 
 
-async def _of_array(array_id: str, store: ClusterStore) -> tuple[Wanted, list[str]]:
+async def _of_array(array_id: str, store: ClusterStore) -> tuple[Resubmission, list[str]]:
     tasks = await fetch_tasks(store, array_id)
     failed = tuple(row for row in tasks.ended if row["state"] in ENDED_BADLY)
     if failed:
@@ -342,7 +342,7 @@ async def _of_array(array_id: str, store: ClusterStore) -> tuple[Wanted, list[st
         return wanted, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
     every = (*tasks.ended, *tasks.living)
     words = [f"no task of array {array_id} failed: this is the whole array again"]
-    return Wanted(array_id, None, every), [*words, *_format_living(every)]
+    return Resubmission(array_id, None, every), [*words, *_format_living(every)]
 
 
 def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hpcdash.domain.text import visible
-from hpcdash.ui.logs.viewport import Placed, Viewport, letter_at, wrapped
+from hpcdash.ui.logs.viewport import PlacedRow, Viewport, letter_at, wrapped
 from hpcdash.ui.widgets.cells import signs
 
 _WHEEL_LINES = 3
@@ -122,7 +122,7 @@ class LogLines(Widget, can_focus=True):
         style = self._style("words")
         return Strip([Segment(f" {words}", style)]).crop_extend(0, width, self._style())
 
-    def _strip(self, placed: Placed, width: int) -> Strip:
+    def _strip(self, placed: PlacedRow, width: int) -> Strip:
         viewport = self.viewport
         line = viewport.line(placed.row)
         text, left = line.text, viewport.left

@@ -24,7 +24,7 @@ from hpcdash.domain.units import format_age, format_memory
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.logs.lines import shown_line
-from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, Event, LogWindow, Row
+from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, Event, LogRow, LogWindow
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.lines import LogLines
 from hpcdash.ui.logs.viewport import Viewport
@@ -276,7 +276,7 @@ class LogReading(Vertical):
             self._drawing = True
             self.run_worker(self._draw(unread), group="draw")
 
-    async def _draw(self, unread: list[Row]) -> None:
+    async def _draw(self, unread: list[LogRow]) -> None:
         while unread:
             # One after the other: keys take their turns between them.
             self.viewport.keep([(unread[0], await asyncio.to_thread(shown_line, unread[0].content))])

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from hpcdash.domain.text import width_of
 from hpcdash.services.logs.lines import ShownLine, shown_line
-from hpcdash.services.logs.window import LogWindow, Row
+from hpcdash.services.logs.window import LogRow, LogWindow
 
 _KEPT_LINES = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRow:
     """One line of the screen: a part of a row, by letters of its text. `row` is its place in the window's rows.
 
     `last` None: to the end of the text.
@@ -50,11 +50,11 @@ class Viewport:
         self.offset = 0
         # Which of the row's lines is the first on the screen.
         self._part = 0
-        self._folded: OrderedDict[tuple[Row, int], _Folded] = OrderedDict()
+        self._folded: OrderedDict[tuple[LogRow, int], _Folded] = OrderedDict()
 
     # -- what is on the screen
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[PlacedRow]:
         """The lines of the screen from its top, no more than `height`."""
         rows = self.window.rows
         if not rows or self.height <= 0:
@@ -63,13 +63,13 @@ class Viewport:
             self._to_last()
         row, part = self._top()
         if not self.wrap:
-            return [Placed(number) for number in range(row, min(len(rows), row + self.height))]
-        lines: list[Placed] = []
+            return [PlacedRow(number) for number in range(row, min(len(rows), row + self.height))]
+        lines: list[PlacedRow] = []
         while row < len(rows) and len(lines) < self.height:
             folded = self._fold(row)
             for number in range(part, len(folded.begins)):
                 end = folded.begins[number + 1] if number + 1 < len(folded.begins) else None
-                lines.append(Placed(row, folded.begins[number], end))
+                lines.append(PlacedRow(row, folded.begins[number], end))
                 if len(lines) == self.height:
                     break
             row, part = row + 1, 0
@@ -187,14 +187,14 @@ class Viewport:
     def _to_last(self) -> None:
         self._set_top(*self._last_top())
 
-    def unread(self) -> list[Row]:
+    def unread(self) -> list[LogRow]:
         """The rows of the screen whose text is not known yet; folding lines needs it anyway."""
         if self.wrap:
             return []
         rows = (self.window.rows[placed.row] for placed in self.placed())
         return [row for row in rows if (row, 0) not in self._folded]
 
-    def keep(self, read: Iterable[tuple[Row, ShownLine]]) -> None:
+    def keep(self, read: Iterable[tuple[LogRow, ShownLine]]) -> None:
         """Take in the text of rows, read elsewhere."""
         for row, line in read:
             self._keep((row, 0), _Folded(line, (0,)))
@@ -215,7 +215,7 @@ class Viewport:
             self._folded.move_to_end(key)
         return folded
 
-    def _keep(self, key: tuple[Row, int], folded: _Folded) -> None:
+    def _keep(self, key: tuple[LogRow, int], folded: _Folded) -> None:
         self._folded[key] = folded
         while len(self._folded) > _KEPT_LINES:
             self._folded.popitem(last=False)

@@ -22,7 +22,7 @@ from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesKept
-    from hpcdash.services.metrics.charts.reading import Reading, RunReader
+    from hpcdash.services.metrics.charts.reading import ChartReading, RunReader
     from hpcdash.services.metrics.run import WatchedRun
 
 
@@ -48,7 +48,7 @@ class ShownRun:
     error: HpcdashError | None = None
     judging_error: HpcdashError | None = None
     reader: RunReader | None = None
-    reading: Reading | None = None
+    reading: ChartReading | None = None
     changes: int = 0
     read_changes: tuple[object, ...] = field(default=())
 
@@ -207,7 +207,7 @@ class ChartFollowing(View):
         if (run.reading, run.judging_error) != before:
             self._dirty.set()
 
-    async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> Reading:
+    async def _judged(self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]) -> ChartReading:
         from hpcdash.services.metrics.charts.reading import RunReader
 
         if run.reader is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.form import Draft
     from hpcdash.services.submit.launches import PlannedLaunch
     from hpcdash.services.submit.plan import Again
-    from hpcdash.ui.submit.preview import Look
+    from hpcdash.ui.submit.preview import FormPreview
 
 
 # How often the list is looked into for a new job, and how many times.
@@ -210,7 +210,7 @@ class SubmitActions:
         view: SubmitView,
         draft: Draft,
         planned: _Planned,
-        looked: Look,
+        looked: FormPreview,
         outcomes: Sequence[Outcome],
         said: Sequence[str],
     ) -> None:
@@ -242,7 +242,7 @@ class SubmitActions:
         self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
 
 
-def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
+def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
     """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
     from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
 
@@ -253,7 +253,7 @@ def _dropped_switch(view: SubmitView, looked: Look) -> tuple[str, ...]:
 
 
 def _planner(
-    view: SubmitView, session: ClusterSession, looked: Look
+    view: SubmitView, session: ClusterSession, looked: FormPreview
 ) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
     """What plans the job, or a link of its chain that waits for others than it says itself."""
 

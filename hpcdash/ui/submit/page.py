@@ -12,7 +12,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.impact import format_span
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
@@ -23,7 +23,7 @@ from hpcdash.ui.widgets.script_page import ScriptPage
 
 if TYPE_CHECKING:
     from hpcdash.ui.submit.form import FormPage
-    from hpcdash.ui.submit.preview import Look
+    from hpcdash.ui.submit.preview import FormPreview
 
 
 FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
@@ -38,9 +38,9 @@ class SubmitPage(View):
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
-        from hpcdash.ui.submit.preview import Look
+        from hpcdash.ui.submit.preview import FormPreview
 
-        self.seen: Look = Look()
+        self.seen: FormPreview = FormPreview()
         self.answer = ClusterAnswer(session.store)
         self.page_shown = FORM
         self._coloured = ""
@@ -155,7 +155,7 @@ class SubmitPage(View):
             return "the same as it was submitted last"
         return "nothing of this name was submitted from here"
 
-    def told(self, looked: Look | None = None) -> tuple[str, ...]:
+    def told(self, looked: FormPreview | None = None) -> tuple[str, ...]:
         """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
@@ -191,9 +191,9 @@ class ClusterAnswer:
         self.is_asking = False
         self.failed = ""
         self.estimate = StartEstimate(is_known=False)
-        self.missing: tuple[Finding, ...] = ()
+        self.missing: tuple[LintFinding, ...] = ()
 
-    def is_for(self, looked: Look) -> bool:
+    def is_for(self, looked: FormPreview) -> bool:
         return self._for == _key(looked)
 
     def wait_seconds(self, rest_seconds: float) -> float:
@@ -205,7 +205,7 @@ class ClusterAnswer:
         self._for = ""
         self._asked_at = float("-inf")
 
-    async def ask(self, looked: Look) -> None:
+    async def ask(self, looked: FormPreview) -> None:
         """Ask when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
@@ -225,7 +225,7 @@ class ClusterAnswer:
             self.is_asking = False
         self._for = _key(looked)
 
-    async def ask_for_paths(self, looked: Look) -> None:
+    async def ask_for_paths(self, looked: FormPreview) -> None:
         """Ask for the paths alone of what is submitted now, in one command, unless all is known to be well with them.
 
         A kill switch may be dropped at any time: where one is named nothing is known to be well.
@@ -242,14 +242,14 @@ class ClusterAnswer:
             if not switch:
                 return
             words = f"whether the kill switch {switch} is dropped is not known: {error.message}"
-            missing = (*(one for one in self.findings_of(looked) if one.field), Finding("warning", "", words))
+            missing = (*(one for one in self.findings_of(looked) if one.field), LintFinding("warning", "", words))
         self.missing, self._missing_of = missing, key
 
-    def may_have_changed(self, looked: Look) -> bool:
+    def may_have_changed(self, looked: FormPreview) -> bool:
         """Whether what was told of the paths may be another now, though nothing else was typed."""
         return self._missing_of == _key(looked) and bool(_switch_of(looked))
 
-    def format_start(self, looked: Look, zone: tzinfo | None) -> Text:
+    def format_start(self, looked: FormPreview, zone: tzinfo | None) -> Text:
         """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
         if self.is_asking:
             return Text("start: asking …", "dim")
@@ -279,21 +279,21 @@ class ClusterAnswer:
         text.append("; the scheduler's own estimate, which moves", "dim")
         return text
 
-    def format_known_start(self, looked: Look, zone: tzinfo | None) -> str:
+    def format_known_start(self, looked: FormPreview, zone: tzinfo | None) -> str:
         """`start: now on g1`; '' where nothing is known of what stands there now."""
         is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
         return self.format_start(looked, zone).plain.partition(";")[0] if is_told else ""
 
-    def findings_of(self, looked: Look) -> tuple[Finding, ...]:
+    def findings_of(self, looked: FormPreview) -> tuple[LintFinding, ...]:
         """What is missing there, of what stands there now."""
         return self.missing if self._missing_of == _key(looked) else ()
 
-    def refusal_of(self, looked: Look) -> str:
+    def refusal_of(self, looked: FormPreview) -> str:
         """Why the scheduler would not take what stands there now, '' where it would or that is not known."""
         return self.estimate.refusal if self.is_for(looked) else ""
 
 
-def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], start: Text) -> Text:
+def verdict(looked: FormPreview, problems: Mapping[str, str], asides: Sequence[str], start: Text) -> Text:
     """A few lines: what it comes to or which fields are in the way, when it would start, what is odd.
 
     `problems` are words by the names of fields as they are shown.
@@ -319,12 +319,12 @@ def verdict(looked: Look, problems: Mapping[str, str], asides: Sequence[str], st
     return text
 
 
-def _switch_of(looked: Look) -> str:
+def _switch_of(looked: FormPreview) -> str:
     """The kill switch that a request names, '' for none."""
     from hpcdash.services.submit.checks import kill_switch_of
 
     return "" if looked.request is None else kill_switch_of(looked.request)
 
 
-def _key(looked: Look) -> str:
+def _key(looked: FormPreview) -> str:
     return f"{looked.script}\0{looked.as_it_is}"

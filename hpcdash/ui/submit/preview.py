@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcdash.backends.submissions import Submission
 from hpcdash.config.request import read_request
 from hpcdash.domain.checkpoints import CheckpointPlan
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
@@ -36,7 +36,7 @@ _UNITS = {EVERY: HOUR, TAKES: 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FormPreview:
     """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
 
     `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that
@@ -122,7 +122,7 @@ class LastSubmitted:
         self._known.clear()
 
 
-def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> Look:
+def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> FormPreview:
     """The request that a draft makes, and its script."""
     from hpcdash.backends.script.call import format_call
     from hpcdash.config.request_text import request_text
@@ -137,13 +137,13 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)
-        return Look(problems, text=reading.text, links=reading.links)
+        return FormPreview(problems, text=reading.text, links=reading.links)
     called = format_call(request.call, request.array) if request.call is not None else ""
     try:
         script = launches.render(request, uid=_UID, root=root)
     except UsageError as error:
         _complain(problems, error)
-        return Look(
+        return FormPreview(
             problems,
             words=format_resources(in_its_queue(request, launches), offers, packs_nodes=packs_nodes),
             text=reading.text,
@@ -163,7 +163,7 @@ def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str,
             before = None
     text = request_text(request, site=site) or reading.text
     lines = script_lines(script.text, launches.store.backend.scripts.explain)
-    return Look(
+    return FormPreview(
         problems,
         warnings,
         asides,
@@ -201,7 +201,7 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
 
 def look_at_script(
     draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
-) -> Look:
+) -> FormPreview:
     """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""
     backend = launches.store.backend
     reader = backend.scripts.reader()
@@ -210,7 +210,7 @@ def look_at_script(
     if isinstance(content, str):
         problems.setdefault("file", content)
     if content is None or isinstance(content, str):
-        return Look(problems, as_it_is=reading, links=reading.links)
+        return FormPreview(problems, as_it_is=reading, links=reading.links)
     try:
         handover = backend.submit.submission(script_submission(reading, content))
         said = handover.notes
@@ -231,7 +231,7 @@ def look_at_script(
         difference = difference_lines(unified(before.text, text, ("as it was submitted last", "as it is now")))
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
     words = f"the script as it is{', over it ' + over if over else ''}"
-    return Look(
+    return FormPreview(
         problems,
         warnings,
         (*asides, *said),
@@ -265,7 +265,7 @@ def script_submission(reading: ScriptReading, content: bytes, after: tuple[str, 
 
 
 def sorted_findings(
-    findings: Sequence[Finding], problems: Mapping[str, str], home: str = ""
+    findings: Sequence[LintFinding], problems: Mapping[str, str], home: str = ""
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest as sentences."""
     wrong, odd = dict(problems), dict[str, str]()
@@ -306,15 +306,15 @@ def _complain_of_the_rest(draft: Draft, problems: dict[str, str], launches: Laun
             problems.setdefault(finding.field, words)
 
 
-def _may_be_mended(finding: Finding) -> bool:
+def _may_be_mended(finding: LintFinding) -> bool:
     return _is_of_a_line(finding) or finding.field == "extra_args"
 
 
-def _is_of_a_line(finding: Finding) -> bool:
+def _is_of_a_line(finding: LintFinding) -> bool:
     return finding.field.startswith("line ")
 
 
-def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[Finding]) -> list[ScriptLine]:
+def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) -> list[ScriptLine]:
     """The lines, with what was found in one beside it."""
     notes = {finding.field: finding.words for finding in findings if _is_of_a_line(finding)}
     return [
@@ -323,7 +323,7 @@ def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[Finding]) -> lis
     ]
 
 
-def with_saving(looked: Look, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()) -> Look:
+def with_saving(looked: FormPreview, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()) -> FormPreview:
     """The look with a sentence on what saving costs in the time that is asked for.
 
     How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of its name. What

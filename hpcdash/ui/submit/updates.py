@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdash.services.state.recents import Recents
     from hpcdash.services.submit.form import Draft
     from hpcdash.ui.submit.form import FormPage
-    from hpcdash.ui.submit.preview import Look
+    from hpcdash.ui.submit.preview import FormPreview
 
 
 _TYPING_SECONDS = 0.15
@@ -108,7 +108,7 @@ class SubmitTiming(SubmitPage):
         self._looking = None
         self.run_worker(self.look_now(), exclusive=True, group="look")
 
-    async def look_now(self) -> Look:
+    async def look_now(self) -> FormPreview:
         """What stands there now, looked at; it is on the screen too."""
         from hpcdash.ui.submit.preview import look_at_request, look_at_script, with_saving
 

@@ -36,7 +36,7 @@ from hpcdash.ui.widgets.script_page import ScriptPage
 if TYPE_CHECKING:
     from hpcdash.services.state.templates import Templates
     from hpcdash.ui.submit.form import FormPage
-    from hpcdash.ui.submit.preview import Look
+    from hpcdash.ui.submit.preview import FormPreview
 
 
 # Below this many columns the script takes the place of the form, and not a part of its room.
@@ -201,9 +201,9 @@ class SubmitView(SubmitTiming):
     def do_other_way(self) -> None:
         """From a request to a batch script as it is, and back; what both have stays."""
         from hpcdash.services.submit.form_fields import Way
-        from hpcdash.ui.submit.preview import Look
+        from hpcdash.ui.submit.preview import FormPreview
 
-        self.seen, self.page_shown, self._coloured = Look(), FORM, ""
+        self.seen, self.page_shown, self._coloured = FormPreview(), FORM, ""
         self.page.show(())
         self.form.fill(self.form.texts(), Way.REQUEST if self._is_as_it_is else Way.SCRIPT)
         self._arrange()
@@ -354,7 +354,7 @@ def starting_points(view: SubmitView) -> list[StartingPoint]:
     return [StartingPoint(Choice(str(at), words, label), take) for at, (label, words, take) in enumerate(found)]
 
 
-def name_of(looked: Look) -> str:
+def name_of(looked: FormPreview) -> str:
     """What a submission is called among the recent ones."""
     over = looked.as_it_is
     if over is not None:
@@ -362,7 +362,7 @@ def name_of(looked: Look) -> str:
     return looked.request.name if looked.request is not None else ""
 
 
-async def remember(view: SubmitView, looked: Look) -> None:
+async def remember(view: SubmitView, looked: FormPreview) -> None:
     """Keep what was submitted among the recent ones."""
     store = view.session.store
     kind: Literal["request", "script"] = "request" if looked.as_it_is is None else "script"

@@ -23,8 +23,8 @@ from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, ENDED
 from hpcdash.domain.switch_text import (
     Deeds,
-    Progress,
     SwitchLook,
+    SwitchProgress,
     Thing,
     clear_doubt,
     clear_refusal,
@@ -62,7 +62,7 @@ class SwitchPicture:
     living: tuple[Mapping[str, Any], ...]
     is_known_who: bool
     note: str
-    progress: Progress
+    progress: SwitchProgress
     deeds: Deeds
     log: str
     does: str
@@ -236,7 +236,7 @@ class SwitchDoing(SwitchFollowing):
             self._dropped_here = None
             return
         self.deeds = Deeds(dropped=self._time_of_day())
-        self.progress, self._most_jobs, self._dropped_at = Progress(), 0, None
+        self.progress, self._most_jobs, self._dropped_at = SwitchProgress(), 0, None
         self._dropped_here = begun
         self._lived_then = frozenset(str(row["id"]) for row in self._living)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.switch_text import Deeds, Progress, SwitchLook, Thing, dropped_at, in_time
+from hpcdash.domain.switch_text import Deeds, SwitchLook, SwitchProgress, Thing, dropped_at, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -47,7 +47,7 @@ class SwitchFollowing(ScrollingDialog):
         self.look: SwitchLook | None = None
         self.namesakes: Namesakes | None = None
         self.log_said = ""
-        self.progress = Progress()
+        self.progress = SwitchProgress()
         self.deeds = Deeds()
         self.problem = ""
         # What an act said, until the next.
@@ -123,7 +123,7 @@ class SwitchFollowing(ScrollingDialog):
     def _forget_deeds(self) -> None:
         """What was known of another file."""
         self.look, self.namesakes, self._plan, self._log = None, None, None, None
-        self.deeds, self.progress, self.log_said, self.act_said = Deeds(), Progress(), "", ""
+        self.deeds, self.progress, self.log_said, self.act_said = Deeds(), SwitchProgress(), "", ""
         self._dropped_at, self._dropped_here, self._most_jobs = None, None, 0
         self._job_ids, self._lived_then = (self.job_id,), frozenset()
         self._has_acted = self._asks_again = self._asks_clear = self._asks_path = False

@@ -230,13 +230,13 @@ class ScriptPage(ScrollView, can_focus=True):
         body = body.extend_cell_length(room, base).crop(0, room)
         return Strip.join([Strip([gutter]), body])
 
-    def _gutter(self, line: ScriptLine, placed: Placed) -> str:
+    def _gutter(self, line: ScriptLine, placed: PlacedScriptLine) -> str:
         cells = self._layout.gutter
         if line.number is None or placed.is_note or placed.first:
             return " " * cells
         return f"{line.number:>{cells - 1}} "
 
-    def _body(self, line: ScriptLine, placed: Placed, base: Style) -> list[Segment]:
+    def _body(self, line: ScriptLine, placed: PlacedScriptLine, base: Style) -> list[Segment]:
         note_style = base + self._style("note")
         if placed.is_note:
             sign = NOTE_SIGN if placed.first == 0 else " " * len(NOTE_SIGN)
@@ -247,7 +247,7 @@ class ScriptPage(ScrollView, can_focus=True):
             segments.append(Segment(" " * (placed.note_column - cells) + placed.note, note_style))
         return segments
 
-    def _coloured(self, line: ScriptLine, placed: Placed, base: Style) -> list[Segment]:
+    def _coloured(self, line: ScriptLine, placed: PlacedScriptLine, base: Style) -> list[Segment]:
         parts = [(start, end, self._style(name)) for start, end, name in self._parts(line, placed.line)]
         at = bisect_left(self.matches, (placed.line, 0, 0))
         while at < len(self.matches) and self.matches[at][0] == placed.line:
@@ -267,7 +267,7 @@ class ScriptPage(ScrollView, can_focus=True):
         return self._colours[at] if at < len(self._colours) else ()
 
 
-class Placed(NamedTuple):
+class PlacedScriptLine(NamedTuple):
     """A line of the screen: letters `first` to `last` of a line's text, or of its note where `is_note`.
 
     `note` stands beside it, from the cell `note_column` on.
@@ -285,7 +285,7 @@ class Placed(NamedTuple):
 class PageLayout:
     """All lines of the screen; the first `gutter` cells hold the line's number."""
 
-    rows: Sequence[Placed]
+    rows: Sequence[PlacedScriptLine]
     gutter: int
     # Of the widest row, without the gutter.
     cells: int
@@ -297,23 +297,25 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
     gutter = len(str(highest)) + 2 if highest else 1
     room = max(8, width - gutter)
     column = _note_column(lines, room)
-    rows: list[Placed] = []
+    rows: list[PlacedScriptLine] = []
     cells = 0
     for at, line in enumerate(lines):
         text_cells = width_of(line.text)
         if not line.note and (not wrap or text_cells <= room):
-            rows.append(Placed(at, 0, len(line.text)))
+            rows.append(PlacedScriptLine(at, 0, len(line.text)))
             cells = max(cells, text_cells)
             continue
         note_cells = width_of(line.note)
         at_column = max(text_cells + _GAP_CELLS, min(column, room - note_cells))
         beside = bool(note_cells) and at_column + note_cells <= room
         pieces = _pieces(line.text, room) if wrap and text_cells > room else ((0, len(line.text)),)
-        rows.extend(Placed(at, first, last, line.note if beside else "", at_column) for first, last in pieces)
+        rows.extend(PlacedScriptLine(at, first, last, line.note if beside else "", at_column) for first, last in pieces)
         cells = max(cells, at_column + note_cells if beside else text_cells)
         if note_cells and not beside:
             sign_cells = width_of(NOTE_SIGN)
-            rows.extend(Placed(at, first, last, is_note=True) for first, last in _pieces(line.note, room - sign_cells))
+            rows.extend(
+                PlacedScriptLine(at, first, last, is_note=True) for first, last in _pieces(line.note, room - sign_cells)
+            )
     return PageLayout(rows, gutter, min(cells, room) if wrap else cells)
 
 

@@ -165,7 +165,7 @@ class Row(Mapping[str, Any]):
         return len(self._block.names())
 
 
-class Line:
+class PaintedLine:
     """One line being put together, from the left; neighbours of one style become one segment.
 
     Blanks join what stands before them, for fewer segments: a segment begins with a blank only at the line's start.
@@ -344,7 +344,7 @@ class RowPainter:
 
     def titles(self, columns: Sequence[PlacedColumn], sort: tuple[str, bool] | None) -> Strip:
         """The titles, with an arrow at that of the column `sort` names; True: descending."""
-        line = Line(self._style("header"))
+        line = PaintedLine(self._style("header"))
         for placed in columns:
             style, title = self._style("header"), visible(placed.column.title)
             if sort is not None and sort[0] == placed.column.key:
@@ -378,7 +378,7 @@ class RowPainter:
 
     def row(self, row: Row, columns: Sequence[PlacedColumn], names: tuple[str, ...]) -> Strip:
         """A row, in its line's styles `names`: 'dim', 'marked', and one of POINTED, each where that is so."""
-        line = Line(self._style(*names))
+        line = PaintedLine(self._style(*names))
         pointed = signs().cursor if POINTED.intersection(names) else " "
         line.add(f"{pointed}{signs().mark if 'marked' in names else ' '} ", self._style(*names, "sign"))
         for placed in columns:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hpcdash.errors import CommandTimedOut, UnreachableError
 from hpcdash.services.logs import file as log_file
-from hpcdash.services.logs.file import FileChange, LogFile, Look, Page, change, next_look_seconds
+from hpcdash.services.logs.file import FileChange, FileStat, LogFile, Page, change, next_look_seconds
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces
 from hpcdash.transport.base import Transport
@@ -223,7 +223,7 @@ def test_a_quiet_file_is_looked_at_ever_more_seldom() -> None:
     pauses = [next_look_seconds(quiet) for quiet in (-1, 0, 1, 10, 30, 60, 3600)]
     assert pauses == sorted(pauses)
     assert (pauses[1], pauses[-1]) == (0.5, 3.0)
-    assert change(Look("1:1", 5), Look("1:1", 5)) is FileChange.UNCHANGED
+    assert change(FileStat("1:1", 5), FileStat("1:1", 5)) is FileChange.UNCHANGED
 
 
 LOG = (

@@ -9,7 +9,7 @@ import pytest
 
 from hpcdash.services.logs import search as log_search
 from hpcdash.services.logs.file import LogFile
-from hpcdash.services.logs.search import Found, NoTimes, find_text, find_time, local_wall_time
+from hpcdash.services.logs.search import NoTimes, SearchHit, find_text, find_time, local_wall_time
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import put, put_sparse, size_of
 
@@ -25,9 +25,9 @@ def file_of(path: Path, content: bytes) -> LogFile:
 async def test_a_search_goes_on_from_the_other_end(tmp_path: Path) -> None:
     content = b"an error\n" + b"nothing\n" * 1000
     file = file_of(tmp_path / "log", content)
-    assert await find_text(file, "error", 9, len(content)) == Found(0, from_the_other_end=True)
-    assert await find_text(file, "error", 9, len(content), backwards=True) == Found(0)
-    assert await find_text(file, "error", 0, len(content), backwards=True) == Found(0, from_the_other_end=True)
+    assert await find_text(file, "error", 9, len(content)) == SearchHit(0, from_the_other_end=True)
+    assert await find_text(file, "error", 9, len(content), backwards=True) == SearchHit(0)
+    assert await find_text(file, "error", 0, len(content), backwards=True) == SearchHit(0, from_the_other_end=True)
     assert await find_text(file, "fault", 9, len(content)) is None
 
 
@@ -36,7 +36,7 @@ async def test_a_long_search_says_how_far_it_is(tmp_path: Path, monkeypatch: pyt
     content = b"nothing\n" * 100_000 + b"found\n"
     file = file_of(tmp_path / "log", content)
     shares: list[float] = []
-    assert await find_text(file, "found", 0, len(content), said=shares.append) == Found(800_000)
+    assert await find_text(file, "found", 0, len(content), said=shares.append) == SearchHit(800_000)
     assert shares == sorted(shares)
     assert len(shares) >= 3
     assert shares[-1] <= 1

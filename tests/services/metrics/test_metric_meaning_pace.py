@@ -14,9 +14,9 @@ from hpcdash.services.metrics.findings import format_number, format_rough_durati
 from hpcdash.services.metrics.joined import JoinedRun, LostTime, joined
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.throughput import (
-    Growth,
     Measure,
-    Pace,
+    PaceGrowth,
+    TrainingPace,
     pace_of_age,
     pace_of_metric,
     pace_of_times,
@@ -190,7 +190,7 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     ],
 )
 def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, words: str) -> None:
-    assert Pace(measure, newest, newest, nan, "times").words == words
+    assert TrainingPace(measure, newest, newest, nan, "times").words == words
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
@@ -279,7 +279,7 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
     assert pace.newest == pytest.approx(0.25)
     assert pace.words == "0.25 s/step, steady (its log says 1.02 s/step)"
     assert seconds_per_step(paces_of_run(run_of(1.4), "loss")) == pytest.approx(1.02)
-    growth = Growth()
+    growth = PaceGrowth()
     for second in range(10):
         growth.note(50.0 + second, 600 + 10.0 * second)
     assert seconds_per_step(paces_of_run(run_of(0.0), "loss", growth.pace())) == pytest.approx(0.1)
@@ -292,7 +292,7 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
 
 
 def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart() -> None:
-    growth = Growth()
+    growth = PaceGrowth()
     for second in range(5):
         growth.note(float(second), 10.0 * second)
         assert growth.pace() is None

@@ -24,7 +24,7 @@ from hpcdash.services.metrics.places import MetricPlace, MetricPlaces
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import MetricLog
-from hpcdash.services.metrics.streams import Stream, run_of_streams
+from hpcdash.services.metrics.streams import MetricStream, run_of_streams
 from hpcdash.services.metrics.vocabulary import zone_behind_seconds
 from hpcdash.transport.base import Completed
 from hpcdash.transport.local import LocalTransport
@@ -95,7 +95,7 @@ def test_streams_are_joined_without_their_samples(monkeypatch: pytest.MonkeyPatc
         logs[-1].append(MetricReader().feed(content, is_end=True))
     with monkeypatch.context() as without:
         without.delattr(JoinedRun, "written")
-        run = run_of_streams(*(Stream([log]) for log in logs))
+        run = run_of_streams(*(MetricStream([log]) for log in logs))
     assert run.series("loss").values.tolist() == [3, 4]
     assert run.series("lr").values.tolist() == [1]
 

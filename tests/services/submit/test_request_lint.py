@@ -8,7 +8,7 @@ import pytest
 
 from hpcdash.backends.script.body import BatchScript
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.demand import Finding
+from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.services.submit.request_lint import format_resources, lint_request
@@ -39,7 +39,7 @@ def found(request: Request, offers: Offers = OFFERS) -> list[tuple[str, str]]:
     return [(one.severity, one.field) for one in lint_request(request, offers)]
 
 
-def only(request: Request) -> Finding:
+def only(request: Request) -> LintFinding:
     (one,) = lint_request(request, OFFERS)
     return one
 
@@ -135,7 +135,7 @@ def test_what_nobody_knows_finds_nothing() -> None:
 
 def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
     script = BatchScript("#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",))
-    assert lint_request(ask(queue="main"), OFFERS, script) == (Finding("warning", "", script.warnings[0]),)
+    assert lint_request(ask(queue="main"), OFFERS, script) == (LintFinding("warning", "", script.warnings[0]),)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.domain.switch_text import Progress, in_time
+from hpcdash.domain.switch_text import SwitchProgress, in_time
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.clock import SystemClock
@@ -151,14 +151,14 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     assert await SwitchLog(site.store, switch).words(switch.living) in {f"its log grew {n} s ago" for n in range(10)}
     assert await site.drop(switch) == f"dropped {site.run / 'KILL me'}"
-    told: list[Progress] = []
+    told: list[SwitchProgress] = []
 
     async def burnt() -> bool:
         told.append(await site.switches.progress(await site.switches.look(switch), (array,)))
         return told[-1].living == 0
 
     await site.until(burnt, "all tasks to end")
-    assert told[-1] == Progress(0, 5, 5)
+    assert told[-1] == SwitchProgress(0, 5, 5)
     assert all(one.living + one.ended == 5 for one in told), told
     logs = sorted((site.run / f"slurm-{array}_{task}.out").read_text().split()[-1] for task in range(1, 6))
     assert logs == ["burnt"] * 4 + ["stopped"]
@@ -182,7 +182,7 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     look = in_time(await site.switches.look(kill), here)
     assert look.age_seconds is not None
     assert look.age_seconds < 30
-    assert await site.switches.progress(look, (job,), here) == Progress(0, 1, 1, "", job)
+    assert await site.switches.progress(look, (job,), here) == SwitchProgress(0, 1, 1, "", job)
 
 
 async def _has_said(log: SwitchLog) -> bool:

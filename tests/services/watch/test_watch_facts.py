@@ -15,7 +15,7 @@ import pytest
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
-from hpcdash.services.watch.facts import MOST_TAIL_BYTES, Asked, DiskQuery, Facts, TailQuery, facts_query
+from hpcdash.services.watch.facts import MOST_TAIL_BYTES, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
 from hpcdash.services.watch.rules.storage import storage
 from hpcdash.transport.base import Completed
 
@@ -25,7 +25,7 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
 
 def look(
-    asked: Asked,
+    asked: FactsRequest,
     *,
     path: str = "",
     noise: bytes = b"",
@@ -86,7 +86,7 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
     log.write_bytes(b"x" * 1234)
     os.utime(log, (time.time() - 600,) * 2)
     missing = str(tmp_path / "none")
-    facts = look(Asked(files=(str(log), missing)), noise=b"Welcome!\n")
+    facts = look(FactsRequest(files=(str(log), missing)), noise=b"Welcome!\n")
     assert facts.files[str(log)].size_bytes == 1234
     assert facts.files[str(log)].age_seconds == pytest.approx(600, abs=3)
     assert (facts.files[missing].size_bytes, facts.files[missing].age_seconds) == (None, None)
@@ -96,7 +96,7 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
     log = tmp_path / "it's a\n log*.out"
     log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
     missing = TailQuery(str(tmp_path / "none"))
-    first = look(Asked(tails=(missing, TailQuery(str(log))))).tails
+    first = look(FactsRequest(tails=(missing, TailQuery(str(log))))).tails
     assert set(first) == {str(log)}
     piece = first[str(log)]
     content = log.read_bytes()
@@ -105,18 +105,18 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
     end = len(content)
     with log.open("ab") as opened:
         opened.write(b"new\n")
-    piece = look(Asked(tails=(TailQuery(str(log), piece.identity, end, end - 3),))).tails[str(log)]
+    piece = look(FactsRequest(tails=(TailQuery(str(log), piece.identity, end, end - 3),))).tails[str(log)]
     assert (piece.begin, piece.content, piece.head, piece.size_bytes) == (end - 3, b"45\nnew\n", b"", end + 4)
     done = TailQuery(str(log), piece.identity, end + 4, end, is_done=True)
-    assert look(Asked(tails=(done,))).tails[str(log)].content == b""
+    assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b""
     log.write_bytes(b"anew")
-    assert look(Asked(tails=(done,))).tails[str(log)].content == b"anew"
+    assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b"anew"
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     began = time.monotonic()
-    look(Asked(files=(str(tmp_path / "log"),)))
+    look(FactsRequest(files=(str(tmp_path / "log"),)))
     assert time.monotonic() - began < 5
 
 
@@ -128,7 +128,7 @@ def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) 
     with dead_mount(tmp_path / "dead") as dead:
         (tmp_path / "link").symlink_to(dead)
         link = tmp_path / "link"
-        asked = Asked(
+        asked = FactsRequest(
             files=(*(f"{dead}/{one}/log" for one in range(20)), healthy),
             newest=(f"{link}/*/*.pt", saved),
             checkpoints=(str(dead),),
@@ -152,13 +152,13 @@ def test_the_newest_file_of_a_pattern_tells_the_last_save(tmp_path: Path) -> Non
         path.touch()
         os.utime(path, (time.time() - age,) * 2)
     pattern, none = f"{tmp_path}/my run/step *.pt", f"{tmp_path}/my run/none*"
-    facts = look(Asked(newest=(pattern, none)))
+    facts = look(FactsRequest(newest=(pattern, none)))
     assert facts.newest[pattern] == pytest.approx(300, abs=3)
     assert facts.newest[none] is None
     assert facts.names == {pattern: "step 2.pt"}
     # A name's line break begins no line, as of a file of the far future.
     (tmp_path / "my run" / "step 3\n99999999999 .pt").touch()
-    facts = look(Asked(newest=(pattern,)))
+    facts = look(FactsRequest(newest=(pattern,)))
     assert facts.newest[pattern] == pytest.approx(0, abs=3)
     assert facts.names[pattern].startswith("step 3\\n9")
 
@@ -173,7 +173,7 @@ def test_of_checkpoints_only_whole_ones_count(tmp_path: Path) -> None:
     torn = folder / "step-00000002"
     torn.mkdir()
     (torn / "model").write_text("half")
-    facts = look(Asked(checkpoints=(str(folder),)))
+    facts = look(FactsRequest(checkpoints=(str(folder),)))
     assert facts.newest[str(folder)] == pytest.approx(1000, abs=3)
     assert facts.names[str(folder)] == whole.parent.name
 
@@ -193,14 +193,14 @@ def test_whole_checkpoints_of_other_libraries_count_as_a_launch_counts_them(
     written.parent.mkdir(parents=True)
     written.touch()
     folder = str(tmp_path / "saved")
-    facts = look(Asked(checkpoints=(folder,)))
+    facts = look(FactsRequest(checkpoints=(folder,)))
     assert (facts.newest[folder], facts.names) == (pytest.approx(0, abs=3), {folder: name})
 
 
 @NEEDS_ROOT
 def test_a_disk_that_runs_out_of_bytes_is_found(tmp_path: Path) -> None:
     with mounted(tmp_path / "a disk", "size=8m") as folder:
-        asked, watch = Asked(disks=(DiskQuery(str(folder)),)), StorageWatch(str(folder))
+        asked, watch = FactsRequest(disks=(DiskQuery(str(folder)),)), StorageWatch(str(folder))
 
         def found() -> list[str]:
             usage = look(asked).disks[str(folder)].usage
@@ -219,7 +219,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=64m,nr_inodes=100") as folder:
         for number in range(90):
             (folder / str(number)).touch()
-        usage = look(Asked(disks=(DiskQuery(str(folder)),))).disks[str(folder)].usage
+        usage = look(FactsRequest(disks=(DiskQuery(str(folder)),))).disks[str(folder)].usage
         assert usage is not None
         (finding,) = storage(usage, StorageWatch(str(folder)))
         assert (finding.aspect, finding.severity.word) == ("inodes", "warning")
@@ -229,7 +229,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
 def test_a_folder_with_limits_of_its_own_is_counted_by_du(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 3 * MIB)
     asked = DiskQuery(str(tmp_path), "none", by_du=True, inodes_by_du=True)
-    counted = look(Asked(disks=(asked,))).disks[str(tmp_path)].counted
+    counted = look(FactsRequest(disks=(asked,))).disks[str(tmp_path)].counted
     assert counted is not None
     assert counted.bytes_used is not None
     assert 3 * MIB <= counted.bytes_used < 4 * MIB
@@ -243,7 +243,7 @@ def test_a_quota_tool_goes_before_df(tmp_path: Path) -> None:
         "       $4  900000*  1000000 1000000       -  42       0       0       -"
     )
     path = program(tmp_path, "lfs", f'[ "$1 $2" = "quota -u" ] || exit 9\ncat <<END\n{printed}\nEND')
-    (disk,) = look(Asked(disks=(DiskQuery(str(tmp_path), "lfs"),)), path=path).disks.values()
+    (disk,) = look(FactsRequest(disks=(DiskQuery(str(tmp_path), "lfs"),)), path=path).disks.values()
     assert disk.usage is not None
     assert (disk.usage.bytes_used, disk.usage.bytes_limit) == (900000 * 1024, 1000000 * 1024)
     assert "lfs quota" in disk.usage.source
@@ -252,14 +252,14 @@ def test_a_quota_tool_goes_before_df(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ["exit 1", "echo rubbish", "kill -9 $$", "head -c 100 /dev/urandom"])
 def test_without_a_quota_that_can_be_read_df_tells(tmp_path: Path, body: str) -> None:
     path = program(tmp_path, "lfs", body)
-    (disk,) = look(Asked(disks=(DiskQuery(str(tmp_path), "lfs", "group:lab"),)), path=path).disks.values()
+    (disk,) = look(FactsRequest(disks=(DiskQuery(str(tmp_path), "lfs", "group:lab"),)), path=path).disks.values()
     assert disk.usage is not None
     assert disk.usage.source.startswith("df")
 
 
 def test_a_folder_that_is_not_there_tells_nothing_and_the_next_all(tmp_path: Path) -> None:
     gone, there = str(tmp_path / "gone"), str(tmp_path)
-    disks = look(Asked(disks=(DiskQuery(gone), DiskQuery(there)))).disks
+    disks = look(FactsRequest(disks=(DiskQuery(gone), DiskQuery(there)))).disks
     assert disks[gone].usage is None
     assert disks[there].usage is not None
 
@@ -267,7 +267,7 @@ def test_a_folder_that_is_not_there_tells_nothing_and_the_next_all(tmp_path: Pat
 def test_an_answer_that_was_cut_short_tells_no_more_than_it_holds(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("12345")
-    query = facts_query(Asked(files=(str(log), str(tmp_path / "other"))))
+    query = facts_query(FactsRequest(files=(str(log), str(tmp_path / "other"))))
     whole = subprocess.run(query.argv, capture_output=True, check=True, timeout=30).stdout
     cut = whole[: whole.rindex(b"\x1e", 0, whole.rindex(b"\x1e")) + 30]
     facts = query.parse(Completed(query.argv, 137, cut, b"", 0.1))

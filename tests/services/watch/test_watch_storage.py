@@ -18,7 +18,7 @@ from hpcdash.domain.units import DAY, HOUR
 from hpcdash.errors import UnreadableOutput
 from hpcdash.services.watch.disks import (
     PARSERS,
-    Usage,
+    DiskUsage,
     joined,
     of_path,
     parse_beegfs_quota,
@@ -127,7 +127,7 @@ def test_lustre_wraps_long_names_and_marks_what_is_over_and_what_is_inexact() ->
         + b"uid 0 is using default block quota setting\n"
     )
     project, alice, root = parse_lfs_quota(printed)
-    assert project == Usage(
+    assert project == DiskUsage(
         "lfs quota",
         "/lus/lfs1aip2/projects/b5ak",
         "prj 1483801647",
@@ -193,7 +193,7 @@ def test_beegfs_as_a_table_and_as_csv() -> None:
         b"        a | b |158537||      0 Byte|      1 Byte||        0|        1\n"
     )
     support, other = parse_beegfs_quota(table)
-    assert support == Usage("beegfs-ctl", "Default", "support", round(325.48 * GIB), 2 * TIB, 119758, None)
+    assert support == DiskUsage("beegfs-ctl", "Default", "support", round(325.48 * GIB), 2 * TIB, 119758, None)
     assert (other.owner, other.bytes_used, other.bytes_limit, other.inodes_limit) == ("a | b", 0, 1, 1)
     (csv,) = parse_beegfs_quota(b"name,id,size,hard,files,hard\nfoo,1000,1073741824,unlimited,100,0\n")
     assert (csv.bytes_used, csv.bytes_limit, csv.inodes_used, csv.inodes_limit) == (GIB, None, 100, None)
@@ -205,7 +205,7 @@ def test_gpfs_columns_go_by_name_and_values_are_unquoted() -> None:
         b"mmlsquota::0:1:::gpfs01:FILESET:7:lab:9999999:0:0:0:none:1:0:0:0:none:e:on:off::proj:\n"
     )
     user, fileset = parse_mmlsquota(GPFS + rows)
-    assert user == Usage("mmlsquota", "gpfs01", "USR m:e", 2097152 * KIB, 10485760 * KIB, 4000, 500000)
+    assert user == DiskUsage("mmlsquota", "gpfs01", "USR m:e", 2097152 * KIB, 10485760 * KIB, 4000, 500000)
     assert (fileset.name, fileset.bytes_limit) == ("gpfs01:proj", None)
 
 
@@ -239,22 +239,22 @@ def test_no_output_breaks_df(parse: object, printed: bytes) -> None:
 
 
 def test_a_path_has_the_longest_mount_point_it_lies_under() -> None:
-    usages = [Usage("df", "/"), Usage("df", "/work"), Usage("df", "/workshop")]
+    usages = [DiskUsage("df", "/"), DiskUsage("df", "/work"), DiskUsage("df", "/workshop")]
     assert of_path(usages, "/work/alice") == usages[1]
-    assert of_path([Usage("beegfs-ctl", "Default")], "/work") is not None
-    assert of_path([Usage("quota", "/dev/a"), Usage("quota", "/dev/b")], "/work") is None
+    assert of_path([DiskUsage("beegfs-ctl", "Default")], "/work") is not None
+    assert of_path([DiskUsage("quota", "/dev/a"), DiskUsage("quota", "/dev/b")], "/work") is None
 
 
 def test_the_quota_tool_comes_before_df_where_it_tells_a_limit() -> None:
-    quota = Usage("lfs quota", "/w", bytes_used=5, bytes_limit=10, inodes_used=7)
-    df = Usage("df", "/w", bytes_used=50, bytes_limit=100, inodes_used=70, inodes_limit=700)
+    quota = DiskUsage("lfs quota", "/w", bytes_used=5, bytes_limit=10, inodes_used=7)
+    df = DiskUsage("df", "/w", bytes_used=50, bytes_limit=100, inodes_used=70, inodes_limit=700)
     both = joined([None, quota, df])
     assert both is not None
     assert (both.bytes_used, both.inodes_used, both.inodes_limit, both.source) == (5, 70, 700, "lfs quota, df")
 
 
-def full(share: float, **more: object) -> Usage:
-    return Usage("df", "/work", bytes_used=round(share * TIB), bytes_limit=TIB, **more)  # type: ignore[arg-type]
+def full(share: float, **more: object) -> DiskUsage:
+    return DiskUsage("df", "/work", bytes_used=round(share * TIB), bytes_limit=TIB, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_bytes_and_inodes_are_told_apart() -> None:
 def test_growth_against_what_is_left_forecasts_the_end() -> None:
     history = [(hour * HOUR, round(0.5 * TIB + hour * TIB / 96)) for hour in range(13)]
     used = history[-1][1]
-    (finding,) = storage(Usage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history)
+    (finding,) = storage(DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history)
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
     assert "at 256G a day full in 1 d 12 h" in finding.words
@@ -307,6 +307,6 @@ def test_growth_needs_an_hour_and_does_not_mind_order() -> None:
 
 
 def test_what_du_counted_has_the_limit_of_the_settings() -> None:
-    (finding,) = storage(Usage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100))
+    (finding,) = storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100))
     assert finding.severity is Severity.WARNING
-    assert storage(Usage("du", "/work", bytes_used=90), StorageWatch("/work")) == []
+    assert storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work")) == []

@@ -24,8 +24,8 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.watch.cluster import MOST_LOCATED, Watching
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Asked, Facts, FileLook
-from hpcdash.services.watch.judge import FRESH_SECONDS, Look
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsRequest, FileLook
+from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
 from hpcdash.services.watch.state import WatchState
 from hpcdash.services.watch.training import TailBytes
 from hpcdash.transport.local import LocalTransport
@@ -46,7 +46,7 @@ class Clock(SystemClock):
 class Busy(ClusterStore):
     """Has `jobs` that run since two hours; `answer` gives what the login node tells, after `late_seconds`."""
 
-    def __init__(self, jobs: int, answer: Callable[[Asked], Facts] = lambda asked: Facts()) -> None:
+    def __init__(self, jobs: int, answer: Callable[[FactsRequest], Facts] = lambda asked: Facts()) -> None:
         self.ticking = Clock()
         backends = (embedded_backend(("false",)),)
         budget = CommandBudget(100_000)
@@ -81,14 +81,14 @@ def watching(store: Busy, text: str) -> Watching:
     return Watching(store, settings_from_text(text, Path("/c.toml")).watch)
 
 
-async def look(watch: Watching) -> Look:
+async def look(watch: Watching) -> Judgement:
     found = await watch.look()
     assert isinstance(watch.store.clock, Clock)
     watch.store.clock.epoch += ROUND
     return found
 
 
-def silent(asked: Asked) -> Facts:
+def silent(asked: FactsRequest) -> Facts:
     return Facts({path: FileLook(10, 5000.0, NOW - 5000) for path in asked.files})
 
 
@@ -125,7 +125,7 @@ async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_toget
 async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_their_turn() -> None:
     missing = {f"/l/{one}" for one in range(1, MOST_TAILS + 1)}
 
-    def some(asked: Asked) -> Facts:
+    def some(asked: FactsRequest) -> Facts:
         there = [one.path for one in asked.tails if one.path not in missing]
         return Facts(tails={path: TailBytes("1:1", 9, 0.0, 0, b"loss 2.5\n") for path in there})
 
@@ -151,7 +151,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 ) -> None:
     size, written = 0, NOW
 
-    def seen(asked: Asked) -> Facts:
+    def seen(asked: FactsRequest) -> Facts:
         age = max(0.0, store.ticking.epoch - written + behind)
         return Facts({path: FileLook(size, age, written - behind) for path in asked.files})
 
@@ -175,7 +175,7 @@ async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_l
 
 
 async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_until_it_can() -> None:
-    def answer(asked: Asked) -> Facts:
+    def answer(asked: FactsRequest) -> Facts:
         if failure:
             raise failure[0]
         return Facts(silent=tuple(dead))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.services.logs.file import LogFile, Look
-from hpcdash.services.logs.window import LogWindow, Row
+from hpcdash.services.logs.file import FileStat, LogFile
+from hpcdash.services.logs.window import LogRow, LogWindow
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.logs.viewport import Viewport, letter_at, wrapped
 
@@ -16,9 +16,9 @@ def port(lines: list[bytes], *, width: int = 10, height: int = 3, offset: int = 
     rows = []
     window.start = end = offset
     for line in lines:
-        rows.append(Row(end, line))
+        rows.append(LogRow(end, line))
         end += len(line)
-    window.rows, window.end, window.look = rows, end, Look("1:1", end)
+    window.rows, window.end, window.look = rows, end, FileStat("1:1", end)
     viewport = Viewport(window)
     viewport.set_size(width, height)
     return viewport
@@ -34,7 +34,7 @@ LINES = [b"%d\n" % number for number in range(10)]
 def test_the_end_is_shown_while_one_follows() -> None:
     viewport = port(LINES)
     assert texts(viewport) == ["7", "8", "9"]
-    viewport.window.rows = [*viewport.window.rows, Row(20, b"new\n")]
+    viewport.window.rows = [*viewport.window.rows, LogRow(20, b"new\n")]
     assert texts(viewport) == ["8", "9", "new"]
 
 
@@ -42,7 +42,7 @@ def test_going_up_stops_following_and_stays_as_rows_come() -> None:
     viewport = port(LINES)
     viewport.move(-2)
     assert texts(viewport) == ["5", "6", "7"]
-    viewport.window.rows = [*viewport.window.rows, Row(20, b"new\n")]
+    viewport.window.rows = [*viewport.window.rows, LogRow(20, b"new\n")]
     assert texts(viewport) == ["5", "6", "7"]
 
 
@@ -60,7 +60,7 @@ def test_lines_that_are_not_held_yet_are_owed_up_to_a_screen() -> None:
     viewport.move(-9)
     assert (texts(viewport), viewport.owed) == (["0", "1", "2"], -2)
     window = viewport.window
-    window.rows = [Row(996, b"x\n"), Row(998, b"y\n"), *window.rows]
+    window.rows = [LogRow(996, b"x\n"), LogRow(998, b"y\n"), *window.rows]
     window.start = 996
     viewport.pay()
     assert texts(viewport) == ["x", "y", "0"]

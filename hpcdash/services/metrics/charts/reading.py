@@ -14,10 +14,10 @@ from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.charts.curves import SeriesKept, value_at
 from hpcdash.services.metrics.charts.state import FINDINGS, Mark, is_loss, main_metric
 from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
-from hpcdash.services.metrics.findings import Finding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import MetricFinding, find_not_finite, find_plateau, find_stall
 from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
-from hpcdash.services.metrics.throughput import Growth, Pace, pace_of_age, paces_of_run, seconds_per_step
+from hpcdash.services.metrics.throughput import PaceGrowth, TrainingPace, pace_of_age, paces_of_run, seconds_per_step
 
 # Those that call for a person come first.
 _GRAVE = ("divergence", "nan", "inf", "stall")
@@ -37,7 +37,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ChartReading:
     """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
     `found` all of them, the gravest and newest first. `too_few`: of so few points nothing can be told."""
 
@@ -54,9 +54,9 @@ class RunReader:
     def __init__(self, *, is_ascii: bool = False) -> None:
         self._is_ascii = is_ascii
         self._spikes: dict[str, SpikeAnalysis] = {}
-        self._growth = Growth()
+        self._growth = PaceGrowth()
 
-    def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> Reading:
+    def read(self, run: JoinedRun, names: Sequence[str], axis: str, facts: JobFacts, kept: SeriesKept) -> ChartReading:
         """What stands out in the metrics `names`, along `axis`, and how the run goes."""
         home = next((one for one in ("step", "tokens", "epoch", "point") if one in run.axes()), "point")
         marks: dict[str, tuple[Mark, ...]] = {}
@@ -78,11 +78,11 @@ class RunReader:
                 ranked.append((is_open, finding.step_from, mark))
             marks[name] = tuple(sorted(made, key=lambda mark: mark.x))
         ranked.sort(key=lambda one: one[:2], reverse=True)
-        return Reading(
+        return ChartReading(
             self._meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis, points < FEWEST_POINTS
         )
 
-    def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[Finding]:
+    def _findings(self, run: JoinedRun, name: str, series: Series, facts: JobFacts) -> list[MetricFinding]:
         x, values = series.x, series.values
         found = list(find_not_finite(x, values))
         if is_loss(name) and len(series):
@@ -96,7 +96,7 @@ class RunReader:
             found += [stall] if stall is not None else []
         return found
 
-    def _mark(self, finding: Finding, x: float, series: Series, name: str) -> Mark:
+    def _mark(self, finding: MetricFinding, x: float, series: Series, name: str) -> Mark:
         sign, plain, style, _ = FINDINGS[finding.kind]
         y = finding.value
         if finding.kind in ("divergence", "stall"):
@@ -123,7 +123,7 @@ class RunReader:
         return (*said, restarts) if restarts else said
 
 
-def words_of_course(run: JoinedRun, paces: tuple[Pace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:
+def words_of_course(run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:
     """End and pace of a run in words; `steps` (n) are those it was at, in the order they were written."""
     step_seconds = seconds_per_step(paces)
     said = []

@@ -8,7 +8,7 @@ from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
 from hpcdash.domain.impact import format_span
 from hpcdash.domain.units import DAY, HOUR, format_count, format_memory
-from hpcdash.services.watch.disks import Usage
+from hpcdash.services.watch.disks import DiskUsage
 
 RULE = "storage"
 BYTES, INODES = "bytes", "inodes"
@@ -33,7 +33,7 @@ def growth_a_day(samples: Sequence[Sample]) -> float | None:
 
 
 def storage(
-    usage: Usage,
+    usage: DiskUsage,
     watch: StorageWatch,
     bytes_history: Sequence[Sample] = (),
     inodes_history: Sequence[Sample] = (),
@@ -51,7 +51,7 @@ def storage(
 
 def _judge(
     aspect: str,
-    usage: Usage,
+    usage: DiskUsage,
     used: int | None,
     limit: int | None,
     floor: int | None,
