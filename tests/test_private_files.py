@@ -103,13 +103,14 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -
     require_own(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
 
 
-def test_a_file_is_replaced_whole_though_a_link_has_its_unfinished_name(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_bytes(b"precious")
-    (tmp_path / f".slots.json.{os.getpid()}").symlink_to("precious")
-    atomic_write(tmp_path / "slots.json", b"{}")
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "slots.json", b"{", b"}")
     assert (tmp_path / "slots.json").read_bytes() == b"{}"
-    assert (tmp_path / "precious").read_bytes() == b"precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "slots.json"]
+    assert stat.S_IMODE((tmp_path / "slots.json").stat().st_mode) == 0o600
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        atomic_write(tmp_path / "folder", b"{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "slots.json"]
 
 
 def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) -> None:

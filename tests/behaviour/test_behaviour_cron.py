@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from hpcdash.backends.script.cron import CronJob
+from hpcdash.cli.build import queue_program
 from hpcdash.domain.states import WAITING
 from hpcdash.services.watch.cron import CronStand, install, remove, stands
 from tests.behaviour.clusters import Cluster
@@ -20,7 +21,8 @@ EVERY_SECONDS = 2
 
 
 def job_in(cluster: Cluster, folder: Path) -> CronJob:
-    program = getattr(cluster.store.backend, "_program", ())
+    queue = Path(cluster.work).parent / "queue"
+    program = queue_program(queue) if cluster.store.backend.is_embedded else ()
     return CronJob(EVERY_SECONDS, str(folder), program=program)
 
 

@@ -71,7 +71,7 @@ def test_all_that_waits_is_held_and_released_and_what_runs_stays(
     assert sorted(told.splitlines()) == sorted(
         [f"{array}_1 R None", f"{array}_[2-4%1] PD JobHeldUser", f"{last} PD JobHeldUser"]
     )
-    assert "nothing to hold in the train" in program("hold", "--train", array).refused(2)
+    assert "nothing to hold in the chain" in program("hold", "--train", array).refused(2)
     assert program("release", "--train", array).status == 0
     assert b"JobHeldUser" not in states(slurm_lab, array, last)
 

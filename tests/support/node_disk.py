@@ -48,6 +48,6 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
     there = LogsPart(files=lambda detail, script: made.files(detail))
-    monkeypatch.setattr("tests.ui.log_stage.BACKEND", replace(BACKEND, logs=there))
+    monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", replace(BACKEND, logs=there))
     monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made
