@@ -24,6 +24,8 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.locate import files_of
 from hpcdash.transport.local import LocalTransport
 
+pytestmark = pytest.mark.system
+
 ROW: dict[str, Any] = {
     **dict.fromkeys(JOBS.names),
     "id": "7",

@@ -25,6 +25,8 @@ from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.state import WatchFiles, WatchState
 from tests.services.state.test_state_migration import OLD
 
+pytestmark = pytest.mark.system
+
 RECORD = LaunchRecord("/jobs/1", "", "1", "train", "failed", "", 1, 1.0)
 # Writes launches 0, 1, 2 … of a cluster and prints each number once it is on the disk.
 WRITER = """
@@ -55,6 +57,7 @@ import sys
 from pathlib import Path
 from hpcdash.services.state import database
 from hpcdash.services.submit.launch_records import LaunchRecords
+
 database.listen(lambda words: print("NOTICE", words))
 migrated, old = LaunchRecords(Path(sys.argv[1]), "juno"), LaunchRecords(Path(sys.argv[2]), "local")
 print(len(migrated.all()), len(migrated.all()))

@@ -20,6 +20,9 @@ from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab
 from tests.support.train_rows import row
 
+pytestmark = pytest.mark.system
+
+
 OLD = Path(__file__).parent / "old_state"
 
 
