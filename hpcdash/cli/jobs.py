@@ -51,7 +51,7 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
     async def run() -> T:
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
-            await session.store.reconcile()
+            await session.store.resolve_backend()
             done = await work(session)
             if not (common.read_only or settings.read_only):
                 await _tidy(session)

@@ -118,7 +118,7 @@ def test_an_early_signal_reaches_each_rank_of_srun(launches: QueueLab, signal: s
 
 
 def test_one_rank_that_fails_ends_the_others_and_the_job_with_its_status(launches: QueueLab) -> None:
-    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}
+    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU, "limit_seconds": 60}
     number = submit(launches, '[ "$SLURM_PROCID" = 1 ] || exec sleep 300; exit 7', launcher=Launcher.SRUN, **fields)
     job = launches.ended(number)
     assert (job.state, job.exit_code) == ("failed", 7)

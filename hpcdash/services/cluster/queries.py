@@ -43,6 +43,8 @@ class QueryRunner:
         self._looking: asyncio.Lock = asyncio.Lock()
         # Whether the commands are in a folder beside the PATH; None: not looked for.
         self._found_elsewhere: bool | None = None
+        # What the probe says of a scheduler that is configured and has no commands.
+        self._why_missing: CommandMissing | None = None
 
     async def ask(self, query: Query[T], *, times: int = 1) -> T:
         """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on commands a minute."""
@@ -67,6 +69,10 @@ class QueryRunner:
                 except CommandElsewhere as elsewhere:
                     self._cluster.transport.prepend_path(elsewhere.folder)
                     self._found_elsewhere = True
+                except CommandMissing as missing:
+                    self._why_missing = missing
+            if self._why_missing is not None:
+                raise self._why_missing
             return self._found_elsewhere
 
     async def with_login_environment(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -83,6 +89,7 @@ class QueryRunner:
         """Have it asked for again, should something be missing."""
         self._adopted = None
         self._found_elsewhere = None
+        self._why_missing = None
 
     async def ask_as_is(self, query: Query[T], *, times: int = 1) -> T:
         """As `ask`, without a second try."""

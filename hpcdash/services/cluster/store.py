@@ -244,7 +244,7 @@ class ClusterStore:
         # Jobs that were suspended for a while have run for less.
         self._jobs_behind_seconds[kind] = told - self.clock.now()
 
-    async def reconcile(self) -> None:
+    async def resolve_backend(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
 
         Where only one can be there nothing is asked.

@@ -243,6 +243,14 @@ async def test_they_are_found_too_by_who_asks_without_a_probe(cluster: Cluster) 
     assert (cluster.transport.prepended, cluster.transport.count(PROBED)) == (["/opt/slurm/bin"], 1)
 
 
+async def test_all_who_ask_at_once_hear_why_the_commands_are_missing(cluster: Cluster) -> None:
+    cluster.transport.silent = {"squeue", "sinfo"}
+    asked = (cluster.store.fetch(Kind.MINE), cluster.store.fetch(Kind.NODES))
+    errors = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(error) for error in errors] == [CommandMissing, CommandMissing]
+    assert len({str(error) for error in errors}) == 1
+
+
 async def test_a_login_shell_is_not_asked_again_until_a_person_asks(cluster: Cluster) -> None:
     cluster.transport.silent = {"squeue"}
     cluster.transport.adopted = lambda: True
