@@ -217,7 +217,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         answer = {"schema": 1, "actions": list(map(_json_action, entries))}
         print_json(answer)
         return
-    _journal_write_table([_HEADINGS, *map(_cells, entries)])
+    _write_journal_table([_HEADINGS, *map(_cells, entries)])
     if not entries and sys.stderr.isatty():
         print("nothing was done from here yet", file=sys.stderr)
 
@@ -269,7 +269,7 @@ def _cells(entry: JournalEntry) -> tuple[str, ...]:
     return (f"{when:%Y-%m-%d %H:%M:%S}", entry.cluster, entry.verb, " ".join(entry.job_ids), format_end(entry))
 
 
-def _journal_write_table(rows: Sequence[tuple[str, ...]]) -> None:
+def _write_journal_table(rows: Sequence[tuple[str, ...]]) -> None:
     shown = [
         [*(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)), visible(row[-1])]
         for row in rows

@@ -206,7 +206,7 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
             DiskUsage("beegfs-ctl", pool, parts[0].strip(), sizes[0], sizes[1] or None, sizes[2], sizes[3] or None)
         )
     if not is_known:
-        raise _quota_unreadable("beegfs-ctl --getquota", printed)
+        raise _unreadable_quota("beegfs-ctl --getquota", printed)
     return tuple(found)
 
 
@@ -238,7 +238,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
             )
         )
     if not columns:
-        raise _quota_unreadable("mmlsquota -Y", printed)
+        raise _unreadable_quota("mmlsquota -Y", printed)
     return tuple(found)
 
 
@@ -282,7 +282,7 @@ def _table(program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
             )
         )
     if not is_known:
-        raise _quota_unreadable(program, printed)
+        raise _unreadable_quota(program, printed)
     return tuple(found)
 
 
@@ -307,7 +307,7 @@ def _beegfs_amount(text: str) -> int | None:
     return round(float(found[1]) * KIB ** _SCALES[letter]) if letter else int(float(found[1]))
 
 
-def _quota_unreadable(program: str, printed: bytes) -> UnreadableOutput:
+def _unreadable_quota(program: str, printed: bytes) -> UnreadableOutput:
     return UnreadableOutput(
         f"{program} printed no quotas", "Try it there by hand.", argv=tuple(program.split()), words=excerpt(printed)
     )
