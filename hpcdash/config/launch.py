@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -10,10 +9,8 @@ from typing import Any, Protocol
 from hpcdash.config.problems import KeyPath, shown
 from hpcdash.config.queue_defaults import overridden
 from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS, as_fields, image_root_problem, variable, whose
-from hpcdash.config.settings import LaunchSettings
+from hpcdash.config.settings import PLAIN_PATH, LaunchSettings
 from hpcdash.config.values import Reader, ValidationError, line_of_text
-
-PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 
 
 class Checking(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,3 +136,6 @@ class Settings:
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     watch: WatchSettings = field(default_factory=WatchSettings)
+
+
+PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -17,7 +17,6 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.watch.alerts import AlertEvent
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
 from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.command_line import CommandLine
@@ -43,6 +42,9 @@ from hpcdash.ui.watch.announcer import AlertAnnouncer
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
+
+if TYPE_CHECKING:
+    from hpcdash.services.watch.alerts import AlertEvent
 
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0

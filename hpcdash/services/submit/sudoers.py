@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.config.launch import PLAIN_PATH
+from hpcdash.config.settings import PLAIN_PATH
 from hpcdash.errors import UsageError
 
 # Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell acts on.
