@@ -16,10 +16,11 @@ from urllib.parse import quote
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import close_to_others
-from hpcdash.services.state.records import Statement, free_name
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from hpcdash.services.state.records import Statement
 
 NAME = "state.db"
 SCHEMA_VERSION = 1
@@ -246,6 +247,8 @@ class StateDatabase:
             if damaged is None or _identity(path) != damaged:
                 # Another program did.
                 return
+            from hpcdash.services.state.records import free_name
+
             aside = free_name(path, f"damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
             try:
                 with contextlib.suppress(FileNotFoundError):
