@@ -117,7 +117,7 @@ class Night:
         def evidence() -> str:
             return "\n".join(self.log(task, ending)[-500:] for task in range(1, 6) for ending in ("out", "err"))
 
-        await asyncio.to_thread(wait_until, what, look, 60, evidence)
+        await asyncio.to_thread(wait_until, what, look, 120, evidence)
 
     def runs(self) -> list[list[int]]:
         """The steps of each run of the training, in their order: the first is where it went on."""
