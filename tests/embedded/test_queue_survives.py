@@ -451,3 +451,15 @@ def test_a_damaged_or_newer_file_is_refused_in_words(queue: QueueLab) -> None:
     done = queue.run("jobs")
     assert (done.returncode, b"is damaged" in done.stderr) == (1, True)
     (queue.folder / "queue.db").unlink()
+
+
+def test_what_an_older_version_started_finds_the_queue_by_its_former_name(queue: QueueLab) -> None:
+    """Cron scripts run `python -m hpcdash.local FOLDER`; a running job's scancel, scontrol and srun import from it."""
+    submitted = queue.submit("true", "--hold")
+    words = [sys.executable, "-P", "-m", "hpcdash.local", str(queue.folder), "jobs"]
+    listed = subprocess.run(words, env=queue.environment, capture_output=True, timeout=30, check=True)
+    assert f'"{submitted}"' in listed.stdout.decode()
+    root = Path(database.__file__).parent.parent.parent
+    for name in ("srun", "scontrol", "scancel", "orphans"):
+        program = f"import sys; sys.path.insert(0, {str(root)!r}); import hpcdash.local.{name}"
+        subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=30, check=True)
