@@ -434,10 +434,10 @@ class Backend:
     """Whether its queue is a folder of this machine, and hpcdash runs its jobs."""
 
     @property
-    def is_settled(self) -> bool:
-        """Whether its questions can be asked before its probe was answered."""
-        return self.probe.of_dialect is None
+    def needs_probe(self) -> bool:
+        """Whether it can be asked nothing before its probe was answered: which dialect it has is not known."""
+        return self.probe.of_dialect is not None
 
-    def settled(self, probe: Probe) -> Backend:
+    def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
         return self if self.probe.of_dialect is None else self.probe.of_dialect(probe.dialect)

@@ -143,10 +143,10 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
 
 async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
     """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
-    from hpcdash.services.jobs.requeue import fetch_refusal, format_dropped, requeue_facts
+    from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    for words in (await fetch_refusal(session.store, plan.rows), *await format_dropped(session.store, facts)):
+    for words in (await fetch_refusal(session.store, plan.rows), *await fetch_switch_warnings(session.store, facts)):
         if words:
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
 

@@ -162,7 +162,7 @@ class RequestSubmitting:
         before, self.planned = self.planned, None
         wanted = self.wanted
         if after:
-            # The links of a chain have one name, by which a train is found whole.
+            # The links of a chain have one name, by which it is found whole.
             name = wanted.request.name or (before.script.job_name if before is not None else "")
             request = replace(wanted.request, after=after, name=name)
             wanted = replace(wanted, request=request, text=request_text(request, site=_launches(session).settings.site))

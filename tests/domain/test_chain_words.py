@@ -18,7 +18,7 @@ from hpcdash.domain.chains import (
     read_append,
 )
 from hpcdash.domain.states import JobState
-from tests.support.train_rows import at, row, task
+from tests.support.chain_rows import at, row, task
 
 CHAIN = [
     row("10", "running"),

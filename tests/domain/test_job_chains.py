@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency, living_targets, one_at_a_time
-from tests.support.train_rows import row, task
+from tests.support.chain_rows import row, task
 
 
 def order(train: JobChain) -> list[str]:

@@ -159,7 +159,7 @@ def record_scene(scene: str, folder: Path) -> Path:
     user = settings["user"]
     recorder = Recorder(stand_ins)
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
-    backend = BACKEND if probe is None else BACKEND.settled(probe)
+    backend = BACKEND if probe is None else BACKEND.for_probe(probe)
     tables = {stem: recorder.ask(stem, word_file, query) for stem, word_file, query in case_questions(backend, user)}
     for stem in ("jobs-me", "jobs-mine"):
         for question in host_questions(backend, stem, tables[stem] and tables[stem].table):

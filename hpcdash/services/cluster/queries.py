@@ -219,7 +219,7 @@ async def find_scheduler(
             continue
         # The commands of one may be installed where another is used; of two that do not answer the first tells.
         if unconfigured is None or probe.controller_answers is not False:
-            return backend.settled(probe), probe
+            return backend.for_probe(probe), probe
     if unconfigured is not None:
         raise unconfigured
     if len(missing) == 1:

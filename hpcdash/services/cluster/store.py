@@ -249,7 +249,7 @@ class ClusterStore:
 
         Where only one can be there nothing is asked.
         """
-        if self.probe is None and (len(self._backends) > 1 or not self.backend.is_settled):
+        if self.probe is None and (len(self._backends) > 1 or self.backend.needs_probe):
             await self.open()
 
     async def _find_scheduler(self) -> Probe:

@@ -52,7 +52,7 @@ async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
     return f"{min(units)} is not requeued: {why}" if why else ""
 
 
-async def format_dropped(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
+async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
     """A sentence for each kill switch that is there, or of which that is not known; in one command of at most 10 s."""
     paths = tuple(facts.switches)
     if not paths:

@@ -141,7 +141,7 @@ class JobActions:
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
-        from hpcdash.services.jobs.requeue import fetch_refusal, format_dropped, requeue_facts
+        from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
         try:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
@@ -151,7 +151,7 @@ class JobActions:
             facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
             if facts.switches:
                 self.screen.notify("looking whether the kill switch is dropped …", timeout=2)
-            warnings = await format_dropped(session.store, facts)
+            warnings = await fetch_switch_warnings(session.store, facts)
         except UsageError as error:
             self.screen.notify(format_error(error), severity="error", markup=False)
             return

@@ -257,7 +257,7 @@ def _planner(
 ) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
     """What plans the job, or a link of its chain that waits for others than it says itself."""
 
-    # The links of a chain have one name, by which a train is found whole.
+    # The links of a chain have one name, by which it is found whole.
     name = looked.request.name if looked.request is not None else ""
 
     async def launch(after: tuple[str, ...] | None) -> _Planned:

@@ -18,7 +18,7 @@ from hpcdash.services.submit.launched_job import launched_job, record_of_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
 from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab
-from tests.support.train_rows import row
+from tests.support.chain_rows import row
 
 pytestmark = pytest.mark.system
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
-from tests.support.train_rows import row
+from tests.support.chain_rows import row
 
 
 def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
 from hpcdash.services.watch.training import Noticed
-from tests.support.train_rows import BEGIN, at, row, task
+from tests.support.chain_rows import BEGIN, at, row, task
 
 NOW = at(600)
 HOUR = 3600.0

@@ -28,7 +28,7 @@ def record(folder: Path) -> None:
     site = TorqueSite.install(folder / "site")
     recorder = Asker(site.run, str(site.path), "/usr/local/bin")
     probe = recorder.ask("probe", "probe.sh", BACKEND.probe.query())
-    backend = BACKEND.settled(probe)
+    backend = BACKEND.for_probe(probe)
     tables = {stem: recorder.ask(stem, file, query) for stem, file, query in case_questions(backend, USER)}
     for question in host_questions(backend, "jobs-mine", tables["jobs-mine"].table):
         recorder.ask(*question)
