@@ -42,10 +42,10 @@ def play(transport: ReplayTransport, query: Query[T]) -> T:
 
 
 def backend_of(transport: ReplayTransport) -> Backend:
-    """The backend of a case, settled by its probe where this answered."""
+    """The backend of a case as its probe tells, where this answered."""
     backend = BACKENDS[transport.backend]
     try:
-        return backend.settled(play(transport, backend.probe.query()))
+        return backend.for_probe(play(transport, backend.probe.query()))
     except NotRecorded:
         raise
     except HpcdashError:

@@ -118,7 +118,7 @@ def test_openpbs_tells_its_version_server_and_history(tmp_path: Path) -> None:
     assert probe.commands["qmove"] == ""
     assert probe.user
     assert probe.clock_epoch_seconds is not None
-    assert BACKEND.settled(probe).is_settled
+    assert not BACKEND.for_probe(probe).needs_probe
 
 
 def test_pbs_pro_before_18_is_read_as_text(tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> 
     probe = ask(site, BACKEND.probe.query())
     assert (probe.dialect, probe.version, probe.user) == ("torque", "Torque 6.1.3", "maya")
     assert (probe.cluster, probe.controller_answers, probe.clock_epoch_seconds) == (SERVER_NAME, True, CLOCK)
-    settled = BACKEND.settled(probe)
-    assert settled.title == "Torque"
-    assert Capability.SIGNAL in settled.capabilities
+    torque = BACKEND.for_probe(probe)
+    assert torque.title == "Torque"
+    assert Capability.SIGNAL in torque.capabilities
 
 
 # -- jobs
