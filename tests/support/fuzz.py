@@ -251,7 +251,7 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
     for name, error, read in (
         ("tasks", ValueError, parse_tasks),
         ("job id", ValueError, parse_job_id),
-        ("job ids", (), split_ids),
+        ("job ids", ValueError, split_ids),
         ("node list", ValueError, nodelist.expand),
         ("dependency", (), parse_dependency),
         ("#SBATCH lines", (), sbatch.read_directives),
