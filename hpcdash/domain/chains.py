@@ -13,6 +13,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, format_never, parse_dependency, waits_for
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
+from hpcdash.domain.units import format_span
 
 Row = Mapping[str, Any]
 FOLLOWS = frozenset({"after", "afterok", "afternotok", "afterany", "aftercorr"})
@@ -532,5 +533,4 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     ]
     if not waits or max(waits) < 60:
         return ""
-    hours, minutes = divmod(int(max(waits)) // 60, 60)
-    return f"a hold may start the age anew of {len(waits)} that waited up to {hours} h {minutes:02} min for a turn"
+    return f"a hold may start the age anew of {len(waits)} that waited up to {format_span(max(waits))} for a turn"

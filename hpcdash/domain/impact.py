@@ -9,6 +9,7 @@ from typing import Any
 from hpcdash.domain.columns import STATE_ORDER
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.units import format_span
 
 Row = Mapping[str, Any]
 _NO_FOLDERS: Mapping[str, str] = {}
@@ -152,19 +153,6 @@ def owners(rows: Iterable[Row]) -> dict[str, int]:
         name = str(row["user"] or "")
         counts[name] = counts.get(name, 0) + _tasks(row)
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-
-
-def format_span(seconds: float) -> str:
-    """`42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, hours = whole // 60, whole // 3600
-    if hours == 0:
-        return f"{minutes} min"
-    if hours < 24:
-        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
-    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
 def format_spent(rows: Iterable[Row]) -> str:

@@ -87,16 +87,25 @@ def format_clock(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
+def format_span(seconds: float, *, exact: bool = False) -> str:
+    """A duration in a sentence: `42 s`, `12 min`, `14 h 20 min`, `3 d 4 h`; `exact`: `3 d 4 h 2 min 1 s`."""
+    whole = int(seconds)
+    if not exact:
+        whole -= whole % (HOUR if whole >= DAY else MINUTE if whole >= MINUTE else 1)
+    parts = []
+    rest = whole
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        amount, rest = divmod(rest, size) if rest >= size else (0, rest)
+        if amount:
+            parts.append(f"{amount} {unit}")
+    if rest or not parts:
+        parts.append(f"{rest} s")
+    return " ".join(parts)
+
+
 def format_age(seconds: float) -> str:
-    """How long ago, roughly: `12 s`, `4 min`, `3 h`, `2 d`; what lies ahead counts as `0 s`."""
-    whole = max(int(seconds), 0)
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // MINUTE} min"
-    if whole < DAY:
-        return f"{whole // HOUR} h"
-    return f"{whole // DAY} d"
+    """How long ago, in one unit: `12 s`, `4 min`, `3 h`, `2 d`; what lies ahead counts as `0 s`."""
+    return " ".join(format_span(max(seconds, 0)).split(" ")[:2])
 
 
 def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:

@@ -10,7 +10,6 @@ from hpcdash.domain.impact import (
     choose,
     count_jobs,
     describe_impact,
-    format_span,
     format_spent,
     left_behind,
     owners,
@@ -170,22 +169,6 @@ def test_who_waits_for_a_good_end_of_a_cancelled_job_is_left_behind() -> None:
         row("7", "completed", dependency="afterok:1(unfulfilled)"),
     )
     assert left_behind(cancelled, others) == ("2", "5", "6")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (59, "59 s"),
-        (60, "1 min"),
-        (3600, "1 h"),
-        (51_600, "14 h 20 min"),
-        (86_400, "1 d"),
-        (9e4, "1 d 1 h"),
-    ],
-)
-def test_a_span_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
-    assert format_span(seconds) == words
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "alter", "signal"])

@@ -16,6 +16,7 @@ from hpcdash.domain.units import (
     format_count,
     format_duration,
     format_memory,
+    format_span,
     parse_count,
     parse_duration,
     parse_instant,
@@ -253,3 +254,28 @@ def test_every_text_is_read_or_refused_with_a_value_error(parse: Callable[[str],
     except ValueError as error:
         refusal = str(error)
     assert refusal == "" or repr(text) in refusal
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (51_600, "14 h 20 min"),
+        (86_400, "1 d"),
+        (9e4, "1 d 1 h"),
+    ],
+)
+def test_a_span_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
+    assert format_span(seconds) == words
+
+
+def test_a_span_is_told_to_the_second_where_that_matters() -> None:
+    assert [format_span(seconds, exact=True) for seconds in (0, 90, 7200, 273_721)] == [
+        "0 s",
+        "1 min 30 s",
+        "2 h",
+        "3 d 4 h 2 min 1 s",
+    ]

@@ -9,10 +9,11 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
-from hpcdash.domain.units import HOUR, MINUTE, parse_duration
+from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import UsageError, excerpt
 
 # Slurm's wrappers put the reason after the job, PBS the job after the reason.
@@ -266,7 +267,7 @@ def _time(value: str) -> str:
         raise UsageError("time: PBS has no word for unlimited", "Write as much as the queue allows: 48h, 7-00:00:00.")
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise UsageError(f"time: {value!r} is no limit", "Write 90 (minutes), 2h or 1-12:00:00.")
-    return f"{seconds // HOUR:02}:{seconds % HOUR // MINUTE:02}:{seconds % MINUTE:02}"
+    return format_walltime(seconds)
 
 
 def _priority(value: str) -> int:

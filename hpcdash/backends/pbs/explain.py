@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from hpcdash.backends.options import Option
 from hpcdash.backends.pbs.options import MAGIC, attributes, chunks, read_directive, resources, split_list
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_duration
+from hpcdash.domain.units import format_span, parse_duration
 
 Words = Callable[[str], str]
 _CLOCK = re.compile(r"[0-9]+(:[0-9]+){0,3}")
@@ -78,15 +78,9 @@ def _duration(value: str) -> str:
     if not _CLOCK.fullmatch(value) or len(value) > 20:
         return value
     try:
-        seconds = parse_duration(value) or 0
+        return format_span(parse_duration(value) or 0, exact=True)
     except ValueError:
         return value
-    parts = []
-    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
-        amount, seconds = divmod(seconds, unit)
-        if amount:
-            parts.append(f"{amount} {name}")
-    return " ".join(parts) or "0 s"
 
 
 def _size(value: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcdash.backends.options import Option
 from hpcdash.backends.pbs.options import MAGIC, chunks, read_command_line, read_directives, resources, settings
+from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.script.lint import (
     ScriptRules,
     demand_places,
@@ -47,8 +48,7 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
     options = ("-q", queue) if queue else ()
     if not limit_seconds:
         return options
-    clock = f"{limit_seconds // 3600}:{limit_seconds // 60 % 60:02}:{limit_seconds % 60:02}"
-    return (*options, "-l", f"walltime={clock}")
+    return (*options, "-l", f"walltime={format_walltime(limit_seconds)}")
 
 
 def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:

@@ -11,6 +11,7 @@ from hpcdash.backends.options import Directives, said_twice, whole_options
 from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.pbs.lint import demand_of
 from hpcdash.backends.pbs.options import attribute_options, directive_word, extra_options, range_of_tasks
+from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -176,8 +177,7 @@ def _limit(request: Request, asked: tuple[str, ...]) -> list[str]:
         return []
     if any("walltime=" in option for option in asked):
         said_twice({"walltime": "time"}, {"walltime": "-l walltime"})
-    hours, rest = divmod(request.limit_seconds, 3600)
-    return [f"-l walltime={hours:02}:{rest // 60:02}:{rest % 60:02}"]
+    return [f"-l walltime={format_walltime(request.limit_seconds)}"]
 
 
 def _limit_seconds(request: Request, asked: tuple[str, ...]) -> int | None:

@@ -102,6 +102,11 @@ def duration_seconds(text: str) -> int | None:
     return seconds if seconds <= MOST else None
 
 
+def format_walltime(seconds: int) -> str:
+    """`26:00:00`: hours, minutes and seconds, as qsub takes a limit; it has no days."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
 def durations(column: Column) -> pa.Array:
     """Seconds, as duration_seconds."""
     return per_distinct(column, duration_seconds, pa.int64())

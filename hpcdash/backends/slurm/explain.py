@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from hpcdash.backends.options import Option
 from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_arguments
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_duration
+from hpcdash.domain.units import MINUTE, format_span, parse_duration
 
 Words = Callable[[str | None], str]
 _CLOCK = re.compile(r"[0-9][0-9:-]*")
@@ -57,19 +57,9 @@ def duration(value: str | None) -> str:
     if not _CLOCK.fullmatch(text):
         return text
     try:
-        seconds = parse_duration(text, bare_unit_seconds=MINUTE)
+        return format_span(parse_duration(text, bare_unit_seconds=MINUTE) or 0, exact=True)
     except ValueError:
         return text
-    return _spoken(seconds or 0)
-
-
-def _spoken(seconds: int) -> str:
-    parts = []
-    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s")):
-        amount, seconds = divmod(seconds, unit)
-        if amount:
-            parts.append(f"{amount} {name}")
-    return " ".join(parts) or "0 s"
 
 
 def count_of(one: str, many: str) -> Words:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isfinite, isnan, nan
 
-from hpcdash.services.metrics.findings import format_rough_duration, format_step
+from hpcdash.domain.units import format_span
+from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import LostTime
 
 
@@ -48,18 +49,18 @@ def eta_of(
     work = steps_left * seconds_per_step
     if not steps_left:
         return Eta(0.0, 0.0, nan if limit_seconds_left is None else limit_seconds_left, 0, "at its final step")
-    ends = f"ends in {format_rough_duration(work)}"
+    ends = f"ends in {format_span(work)}"
     if limit_seconds_left is None or not isfinite(limit_seconds_left):
         return Eta(steps_left, work, nan, None, ends)
     left = max(limit_seconds_left, 0.0)
-    against = f"{ends}, limit in {format_rough_duration(left)}"
+    against = f"{ends}, limit in {format_span(left)}"
     if work <= left:
         return Eta(steps_left, work, left, 0, against)
     if task_limit_seconds is None or not isfinite(task_limit_seconds):
         return Eta(steps_left, work, left, None, f"{against}: needs {'more array tasks' if is_array else 'more jobs'}")
     useful = task_limit_seconds - repeated_seconds
     if useful <= 0:
-        cost, limit = format_rough_duration(repeated_seconds), format_rough_duration(task_limit_seconds)
+        cost, limit = format_span(repeated_seconds), format_span(task_limit_seconds)
         words = (
             f"{against}: no further {'task' if is_array else 'job'} gets there, steps again take {cost} of its {limit}"
         )
@@ -78,11 +79,9 @@ def format_lost_time(lost: LostTime) -> str:
     parts = []
     if lost.repeated_steps:
         again = f"{format_step(lost.repeated_steps)} steps again"
-        parts.append(
-            again if isnan(lost.repeated_seconds) else f"{again} ({format_rough_duration(lost.repeated_seconds)})"
-        )
+        parts.append(again if isnan(lost.repeated_seconds) else f"{again} ({format_span(lost.repeated_seconds)})")
     if lost.gap_seconds > 0:
-        parts.append(f"{format_rough_duration(lost.gap_seconds)} between attempts")
+        parts.append(f"{format_span(lost.gap_seconds)} between attempts")
     return f"{said}: {', '.join(parts)}" if parts else said
 
 

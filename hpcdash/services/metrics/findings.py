@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpcdash.domain.units import format_amount
+from hpcdash.domain.units import format_amount, format_span
 from hpcdash.services.metrics.batch import Floats
 
 FindingKind = Literal["spike", "divergence", "nan", "inf", "plateau", "stall"]
@@ -46,15 +46,6 @@ def format_number(value: float) -> str:
 def format_step(step: float) -> str:
     """`12 400`; a step that is no whole number (an epoch) by four digits."""
     return f"{step:,.0f}".replace(",", " ") if step == round(step) else f"{step:.4g}"
-
-
-def format_rough_duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3.5 h`, `31 h`, `5.2 days`."""
-    for size, word in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        amount = seconds / size
-        if amount >= (3 if word == "days" else 1):
-            return f"{amount:.1f}".removesuffix(".0") + f" {word}" if amount < 10 else f"{amount:.0f} {word}"
-    return f"{seconds:.0f} s"
 
 
 def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
@@ -118,8 +109,5 @@ def find_stall(times: Floats, now: float, last_step: float, usual_gaps: float = 
     usual = float(np.median(gaps))
     if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
         return None
-    words = (
-        f"no sample for {format_rough_duration(silence)} after {format_step(last_step)};"
-        f" usual is every {format_rough_duration(usual)}"
-    )
+    words = f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every {format_span(usual)}"
     return MetricFinding("stall", last_step, None, silence, silence / usual, words=words)

@@ -9,7 +9,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.domain import impact
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.units import format_clock
+from hpcdash.domain.units import format_clock, format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.actions import Plan, Report
 
@@ -147,7 +147,7 @@ def format_pause(plan: Plan) -> str:
     """How long it takes at least, and why; '' where no command waits for another."""
     if not plan.pause_seconds:
         return ""
-    span = impact.format_span(plan.pause_seconds)
+    span = format_span(plan.pause_seconds)
     return f"It takes {span} or more: there are pauses, to leave the scheduler to others."
 
 

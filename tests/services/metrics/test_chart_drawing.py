@@ -375,8 +375,8 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
         said.append(reader.read(log_of(600 + 10 * second), ["loss"], "step", facts, kept).meaning)
-    assert said[0] == ("ends in 58 min, limit in 29 min: needs 1 more job of this length", "1.02 s/step, steady")
-    assert said[-1] == ("ends in 5.5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
+    assert said[0] == ("ends in 57 min, limit in 29 min: needs 1 more job of this length", "1.02 s/step, steady")
+    assert said[-1] == ("ends in 5 min, limit in 29 min", "0.1 s/step (its log says 1.02 s/step)")
 
 
 def of_log(content: bytes) -> JoinedRun:

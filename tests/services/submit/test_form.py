@@ -137,7 +137,7 @@ def test_quotes_line_ends_and_odd_letters_of_a_command_stay_what_they_are() -> N
     ("directives", "options"),
     [
         ("slurm", ("--partition=gpu", "--time=01:30:00", "--nice=3")),
-        ("pbs", ("-q", "gpu", "-l", "walltime=1:30:00", "--nice=3")),
+        ("pbs", ("-q", "gpu", "-l", "walltime=01:30:00", "--nice=3")),
     ],
 )
 def test_what_is_said_over_a_script_is_in_the_words_of_its_scheduler(directives: str, options: tuple[str, ...]) -> None:

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import CheckpointWatch
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import MINUTE
+from hpcdash.domain.units import MINUTE, format_span
 from hpcdash.services.watch.rules.rows import Row, rows_where
 
 END = "end-before-save"
@@ -179,5 +178,5 @@ def _rows(jobs: pa.Table, saves: Iterable[Saves], *states: JobState) -> dict[str
 
 
 def _span(seconds: float) -> str:
-    """As span_words, to the second below ten minutes: a grace of 90 s is less than a save of 100 s."""
+    """As format_span, but to the second below ten minutes: a grace of 90 s is less than a save of 100 s."""
     return f"{seconds:.0f} s" if MINUTE <= seconds < 10 * MINUTE else format_span(seconds)
