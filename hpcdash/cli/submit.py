@@ -8,8 +8,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -34,8 +34,8 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array
+from hpcdash.services.submit.launches import Launches, LaunchPlan
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission, refuse_large_array
 from hpcdash.services.submit.recovery import reconcile
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
@@ -109,13 +109,15 @@ def _bytes(path: str, named: str) -> bytes:
 
 @dataclass(slots=True)
 class RequestSubmitting:
-    """Implements hpcdash.cli.submit.Submitting; `asides` are sentences for the person."""
+    """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes` told."""
 
-    wanted: WantedLaunch
-    asides: tuple[str, ...] = ()
+    request: Request
+    text: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     # None where the command line says some of it.
     source: RequestSource | None = None
-    planned: PlannedLaunch | None = None
+    planned: LaunchPlan | None = None
 
     @classmethod
     def read(
@@ -136,12 +138,12 @@ class RequestSubmitting:
             error.next_step += " Nothing was submitted."
             raise
         request, files = source.request, {}
-        asides: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         script = source.script or (Path(request.script) if request.script else None)
         if script is not None and script.is_file():
             files[script.name] = read_script(str(script), is_program=not _has_interpreter(request))
         elif script is not None:
-            asides = (f"{script} is not on this machine: it is taken for a file of the cluster's",)
+            notes = (f"{script} is not on this machine: it is taken for a file of the cluster's",)
         changes: dict[str, Any] = {}
         if array:
             changes["array"] = parse_tasks(array)
@@ -155,24 +157,23 @@ class RequestSubmitting:
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())
             text = request_text(request, site=site.launch.site)
-        return cls(WantedLaunch(request, text, files), asides, None if options else source)
+        return cls(request, text, files, notes, None if options else source)
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         # What is not planned after all is not to be taken for the one before it.
         before, self.planned = self.planned, None
-        wanted = self.wanted
+        request, text = self.request, self.text
         if after:
             # The links of a chain have one name, by which it is found whole.
-            name = wanted.request.name or (before.script.job_name if before is not None else "")
-            request = replace(wanted.request, after=after, name=name)
-            wanted = replace(wanted, request=request, text=request_text(request, site=_launches(session).settings.site))
+            name = request.name or (before.script.job_name if before is not None else "")
+            request = replace(request, after=after, name=name)
+            text = request_text(request, site=_launches(session).settings.site)
         try:
-            self.planned = await _launches(session).plan(wanted)
+            self.planned = await _launches(session).plan(request, text, self.files)
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await _launches(session).findings(self.planned)
-        asides = (*self.asides, *map(format_finding, found), *self.planned.again.asides)
-        return replace(self.planned.again, asides=asides)
+        return replace(self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes))
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         return "" if self.planned is None else await _launches(session).conclude(self.planned, outcome)
@@ -182,8 +183,8 @@ class RequestSubmitting:
             return {}
         return {"script": self.planned.script.text, "folder": self.planned.place.folder}
 
-    def kept(self) -> Kept | None:
-        return Kept(self.wanted.request.name, self.wanted.text, "request")
+    def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
+        return self.request.name, self.text, "request"
 
 
 def _has_interpreter(request: Request) -> bool:
@@ -209,19 +210,10 @@ def _one_each(words: Sequence[str]) -> list[str]:
     return [shlex.join(option) for option in options]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A submission as the form starts from it: a request's name and text, or a script's path and text."""
-
-    name: str
-    text: str
-    kind: Literal["request", "script"]
-
-
 class Submitting(Protocol):
     """What is submitted, once or as the links of a chain."""
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         """One more submission, which waits for `after` where the person did not say what for."""
         ...
 
@@ -233,8 +225,11 @@ class Submitting(Protocol):
         """The last planned one for machines, besides its commands: its script, and its folder where it has one."""
         ...
 
-    def kept(self) -> Kept | None:
-        """What is kept among the recent submissions; None for what could not be found again."""
+    def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
+        """(name, text, kind) among the recent submissions: of a request, or the path and text of a script.
+
+        None for what could not be found again.
+        """
         ...
 
 
@@ -274,7 +269,7 @@ def run_submit(
         _say(_format_unsettled(session))
         if dry_run:
             planned = await submitting.plan(session, ())
-            _say(*planned.asides)
+            _say(*planned.notes)
             if chain > 1:
                 _say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
             _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request, in_full=common.debug)
@@ -310,12 +305,12 @@ class _ScriptSubmitting:
         self._wanted = wanted
         self._path = path
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         wanted = replace(self._wanted, after=after) if after else self._wanted
         await refuse_large_array(session.store, wanted)
-        asides = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
+        notes = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
         planned = plan_submission(session.store, await _after_in_full(wanted, session))
-        return replace(planned, asides=(*asides, *await _unmet(session, wanted), *planned.asides))
+        return replace(planned, notes=(*notes, *await _unmet(session, wanted), *planned.notes))
 
     def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
         """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
@@ -337,9 +332,9 @@ class _ScriptSubmitting:
     def shown(self) -> dict[str, Any]:
         return {"script": self._wanted.script.decode("utf-8", "replace")}
 
-    def kept(self) -> Kept | None:
+    def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
         text = self._wanted.script.decode("utf-8", "surrogateescape")
-        return Kept(self._path, text, "script") if self._path else None
+        return (self._path, text, "script") if self._path else None
 
 
 async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
@@ -367,7 +362,7 @@ class _Run:
         self._session = session
         self._prints = prints
         self._last: Outcome | None = None
-        self._asides: set[str] = set()
+        self._notes: set[str] = set()
         self._is_remembered = False
 
     async def outcomes(self, count: int) -> tuple[Outcome, ...]:
@@ -394,12 +389,12 @@ class _Run:
         await self._conclude()
         return found
 
-    async def _plan(self, after: tuple[str, ...]) -> Again:
+    async def _plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
         # What is odd about each link of a chain is said once.
-        _say(*(words for words in planned.asides if words not in self._asides))
-        self._asides.update(planned.asides)
+        _say(*(note for note in planned.notes if note not in self._notes))
+        self._notes.update(planned.notes)
         for command in planned.plan.commands:
             print(f"submit on {visible(self._session.name)}: {visible(command.words)}", file=sys.stderr)
         return planned
@@ -424,12 +419,12 @@ class _Run:
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
 
-        launches, kept = self._session.launches, self._submitting.kept()
-        if launches is None or launches.state_folder is None or kept is None:
+        launches, recent = self._session.launches, self._submitting.recent()
+        if launches is None or launches.state_folder is None or recent is None:
             return ""
         recents, store = Recents(launches.state_folder), self._session.store
         try:
-            await asyncio.to_thread(recents.remember, store.name, kept.name, kept.text, kept.kind, store.clock.now())
+            await asyncio.to_thread(recents.remember, store.name, *recent, store.clock.now())
         except StateUnusable as error:
             return f"it is not among the recent ones: {error.message}"
         return ""
@@ -470,7 +465,13 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
 
 
 def _print_dry(
-    planned: Again, shown: dict[str, Any], session: ClusterSession, *, form: str, is_request: bool, in_full: bool
+    planned: SubmissionPlan,
+    shown: dict[str, Any],
+    session: ClusterSession,
+    *,
+    form: str,
+    is_request: bool,
+    in_full: bool,
 ) -> None:
     """What would be run; of a request its script above that, the commands in lines that bash takes for remarks.
 

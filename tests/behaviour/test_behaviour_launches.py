@@ -15,7 +15,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster
 
@@ -33,21 +33,20 @@ def launches(cluster: Cluster, tmp_path: Path) -> Launches:
     return Launches(cluster.store, LaunchSettings(site), tmp_path / "state")
 
 
-def wanted(launches: Launches, command: str = "true", **fields: Any) -> WantedLaunch:
-    request = Request(**{"slot_type": SlotType.CPU, "site": launches.settings.site, "command": command, **fields})
-    return WantedLaunch(request, "# as it was written\n")
+def wanted(launches: Launches, command: str = "true", **fields: Any) -> Request:
+    return Request(**{"slot_type": SlotType.CPU, "site": launches.settings.site, "command": command, **fields})
 
 
-async def launched(cluster: Cluster, launches: Launches, planned: PlannedLaunch) -> Outcome:
-    report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+async def launched(cluster: Cluster, launches: Launches, planned: LaunchPlan) -> Outcome:
+    report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     assert await launches.conclude(planned, outcome) == ""
     return outcome
 
 
-async def submitted(cluster: Cluster, launches: Launches, one: WantedLaunch) -> tuple[str, Path]:
+async def submitted(cluster: Cluster, launches: Launches, one: Request, **staged: Any) -> tuple[str, Path]:
     """(the new job, its folder)."""
-    planned = await launches.plan(one)
+    planned = await launches.plan(one, **staged)
     outcome = await launched(cluster, launches, planned)
     assert outcome.done, outcome
     return outcome.words.removeprefix("job ").partition(";")[0], Path(planned.place.folder)
@@ -69,9 +68,8 @@ def left(launches: Launches) -> list[str]:
 async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(cluster: Cluster, launches: Launches) -> None:
     one = wanted(launches, "", script="code/run", name="staged")
     script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
-    job, folder = await submitted(
-        cluster, launches, WantedLaunch(one.request, one.text, {"run": script, "-table": b"1 2 3\n"})
-    )
+    files = {"run": script, "-table": b"1 2 3\n"}
+    job, folder = await submitted(cluster, launches, one, text="# as it was written\n", files=files)
     assert (await cluster.ended(job))["state"] == "completed"
     assert folder.parent == Path(launches.settings.site.storage_root)
     assert await cluster.log(job) == f"ran {folder}/files/run\n1 2 3\n"
@@ -90,8 +88,8 @@ async def test_a_refused_launch_leaves_nothing(cluster: Cluster, launches: Launc
 async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cluster, launches: Launches) -> None:
     planned = await launches.plan(wanted(launches))
     folder = planted(planned.place.folder)
-    report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+    report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
     assert "File exists" in outcome.words
     assert "left in" in await launches.conclude(planned, outcome)
@@ -115,8 +113,8 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     planned = await launches.plan(wanted(launches, name="lost-one", hold=True))
     with monkeypatch.context() as patch:
         patch.setattr(cluster.store, "act", lose)
-        report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+        report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     said = await launches.conclude(planned, outcome)
     is_there = lost == "submit" and is_sent
     assert (outcome.done, said) == (is_there, ""), outcome

@@ -22,8 +22,7 @@ from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.launches import WantedLaunch
-from hpcdash.services.submit.plan import Again
+from hpcdash.services.submit.launches import LaunchPlan
 from tests.e2e.program import Program, home_with
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.pbs import StandIns
@@ -270,11 +269,13 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
         settings = LaunchSettings()
         plans = 0
 
-        async def plan(self, wanted: WantedLaunch) -> Any:
+        async def plan(self, *wanted: Any) -> LaunchPlan:
             self.plans += 1
             if self.plans > 1:
                 raise UsageError("no more")
-            return SimpleNamespace(again=Again(cast("Any", None), (), {}), script=SimpleNamespace(job_name="one"))
+            unused = cast("Any", None)
+            script = cast("Any", SimpleNamespace(job_name="one"))
+            return LaunchPlan(unused, (), {}, script, unused, wanted[0], unused, "")
 
         async def findings(self, planned: Any) -> tuple[()]:
             return ()
@@ -284,7 +285,7 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             return ""
 
     session = cast("Any", SimpleNamespace(launches=Breaking()))
-    submitting = RequestSubmitting(WantedLaunch(Request(command="true")))
+    submitting = RequestSubmitting(Request(command="true"))
     await submitting.plan(session, ())
     await submitting.conclude(session, Outcome("one", True, "job 1"))
     with pytest.raises(UsageError):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
@@ -26,7 +27,7 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.plan import Again
+from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
@@ -55,31 +56,19 @@ _UID_BYTES = 4
 _SUBMITTING = ("sbatch", "qsub")
 
 
-@dataclass(frozen=True, slots=True)
-class WantedLaunch:
-    """What is to be launched: a request, its text as a person wrote it, and files (name → content) to be staged.
+@dataclass(frozen=True)
+class LaunchPlan(SubmissionPlan):
+    """What launching a request would run: it stages the launch's folder, then submits the script from there.
 
-    A request's `script` that is among `files`, by its last part, is run from where it is staged.
+    `request` is as it is launched, with what its queue says, and `text` as a person wrote it; `staged` is what the
+    folder will hold.
     """
 
-    request: Request
-    text: str = ""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedLaunch:
-    """What launching would run: the commands (stage, hand over, submit), the script, and where all of it will be.
-
-    `request` is as it is launched, with what its queue says; `staged` is what the folder will hold.
-    """
-
-    again: Again
     script: BatchScript
     place: Place
     request: Request
     staged: Staged
-    text: str = ""
+    text: str
 
 
 class Launches:
@@ -149,17 +138,20 @@ class Launches:
         request, aside = self._in_its_queue(request)
         return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
-    async def plan(self, wanted: WantedLaunch) -> PlannedLaunch:
+    async def plan(
+        self, asked: Request, text: str = "", files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> LaunchPlan:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
-        `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost, and
+        `text` is the request as a person wrote it, `files` (name → content) are staged with it: its `script` that is
+        among them, by its last part, is run from there.
+        `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
         from hpcdash.backends.submissions import Submission
         from hpcdash.services.submit.plan import refuse_large_array
 
         await self.store.open(force=True)
-        asked = wanted.request
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
                 "storage_root is not set: run_as needs a folder that the other account may enter",
@@ -172,14 +164,16 @@ class Launches:
             await self._trust(root.rstrip("/"))
         request, aside = self._in_its_queue(await self._after_in_full(asked))
         name = asked.script.rpartition("/")[2]
-        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in wanted.files)
+        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in files)
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
         script = self._script(request, place, aside)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
-        return planned_launch(self.store, wanted, request, place, script, self.settings.launch_program)
+        return build_launch_plan(
+            self.store, request, place, script, text=text, files=files, launch_program=self.settings.launch_program
+        )
 
     async def _trust(self, root: str) -> None:
         """Raises UsageError where others could change what root's program keeps; asked for once a connection."""
@@ -189,7 +183,7 @@ class Launches:
             await self.store.ask(trust_query(self.settings.launch_program, root))
             self._trusted.add(root)
 
-    async def findings(self, planned: PlannedLaunch) -> tuple[LintFinding, ...]:
+    async def findings(self, planned: LaunchPlan) -> tuple[LintFinding, ...]:
         """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
         there as the folder of launches was asked for; asks nothing."""
         from hpcdash.services.submit.checks import kill_switch_of
@@ -205,7 +199,7 @@ class Launches:
         writer = self.store.backend.scripts.writer()
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
-    async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
+    async def conclude(self, planned: LaunchPlan, outcome: Outcome) -> str:
         """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
@@ -396,14 +390,16 @@ def _read_root(answer: Answer) -> _Root:
     return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words)
 
 
-def planned_launch(
+def build_launch_plan(
     store: ClusterStore,
-    wanted: WantedLaunch,
     request: Request,
     place: Place,
     script: BatchScript,
+    *,
+    text: str,
+    files: Mapping[str, bytes],
     launch_program: str,
-) -> PlannedLaunch:
+) -> LaunchPlan:
     """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
 
     Raises UsageError for what cannot be staged or submitted.
@@ -411,15 +407,13 @@ def planned_launch(
     from hpcdash.services.submit.staging import staged_files, staging_command
 
     run_as = request.site.run_as
-    content, text = (part.encode("utf-8", "surrogateescape") for part in (script.text, wanted.text))
-    own = {SCRIPT_NAME: content, **({REQUEST_NAME: text} if text else {})}
+    content = script.text.encode("utf-8", "surrogateescape")
+    own = {SCRIPT_NAME: content, **({REQUEST_NAME: text.encode("utf-8", "surrogateescape")} if text else {})}
     if has_library(request, place):
         own[LIBRARY_NAME] = _library()
     if request.call is not None:
         own |= call_files(request.call)
-    staged = staged_files(
-        place.folder, own, wanted.files, run_as=run_as, launch_program=launch_program, at=store.clock.now()
-    )
+    staged = staged_files(place.folder, own, files, run_as=run_as, launch_program=launch_program, at=store.clock.now())
     submission = Submission(
         script=content,
         name=script.job_name,
@@ -430,15 +424,15 @@ def planned_launch(
         run_as=run_as,
         program=_submitting_program(store) if run_as else "",
     )
-    handover = store.backend.submit.submission(submission)
+    submit = store.backend.submit.submission(submission)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-    search = Search(handover.mark, handover.job_name or None, not_before, run_as)
-    name = handover.command.job_ids[0]
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.named_command))
-    return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
+    search = Search(submit.mark, submit.job_name or None, not_before, run_as)
+    name = submit.command.job_ids[0]
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), submit.named_command))
+    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text)
 
 
-def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRecord:
+def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
     request = planned.request
     return LaunchRecord(

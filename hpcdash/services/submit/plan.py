@@ -14,7 +14,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.submissions import MARK_START, Handover, Submission
+from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError, excerpt
@@ -34,6 +34,15 @@ _MOST_BYTES = 4 << 20
 _LIMIT_SECONDS = 15.0
 
 
+@dataclass(frozen=True)
+class SubmissionPlan:
+    """What would be submitted: the commands, what a person should know of it, and how each new job is recognised."""
+
+    plan: Plan
+    notes: tuple[str, ...]
+    searches: Mapping[str, Search]
+
+
 async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
     """Raises UsageError for an array that is larger than the cluster takes; where that cannot be asked it is sent."""
     query = store.backend.submit.array_refusal(wanted)
@@ -47,17 +56,17 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
         raise UsageError(why, "Submit it in parts, or have each task do more.")
 
 
-def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
+def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
     """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
 
-    `stores.lost_answers.settle` finds out what became of one whose answer was lost.
+    `recovery.reconcile` finds out what became of one whose answer was lost.
     """
     marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
-    handover = store.backend.submit.submission(marked)
+    submit = store.backend.submit.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-    request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
-    searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
-    return Again(Plan(request, (), (handover.named_command,)), handover.notes, searches)
+    request = ActionRequest(Verb.SUBMIT, submit.command.job_ids)
+    searches = {wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)}
+    return SubmissionPlan(Plan(request, (), (submit.named_command,)), submit.notes, searches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +79,6 @@ class Resubmission:
     job_id: str
     tasks: ArrayTasks | None
     rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """What would be submitted: the plan, what a person should know of it, and how each new job is recognised."""
-
-    plan: Plan
-    asides: tuple[str, ...]
-    searches: Mapping[str, Search]
 
 
 def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
@@ -96,7 +96,7 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     return tuple(wanted)
 
 
-async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Again:
+async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> SubmissionPlan:
     """What submitting these again would run; nothing is submitted.
 
     Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
@@ -106,32 +106,34 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Aga
         raise UsageError(
             f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
         )
-    asides: list[str] = []
-    made: list[tuple[Resubmission, Handover]] = []
+    notes: list[str] = []
+    made: list[tuple[Resubmission, SubmitCommand]] = []
     searches: dict[str, Search] = {}
     for one in wanted:
-        again, told = await _prepare(store, one)
-        made.append((one, again))
+        submit, own_notes = await _prepare(store, one)
+        made.append((one, submit))
         name = f"{one.job_id}: " if len(wanted) > 1 else ""
-        asides += [note for told_note in told if (note := f"{name}{told_note}") not in asides]
-        job_id = again.command.job_ids[0]
+        notes += [note for own_note in own_notes if (note := f"{name}{own_note}") not in notes]
+        job_id = submit.command.job_ids[0]
         not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
         others = frozenset({array_of(one.job_id)})
-        searches[job_id] = Search(again.mark, again.job_name or None, not_before, others=others)
-    request = ActionRequest(Verb.SUBMIT, tuple(again.command.job_ids[0] for _, again in made))
+        searches[job_id] = Search(submit.mark, submit.job_name or None, not_before, others=others)
+    request = ActionRequest(Verb.SUBMIT, tuple(submit.command.job_ids[0] for _, submit in made))
     rows = tuple(row for one, _ in made for row in one.rows)
-    return Again(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
+    return SubmissionPlan(
+        Plan(request, rows, tuple(submit.named_command for _, submit in made)), tuple(notes), searches
+    )
 
 
-async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[Handover, list[str]]:
+async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[SubmitCommand, list[str]]:
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
     mark = f"{MARK_START}{secrets.token_hex(5)}"
-    again = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark)
+    submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
-    return again, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *again.notes]
+    return submit, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *submit.notes]
 
 
 async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:

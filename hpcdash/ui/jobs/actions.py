@@ -115,7 +115,7 @@ class JobActions:
             self._is_preparing = False
         if self.screen.view is not view:
             return
-        report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.asides])
+        report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
         if report is None:
             return
         if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):

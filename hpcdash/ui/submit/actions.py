@@ -6,7 +6,7 @@ Imports what it needs when it is needed: most runs submit nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -26,22 +26,13 @@ from hpcdash.ui.submit.view import SubmitView
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.submit.form import Draft
-    from hpcdash.services.submit.launches import PlannedLaunch
-    from hpcdash.services.submit.plan import Again
+    from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.submit.preview import FormPreview
 
 
 # How often the list is looked into for a new job, and how many times.
 _LOOK_SECONDS = 0.5
 _MOST_LOOKS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """What was planned of one job, and of the launch it is, if it is one."""
-
-    again: Again
-    launch: PlannedLaunch | None = None
 
 
 class SubmitActions:
@@ -115,14 +106,14 @@ class SubmitActions:
         first = await plan(None)
         if self.screen.view is not view:
             return
-        asides = [*told, *first.again.asides]
-        if first.launch is not None:
-            asides.append(f"its script and its request are put into {first.launch.place.folder}, a new folder there")
+        asides = [*told, *first.notes]
+        if folder := _launch_folder(first):
+            asides.append(f"its script and its request are put into {folder}, a new folder there")
         if looked.links > 1:
             rest = looked.links - 1
             what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
             asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
-        question = view.not_known.question(draft, first.again.plan.request.job_ids[0])
+        question = view.not_known.question(draft, first.plan.request.job_ids[0])
         if question:
             asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
         begun_at = session.store.clock.now()
@@ -132,7 +123,7 @@ class SubmitActions:
             outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question, warnings)
         if not outcomes:
             return
-        name = first.again.plan.request.job_ids[0]
+        name = first.plan.request.job_ids[0]
         view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
         said = [await self._concluded(view, first, outcomes[0])]
         if outcomes[0].done:
@@ -144,24 +135,24 @@ class SubmitActions:
     async def _submit_one(
         self,
         session: ClusterSession,
-        planned: _Planned,
+        planned: SubmissionPlan,
         asides: Sequence[str],
         question: str,
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
         report = await self.runner.carry_out(
-            planned.again.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
+            planned.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if report is None:
             return ()
-        return (await self.runner.look_for(planned.again, report, session))[-1:]
+        return (await self.runner.look_for(planned, report, session))[-1:]
 
     async def _submit_chain(
         self,
         view: SubmitView,
         session: ClusterSession,
-        first: _Planned,
-        plan: Callable[[tuple[str, ...] | None], Awaitable[_Planned]],
+        first: SubmissionPlan,
+        plan: Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]],
         asides: Sequence[str],
         links: int,
         question: str,
@@ -170,17 +161,17 @@ class SubmitActions:
         from hpcdash.services.chains import format_chain, submit_chain
 
         dialog = self.runner.ask_first(
-            first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
+            first.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if dialog is None or not await dialog.answer:
             return ()
         made = [first]
         outcomes: list[Outcome] = []
 
-        async def plan_link(after: tuple[str, ...]) -> Again:
+        async def plan_link(after: tuple[str, ...]) -> SubmissionPlan:
             if after:
                 made.append(await plan(after))
-            return made[-1].again
+            return made[-1]
 
         def told(link: int, outcome: Outcome) -> None:
             outcomes.append(outcome)
@@ -201,15 +192,17 @@ class SubmitActions:
         )
         return settled
 
-    async def _concluded(self, view: SubmitView, planned: _Planned, outcome: Outcome) -> str:
+    async def _concluded(self, view: SubmitView, planned: SubmissionPlan, outcome: Outcome) -> str:
         """What a launch that ended this way leaves to be done and said."""
-        return "" if planned.launch is None else await view.launches.conclude(planned.launch, outcome)
+        from hpcdash.services.submit.launches import LaunchPlan
+
+        return await view.launches.conclude(planned, outcome) if isinstance(planned, LaunchPlan) else ""
 
     async def _was_submitted(
         self,
         view: SubmitView,
         draft: Draft,
-        planned: _Planned,
+        planned: SubmissionPlan,
         looked: FormPreview,
         outcomes: Sequence[Outcome],
         said: Sequence[str],
@@ -226,8 +219,8 @@ class SubmitActions:
         else:
             said = [*said, "what you typed since is kept"]
         words = [f"job {number} submitted" if number else "submitted"]
-        if planned.launch is not None:
-            words.append(f"its logs will be in {planned.launch.place.folder}")
+        if folder := _launch_folder(planned):
+            words.append(f"its logs will be in {folder}")
         words += [more for more in said if more]
         self.screen.notice("; ".join(words))
         if self.screen.view is view and is_the_same:
@@ -242,6 +235,13 @@ class SubmitActions:
         self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
 
 
+def _launch_folder(planned: SubmissionPlan) -> str:
+    """Where a launch is staged; '' for a script that is submitted as it is."""
+    from hpcdash.services.submit.launches import LaunchPlan
+
+    return planned.place.folder if isinstance(planned, LaunchPlan) else ""
+
+
 def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
     """What is told of a kill switch that would end the job as it starts, and what clears it; () for none."""
     from hpcdash.services.submit.checks import dropped_finding, kill_switch_of
@@ -254,25 +254,23 @@ def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
 
 def _planner(
     view: SubmitView, session: ClusterSession, looked: FormPreview
-) -> Callable[[tuple[str, ...] | None], Awaitable[_Planned]]:
+) -> Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]]:
     """What plans the job, or a link of its chain that waits for others than it says itself."""
 
     # The links of a chain have one name, by which it is found whole.
     name = looked.request.name if looked.request is not None else ""
 
-    async def launch(after: tuple[str, ...] | None) -> _Planned:
-        from hpcdash.services.submit.launches import WantedLaunch
-
+    async def launch(after: tuple[str, ...] | None) -> SubmissionPlan:
         nonlocal name
         request = looked.request
         if request is None:
             raise UsageError("there is nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
-        planned = await view.launches.plan(WantedLaunch(request, looked.text))
+        planned = await view.launches.plan(request, looked.text)
         name = name or planned.script.job_name
-        return _Planned(planned.again, planned)
+        return planned
 
-    async def hand_in(after: tuple[str, ...] | None) -> _Planned:
+    async def hand_in(after: tuple[str, ...] | None) -> SubmissionPlan:
         from hpcdash.services.jobs.rows import ids_in_full
         from hpcdash.services.submit.plan import plan_submission, refuse_large_array
         from hpcdash.ui.submit.preview import script_submission
@@ -287,6 +285,6 @@ def _planner(
             rows = await session.actions.rows_of(wanted.after)
             wanted = replace(wanted, after=ids_in_full(wanted.after, rows))
         await refuse_large_array(session.store, wanted)
-        return _Planned(plan_submission(session.store, wanted))
+        return plan_submission(session.store, wanted)
 
     return launch if looked.as_it_is is None else hand_in

@@ -279,8 +279,8 @@ def test_what_the_backend_offers_is_what_there_is() -> None:
 
 def handed_in(name: str) -> tuple[bool | None, str]:
     """What a recorded answer of qsub means."""
-    handover = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh"))
-    (outcome,) = handover.command.read(recorded("acting", name))
+    submit = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh"))
+    (outcome,) = submit.command.read(recorded("acting", name))
     return outcome.done, outcome.words
 
 
@@ -306,15 +306,15 @@ def test_a_refusal_is_sbatch_s_without_the_wrapper_s_report(name: str, words: st
 
 
 def test_a_submission_has_no_mark_and_is_known_by_its_name() -> None:
-    handover = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", mark="hpcdash:1"))
-    assert (handover.mark, handover.job_name) == ("", "train.sh")
+    submit = WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", mark="hpcdash:1"))
+    assert (submit.mark, submit.job_name) == ("", "train.sh")
 
 
 def test_what_qsub_s_shell_would_read_is_kept_from_it() -> None:
-    handover = WRAPPERS.submit.submission(
+    submit = WRAPPERS.submit.submission(
         Submission(b"#!/bin/sh\n", "train.sh", options=("-N", "$(id) x"), arguments=("a b", "$(id)"))
     )
-    assert "\\$\\(id\\)\\ x" in handover.command.argv
-    assert handover.command.argv[-2:] == ("'a b'", "'$(id)'")
+    assert "\\$\\(id\\)\\ x" in submit.command.argv
+    assert submit.command.argv[-2:] == ("'a b'", "'$(id)'")
     with pytest.raises(UsageError):
         WRAPPERS.submit.submission(Submission(b"#!/bin/sh\n", "train.sh", options=("-W", "group_list=x';id;'")))

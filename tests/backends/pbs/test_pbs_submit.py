@@ -17,7 +17,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import resubmission, submission
-from hpcdash.backends.submissions import Handover, Submission
+from hpcdash.backends.submissions import Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.domain.schema import JOBS
@@ -39,12 +39,12 @@ def text(*directives: str) -> bytes:
     return "\n".join(("#!/bin/bash", *directives, "sleep 1", "")).encode()
 
 
-def handed(*options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any) -> Handover:
+def handed(*options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any) -> SubmitCommand:
     wanted = {"name": "train.sh", "mark": MARK, "script": script or text(), **wanted}
     return submission(dialect, Submission(options=options, **wanted))
 
 
-def words(found: Handover) -> list[str]:
+def words(found: SubmitCommand) -> list[str]:
     """qsub's words, without those that each submission has."""
     argv = list(found.command.argv)
     argv = argv[argv.index("qsub") + 1 :]
@@ -481,12 +481,12 @@ def again(
     job_id: str = "9.pbs01",
     tasks: str | None = None,
     dialect: Dialect = OPENPBS,
-) -> Handover:
+) -> SubmitCommand:
     wanted = None if tasks is None else parse_tasks(tasks)
     return resubmission(dialect, detail(native or {}, job_id), {}, script(*directives), wanted, MARK)
 
 
-def options(found: Handover) -> list[str]:
+def options(found: SubmitCommand) -> list[str]:
     argv = list(found.command.argv)
     assert argv[:5] == ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", WORK]
     assert argv[5:7] == ["qsub", "-f"]

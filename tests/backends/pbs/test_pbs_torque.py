@@ -380,7 +380,7 @@ def test_a_signal_and_a_longer_limit_are_asked_for(fresh_site: TorqueSite) -> No
 
 
 def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: TorqueSite) -> None:
-    handover = TORQUE.submit.submission(
+    submit = TORQUE.submit.submission(
         Submission(
             b"#!/bin/sh\n#PBS -l nodes=1:ppn=2\necho $1\n",
             "train.sh",
@@ -392,7 +392,7 @@ def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: Torqu
             mark="hpcdash:77aa",
         )
     )
-    outcomes = handover.command.read(fresh_site.act(handover.command))
+    outcomes = submit.command.read(fresh_site.act(submit.command))
     ((program, *words), more) = fresh_site.called[0]
     assert (outcomes[0].done, outcomes[0].words) == (True, f"job 1053[].{SERVER_NAME}")
     assert program == "qsub"
@@ -402,7 +402,7 @@ def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: Torqu
     assert given["-W"] == f"depend=afterany:1042.{SERVER_NAME}"
     assert "-h" in words
     assert given["-v"] == "HPCDASH_MARK=hpcdash:77aa"
-    assert handover.mark == "hpcdash:77aa"
+    assert submit.mark == "hpcdash:77aa"
 
 
 def test_what_torque_has_no_such_thing_as_is_refused_in_words() -> None:

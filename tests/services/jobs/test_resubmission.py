@@ -18,7 +18,7 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_again, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.recovery import Search, reconcile
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import RECENT
@@ -30,12 +30,12 @@ def store_of(transport: FailedArray) -> ClusterStore:
     return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
 
 
-async def prepared(transport: FailedArray, store: ClusterStore) -> Again:
+async def prepared(transport: FailedArray, store: ClusterStore) -> SubmissionPlan:
     tasks = await fetch_tasks(store, "88")
     return await plan_again(store, wanted_of([row for row in tasks.ended if row["state"] == "failed"]))
 
 
-def lost(again: Again) -> Report:
+def lost(again: SubmissionPlan) -> Report:
     return Report(again.plan, tuple(Outcome(job_id, None, "no answer") for job_id in again.plan.request.job_ids))
 
 
@@ -56,8 +56,8 @@ async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(tm
 async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(tmp_path: Path) -> None:
     transport = FailedArray(tmp_path)
     again = await prepared(transport, store_of(transport))
-    assert again.asides[0] == "its script comes on stdin, 3 lines: Slurm's own copy"
-    assert "environment variables" in again.asides[-1]
+    assert again.notes[0] == "its script comes on stdin, 3 lines: Slurm's own copy"
+    assert "environment variables" in again.notes[-1]
     assert transport.submitted == []
 
 

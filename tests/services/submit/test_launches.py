@@ -20,7 +20,7 @@ from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.transport.base import Completed
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import HISTORY, QUEUES, ScriptedTransport
@@ -143,16 +143,16 @@ async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluste
 
 
 async def test_what_it_waits_for_is_on_the_command_line_too(launches: Launches) -> None:
-    planned = await launches.plan(WantedLaunch(Request(command="true", name="one", after=("7", "8"))))
-    assert planned.again.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
+    planned = await launches.plan(Request(command="true", name="one", after=("7", "8")))
+    assert planned.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
     assert "--dependency=afterany:7:8" in options(planned.script.text)
 
 
 async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) -> None:
-    plans = [await launches.plan(WantedLaunch(Request(command="true", name="one"))) for _ in range(2)]
+    plans = [await launches.plan(Request(command="true", name="one")) for _ in range(2)]
     assert len({plan.place.folder for plan in plans}) == 2
-    assert len({plan.again.searches["one"].mark for plan in plans}) == 2
-    stage, submit = (command.argv for command in plans[0].again.plan.commands)
+    assert len({plan.searches["one"].mark for plan in plans}) == 2
+    stage, submit = (command.argv for command in plans[0].plan.commands)
     assert stage[-2:] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
     assert submit[-1] == f"{plans[0].place.folder}/batch.sh"
 
@@ -164,16 +164,16 @@ async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
     transport.has_login = has_login
     container = Container(image="docker://nvcr.io/nvidia/cuda:12")
     site = Site(storage_root="/jobs", run_as=run_as)
-    planned = await launches.plan(WantedLaunch(Request(command="true", container=container, site=site)))
+    planned = await launches.plan(Request(command="true", container=container, site=site))
     assert ("source /jobs/login" in planned.script.text) == (has_login and not run_as)
 
 
 # -- what is remembered
 
 
-async def concluded(launches: Launches, outcome: Outcome) -> tuple[PlannedLaunch, str]:
+async def concluded(launches: Launches, outcome: Outcome) -> tuple[LaunchPlan, str]:
     request = Request(command="true", name="one", site=Site(keep="failed"))
-    planned = await launches.plan(WantedLaunch(request, "text"))
+    planned = await launches.plan(request, "text")
     return planned, await launches.conclude(planned, outcome)
 
 

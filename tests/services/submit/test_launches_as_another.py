@@ -23,7 +23,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.staging import discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import Completed
@@ -82,14 +82,14 @@ def launches(site: SudoSite, tmp_path: Path) -> Launches:
     return Launches(store, settings, tmp_path / "state")
 
 
-async def planned(launches: Launches, name: str = "run.sh") -> PlannedLaunch:
+async def planned(launches: Launches, name: str = "run.sh") -> LaunchPlan:
     request = Request(script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site)
-    return await launches.plan(WantedLaunch(request, "# text\n", {name: b"#!/bin/sh\n"}))
+    return await launches.plan(request, "# text\n", {name: b"#!/bin/sh\n"})
 
 
-async def submitted(launches: Launches, one: PlannedLaunch, tmp_path: Path) -> tuple[Outcome, str]:
+async def submitted(launches: Launches, one: LaunchPlan, tmp_path: Path) -> tuple[Outcome, str]:
     actions = Actions(launches.store, Journal(tmp_path / "journal.jsonl"))
-    (outcome,) = (await actions.run(one.again.plan)).outcomes
+    (outcome,) = (await actions.run(one.plan)).outcomes
     return outcome, await launches.conclude(one, outcome)
 
 
@@ -136,12 +136,12 @@ async def test_it_is_submitted_as_the_user_whose_the_folder_is(
 
 async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site: SudoSite) -> None:
     one = await planned(launches)
-    stage, submit = one.again.plan.commands
+    stage, submit = one.plan.commands
     assert "chown" not in " ".join(stage.argv)
     assert stage.words.startswith("stage 4 files (")
     assert stage.words.endswith(f") in {one.place.folder} as {site.alice}")
     assert submit.argv[:5] == ("sudo", "-n", "-u", site.alice, f"{site.bin}/sbatch")
-    assert one.again.searches["as-another"].user == site.alice
+    assert one.searches["as-another"].user == site.alice
 
 
 def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site: SudoSite) -> None:
@@ -306,7 +306,7 @@ async def test_what_others_could_swap_is_refused_with_root_s_commands(
 async def test_without_another_account_nothing_uses_sudo(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     launches.settings = LaunchSettings(Site(storage_root=str(site.root)))
     one = await planned(launches)
-    assert not [command for command in one.again.plan.commands if "sudo" in " ".join(command.argv)]
+    assert not [command for command in one.plan.commands if "sudo" in " ".join(command.argv)]
     outcome, _ = await submitted(launches, one, tmp_path)
     assert outcome.done
     assert called(site)[0] == site.launcher
@@ -326,4 +326,4 @@ async def test_a_login_that_another_planted_in_the_shared_root_is_none(
     launches.settings = LaunchSettings(site_settings)
     container = Container(image="nvcr.io/lab/net:1")
     request = Request(command="true", name="one", slot_type=SlotType.CPU, site=site_settings, container=container)
-    assert "source" not in (await launches.plan(WantedLaunch(request))).script.text
+    assert "source" not in (await launches.plan(request)).script.text
