@@ -1,13 +1,27 @@
-"""The schedulers that are driven over any transport, the one to be tried first before the others."""
+"""The schedulers that are driven over any transport, by name, the one to be tried first before the others.
+
+A backend is loaded when one is asked for: the command line needs their names alone.
+"""
 
 from __future__ import annotations
 
-from hpcdash.backends.base import Backend, RequestField
-from hpcdash.backends.pbs.backend import BACKEND as PBS
-from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (SLURM, PBS)}
+if TYPE_CHECKING:
+    from hpcdash.backends.base import Backend, RequestField
+
+# Each is the folder of a backend, whose module `backend` has the BACKEND.
+NAMES = ("slurm", "pbs")
+BACKENDS: dict[str, Backend]
 # What requests can hold for one of them alone, by their keys.
-REQUEST_FIELDS: dict[str, RequestField] = {
-    field.name: field for backend in BACKENDS.values() for field in backend.scripts.request_fields
-}
+REQUEST_FIELDS: dict[str, RequestField]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("BACKENDS", "REQUEST_FIELDS"):
+        raise AttributeError(name)
+    loaded: list[Backend] = [import_module(f"hpcdash.backends.{folder}.backend").BACKEND for folder in NAMES]
+    fields = {field.name: field for backend in loaded for field in backend.scripts.request_fields}
+    globals().update(BACKENDS={backend.name: backend for backend in loaded}, REQUEST_FIELDS=fields)
+    return globals()[name]

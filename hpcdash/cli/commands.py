@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdash.backends import registry
 from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
 
 if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
     from hpcdash.cli.tables import Kind
 
-_SCHEDULERS = click.Choice(["slurm", "pbs"])
+_SCHEDULERS = click.Choice(registry.NAMES)
 
 
 def _table_command(name: Kind, words: str) -> click.Command:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from hpcdash.backends import registry
 from hpcdash.domain.job_ids import BadJobId, split_ids
 from hpcdash.errors import UsageError
 
@@ -55,7 +56,7 @@ def common_options(function: F) -> F:
         click.option("--local", is_flag=True, help="This machine's own scheduler."),
         click.option(
             "--backend",
-            type=click.Choice(["slurm", "pbs", "local"]),
+            type=click.Choice([*registry.NAMES, "local"]),
             help="The scheduler; found by itself when left out.",
         ),
         click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Another configuration."),
