@@ -384,6 +384,9 @@ class ActionsPart:
 class SubmitPart:
     """How scripts are handed in."""
 
+    program: str = ""
+    """The submit command's name, whose path a probe tells; '' where none is submitted as anyone else."""
+
     submission: Callable[[Submission], SubmitCommand] = _refused
     """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
     name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""

@@ -127,7 +127,11 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             alterable=actions.alterable(one),
             whole_array_verbs=actions.whole_array_verbs(one),
         ),
-        submit=SubmitPart(submission=partial(submit.submission, one), resubmission=partial(submit.resubmission, one)),
+        submit=SubmitPart(
+            program="qsub",
+            submission=partial(submit.submission, one),
+            resubmission=partial(submit.resubmission, one),
+        ),
     )
 
 

@@ -36,7 +36,6 @@ from hpcdash.backends.slurm import (
     probe,
     queues,
     reasons,
-    start_estimate,
     submit,
     usage,
 )
@@ -116,9 +115,10 @@ BACKEND = Backend(
     ),
     actions=ActionsPart(commands=actions.action_commands, alterable=ALTERABLE),
     submit=SubmitPart(
+        program="sbatch",
         submission=submit.submission,
         resubmission=submit.resubmission,
         array_refusal=submit.array_refusal_query,
-        start_estimate=start_estimate.start_estimate_query,
+        start_estimate=submit.start_estimate_query,
     ),
 )

@@ -53,7 +53,6 @@ _ROOT = (
 )
 _ROOT_LIMIT_SECONDS = 15.0
 _UID_BYTES = 4
-_SUBMITTING = ("sbatch", "qsub")
 
 
 @dataclass(frozen=True)
@@ -462,9 +461,8 @@ def _library() -> bytes:
 
 def _submitting_program(store: ClusterStore) -> str:
     """The submit command's own path there: sudo looks for commands in places of its own."""
-    found = store.probe.commands if store.probe else {}
-    path = next((path for name in _SUBMITTING if (path := found.get(name, "")).startswith("/")), "")
-    if not path:
+    path = (store.probe.commands if store.probe else {}).get(store.backend.submit.program, "")
+    if not path.startswith("/"):
         raise UsageError(
             f"run_as: the path of {store.backend.title}'s submit command is not known, which sudo needs",
             "Leave run_as out of the configuration.",
