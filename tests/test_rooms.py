@@ -18,7 +18,6 @@ WORDS = re.compile(
 NAMED = {
     "cli/commands.py": "help",
     "cli/watch.py": "SLURM_CONF of the person who installs it",
-    "cli/options.py": "--backend",
     "cli/sudoers.py": "--for",
     "config/example.py": "the example's remarks",
     "config/values.py": "an example in an error",
@@ -30,7 +29,6 @@ NAMED = {
     "services/submit/form_fields.py": "labels of fields",
     "config/request_fields.py": "errors of values",
     "services/submit/sudoers.py": "remarks in the rules",
-    "services/submit/launches.py": "commands that may have acted though they failed",
     "services/state/templates.py": "directive lines tell a script from a request",
     "transport/shell_environment.py": "SLURM_CONF of a login",
     "ui/jobs/action_text.py": "whom a signal reaches",

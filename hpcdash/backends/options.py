@@ -30,7 +30,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
+class ParsedCommandLine:
     """What sbatch was given after its name: options in order, then the script and its arguments."""
 
     given: tuple[Option, ...]
@@ -71,7 +71,7 @@ class Directives:
 
 
 def whole_options(
-    extra_args: Iterable[str], read: Callable[[str], CommandLine], quoted: Callable[[str, str], str]
+    extra_args: Iterable[str], read: Callable[[str], ParsedCommandLine], quoted: Callable[[str, str], str]
 ) -> tuple[str, ...]:
     """The items of extra_args with each value behind its option: `-l` and `place=excl` as two items are one option.
 

@@ -29,7 +29,7 @@ class JobDependency:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlySignal:
+class JobSignal:
     """A signal some seconds before the time limit; to the batch shell alone, or to all that it started."""
 
     number: int
@@ -57,7 +57,7 @@ class QueueRequest:
     # What was asked for in so many words, by sbatch's name of it: a job is told no more.
     counts: dict[str, int] = field(default_factory=dict)
     memory_per_cpu_bytes: int | None = None
-    early_signal: EarlySignal | None = None
+    early_signal: JobSignal | None = None
     work_dir: str = ""
     # None: all of the environment it was submitted from; else the names kept, and those set.
     exported: tuple[str, ...] | None = None
@@ -84,7 +84,7 @@ class QueueRequest:
         values = {name: value for name, value in written.items() if name in known}
         values["dependencies"] = tuple(JobDependency(**one) for one in values.get("dependencies") or ())
         if values.get("early_signal"):
-            values["early_signal"] = EarlySignal(**values["early_signal"])
+            values["early_signal"] = JobSignal(**values["early_signal"])
         if values.get("exported") is not None:
             values["exported"] = tuple(values["exported"])
         return cls(**values)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hpcdash.embedded import processes
-from hpcdash.embedded.job import EarlySignal
+from hpcdash.embedded.job import JobSignal
 from hpcdash.embedded.orphans import adopt_orphans
 from hpcdash.embedded.record import Begun, Ended, note_begun, note_ended
 
@@ -48,7 +48,7 @@ class Work:
     stdin: str
     append: bool
     limit_seconds: int | None
-    early: EarlySignal | None
+    early: JobSignal | None
     grace_seconds: float
     boot: str
     umask: int

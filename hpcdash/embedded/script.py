@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.options import CommandLine, Option
+from hpcdash.backends.options import Option, ParsedCommandLine
 from hpcdash.backends.pbs.options import attributes, chunks, read_directives, resources, split_list
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import parse_duration, parse_instant, parse_memory
-from hpcdash.embedded.job import EarlySignal, JobDependency, QueueRequest
+from hpcdash.embedded.job import JobDependency, JobSignal, QueueRequest
 from hpcdash.errors import UsageError
 
 _SAME = {"N": "job-name", "J": "array", "t": "array", "A": "account", "h": "hold", "d": "chdir", "w": "chdir"}
@@ -31,7 +31,7 @@ _DEPENDENCY_KINDS = ("afterok", "afternotok", "afterany", "after", "singleton")
 _SILENT = frozenset({"parsable", "quiet", "verbose", "no-kill"})
 
 
-def read_pbs_directives(script: str) -> CommandLine:
+def read_pbs_directives(script: str) -> ParsedCommandLine:
     """What a script's #PBS lines ask for; those this queue has no word for keep PBS's own name."""
     given: list[Option] = []
     variables: list[str] = []
@@ -49,7 +49,7 @@ def read_pbs_directives(script: str) -> CommandLine:
             given += [Option(name, text, one.written, one.words, one.line) for name, text in meant]
     if variables:
         given.append(Option("export", ",".join(["ALL", *variables]), "-v", ("-v", ",".join(variables))))
-    return CommandLine(tuple(given))
+    return ParsedCommandLine(tuple(given))
 
 
 def _as_sbatch_options(letter: str, value: str) -> list[tuple[str, str]]:
@@ -136,14 +136,14 @@ def _number(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptReading:
+class ParsedScript:
     """A request, and in words what was asked for that this queue does not know."""
 
     request: QueueRequest
     ignored: tuple[str, ...]
 
 
-def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> ScriptReading:
+def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> ParsedScript:
     """The script's #SBATCH (else #PBS) lines with a command line's options over them.
 
     Raises UsageError with the line of what cannot be read.
@@ -164,10 +164,10 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
     reader = _Reader(now_epoch)
     for option in (*given.options, *options):
         reader.take(option)
-    return ScriptReading(reader.request(is_pbs), tuple(dict.fromkeys(reader.ignored)))
+    return ParsedScript(reader.request(is_pbs), tuple(dict.fromkeys(reader.ignored)))
 
 
-def refuse_problems(given: CommandLine) -> None:
+def refuse_problems(given: ParsedCommandLine) -> None:
     """Raises UsageError with all that is no option, and where it stands."""
     if given.problems:
         raise UsageError("\n".join(_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems))
@@ -379,7 +379,7 @@ def read_throttle(text: str) -> int | None:
     return int(text) or None
 
 
-def read_early_signal(text: str) -> EarlySignal:
+def read_early_signal(text: str) -> JobSignal:
     """`USR1@600`, `B:USR1@600`, `10`; raises ValueError."""
     head, has_flag, rest = text.partition(":")
     if not has_flag:
@@ -390,7 +390,7 @@ def read_early_signal(text: str) -> EarlySignal:
     lead = _whole(seconds) if has_time else _DEFAULT_LEAD_SECONDS
     if lead > _LONGEST_LEAD_SECONDS:
         raise ValueError(f"{lead} s ahead is more than {_LONGEST_LEAD_SECONDS}")
-    return EarlySignal(signal_number(name), lead, "B" in head)
+    return JobSignal(signal_number(name), lead, "B" in head)
 
 
 def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -20,7 +21,6 @@ from hpcdash.embedded.machine import Machine, boot_id, slots_stamp, this_machine
 from hpcdash.embedded.record import Begun, Ended, Record, records
 from hpcdash.embedded.scheduling import free_slots, startable
 from hpcdash.embedded.script import signal_number
-from hpcdash.embedded.shims import make_shims
 from hpcdash.embedded.start import drain, lock, open_wake, wake
 from hpcdash.embedded.store import QueueStore, output_paths, script_path
 from hpcdash.errors import ConfigError, HpcdashError
@@ -488,3 +488,23 @@ def _log_to(path: Path) -> None:
 
 
 COMMANDS = {"supervise": supervise}
+
+
+_NAMES = ("srun", "scontrol", "scancel")
+
+
+def make_shims(folder: Path) -> str:
+    """Their folder, made anew; the real ones, where there are any, would ask a scheduler that knows no such job."""
+    shims = folder / "bin"
+    shims.mkdir(mode=0o700, exist_ok=True)
+    # The package may not be installed: it is found where this one is.
+    root = Path(__file__).resolve().parent.parent.parent
+    for name in _NAMES:
+        program = f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} import main; main()"
+        words = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
+        shim = shims / name
+        unfinished = shims / f".{name}"
+        unfinished.write_text(f'#!/bin/sh\n{words} "$@"\n')
+        unfinished.chmod(0o700)
+        unfinished.replace(shim)
+    return str(shims)

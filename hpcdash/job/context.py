@@ -6,8 +6,10 @@ Asks no scheduler; what the environment does not say is None or empty.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from hpcdash.job.rank_variables import (
     MPI_LOCAL_RANKS,
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 # What PyTorch's own launchers use, for what is no job.
 DEFAULT_MASTER_PORT = 29500
+MOST_HOSTS = 100_000
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,9}))?)?", re.ASCII)
+_COMMA_OUTSIDE = re.compile(r",(?![^\[\]]*\])")
 # Below those that Linux gives to whoever asks for any: 32768 and up.
 _FIRST_PORT, _PORTS, _PORTS_FROM_STEP_TO_STEP = 20000, 12000, 1009
 _LONGEST_NODEFILE_BYTES = 16 << 20
@@ -139,10 +145,8 @@ def _text(given: Mapping[str, str], *names: str) -> str | None:
 
 
 def _hosts(given: Mapping[str, str]) -> tuple[str, ...]:
-    from hpcdash.job.nodelist import expand
-
     names = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
-    lists = (expand(given[name]) for name in names if given.get(name))
+    lists = (expand_hosts(given[name]) for name in names if given.get(name))
     return next((hosts for hosts in lists if hosts), ())
 
 
@@ -198,3 +202,41 @@ def _nodefile(path: str) -> tuple[str, ...]:
             return tuple(line.strip() for line in lines if line.strip())
     except OSError:
         return ()
+
+
+def expand_hosts(hosts: str) -> tuple[str, ...]:
+    """The names that a list stands for, in the order written; `()` for one that makes no sense or has too many.
+
+    >>> expand_hosts("gpu[08-10],login")
+    ('gpu08', 'gpu09', 'gpu10', 'login')
+    """
+    names: list[str] = []
+    for part in _COMMA_OUTSIDE.split(hosts.strip()):
+        pieces = _BRACKETS.split(part)
+        if any("[" in literal or "]" in literal for literal in pieces[::2]):
+            return ()
+        choices = [_numbers(body) for body in pieces[1::2]]
+        total = 1
+        for choice in choices:
+            total *= len(choice)
+        if not total or total + len(names) > MOST_HOSTS:
+            return ()
+        for chosen in product(*choices):
+            name = "".join(text for pair in zip(pieces[::2], (*chosen, "")) for text in pair)
+            if name:
+                names.append(name)
+    return tuple(names)
+
+
+def _numbers(body: str) -> list[str]:
+    """`1-3,07,1-9:2` as texts, padded as the first of each range is; empty where it is no list of ranges."""
+    texts: list[str] = []
+    for item in body.split(","):
+        found = _RANGE.fullmatch(item)
+        if found is None:
+            return []
+        low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        if high < low or not step or (high - low) // step >= MOST_HOSTS:
+            return []
+        texts += [str(number).zfill(len(found[1])) for number in range(low, high + 1, step)]
+    return texts

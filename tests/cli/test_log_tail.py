@@ -19,7 +19,7 @@ from hpcdash.cli import log as log_tail
 from hpcdash.cli.log import LogFollower, RawOutput, TerminalOutput, colours_of
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 
 
@@ -36,7 +36,7 @@ class FailingTransport(LocalTransport):
     failure: Exception | None = None
     asked = 0
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         self.asked += 1
         if self.failure is not None:
             raise self.failure

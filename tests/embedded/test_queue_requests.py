@@ -8,14 +8,14 @@ from datetime import datetime
 import pytest
 
 from hpcdash.backends.slurm import options as sbatch
-from hpcdash.embedded.job import EarlySignal, JobDependency, QueueRequest
-from hpcdash.embedded.script import ScriptReading, read_dependencies, read_submission
+from hpcdash.embedded.job import JobDependency, JobSignal, QueueRequest
+from hpcdash.embedded.script import ParsedScript, read_dependencies, read_submission
 from hpcdash.errors import UsageError
 
 _NOW = 1_790_000_000.0
 
 
-def read(*lines: str, options: str = "") -> ScriptReading:
+def read(*lines: str, options: str = "") -> ParsedScript:
     given = sbatch.read_command_line(options.split()).options
     return read_submission("\n".join(["#!/bin/bash", *lines, "true", ""]), given, _NOW)
 
@@ -41,8 +41,8 @@ def test_the_command_line_goes_before_the_script() -> None:
 
 
 def test_signals_and_dependencies_are_read_as_sbatch_reads_them() -> None:
-    assert request("#SBATCH --signal=B:USR1@600").early_signal == EarlySignal(10, 600, True)
-    assert request("#SBATCH --signal=SIGUSR2").early_signal == EarlySignal(12, 60, False)
+    assert request("#SBATCH --signal=B:USR1@600").early_signal == JobSignal(10, 600, True)
+    assert request("#SBATCH --signal=SIGUSR2").early_signal == JobSignal(12, 60, False)
     assert read_dependencies("afterok:1:2_3,after:4+5") == (
         (JobDependency("afterok", 1), JobDependency("afterok", 2, 3), JobDependency("after", 4, None, 5)),
         False,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.job.context import JobContext, current_job_context
-from hpcdash.job.nodelist import expand
+from hpcdash.job.context import JobContext, current_job_context, expand_hosts
 from hpcdash.job.rank_variables import processes_in_all, rank_among_all
 
 SLURM = {
@@ -141,7 +140,7 @@ def test_a_node_with_fewer_tasks_than_the_first_says_its_own(node: str, tasks: s
     ],
 )
 def test_a_list_of_hosts_is_its_names(written: str, names: tuple[str, ...]) -> None:
-    assert expand(written) == names
+    assert expand_hosts(written) == names
 
 
 def test_pbs_says_its_hosts_in_a_file_once_for_each_process(tmp_path: Path) -> None:

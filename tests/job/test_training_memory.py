@@ -9,8 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from hpcdash.job.host_memory import host_used_percent
-from hpcdash.job.memory import GIB, MemoryGuard
+from hpcdash.job.memory import GIB, MemoryGuard, host_used_percent
 
 MIB = 1 << 20
 

@@ -18,7 +18,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
@@ -32,7 +32,7 @@ class Numbering(ScriptedTransport):
         self.submitted: list[tuple[str, ...]] = []
         self.answers: dict[int, tuple[int, bytes, bytes] | Exception] = {}
 
-    async def run(self, argv: tuple[str, ...], **limits: object) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:
         if "sbatch" not in argv:
             return await super().run(argv, **limits)  # type: ignore[arg-type]
         self.submitted.append(argv)
@@ -40,7 +40,7 @@ class Numbering(ScriptedTransport):
         answer = self.answers.get(number, (0, f"Submitted batch job {90 + number}\n".encode(), b""))
         if isinstance(answer, Exception):
             raise answer
-        return Completed(argv, *answer, 0.01)
+        return CommandResult(argv, *answer, 0.01)
 
 
 class Chain:

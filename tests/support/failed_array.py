@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.errors import without_env
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
 
@@ -60,29 +60,29 @@ class FailedArray(ScriptedTransport):
         self.mine = [*(known for known in self.mine if known["jobarrayid"] != row["jobarrayid"]), row]
         self.recent = [*self.mine]
 
-    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> CommandResult:
         words = without_env(argv)
         if "sbatch" in words[:5]:
             self.submitted.append((words, stdin))
             if isinstance(self.sbatch, Exception):
                 raise self.sbatch
             status, stdout, stderr = self.sbatch
-            return Completed(argv, status, stdout, stderr, 0.01)
+            return CommandResult(argv, status, stdout, stderr, 0.01)
         if words[0] == "sh" and "tail -c" in words[2]:
             self.log_reads += 1
             process = await asyncio.create_subprocess_exec(*argv, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate()
-            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+            return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)
         if words[:2] == ("scontrol", "write"):
-            return Completed(argv, 0, SCRIPT, b"", 0.01)
+            return CommandResult(argv, 0, SCRIPT, b"", 0.01)
         if words[0] == "scontrol" and "show" in words:
-            return Completed(argv, 0, self._shown(words[-1]).encode(), b"", 0.01)
+            return CommandResult(argv, 0, self._shown(words[-1]).encode(), b"", 0.01)
         if words[0] == "sacct" and words[-1] == "ALL":
             fields = ["JobID", *(f"Field{number}" for number in range(30)), "SubmitLine"]
             separator = next(word for word in words if word.startswith("--delimiter=")).removeprefix("--delimiter=")
             values = ["88_0", *("" for _ in range(30)), self.submit_line]
             text = "\n".join(separator.join(line) for line in (fields, values)) + "\n"
-            return Completed(argv, 0, text.encode(), b"", 0.01)
+            return CommandResult(argv, 0, text.encode(), b"", 0.01)
         return await super().run(argv, stdin=stdin, **limits)
 
     def _shown(self, job_id: str) -> str:

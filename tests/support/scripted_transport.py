@@ -10,7 +10,7 @@ from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.rows import Layout
 from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
 
 PROBE = """user={user}
@@ -86,7 +86,7 @@ class ScriptedTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         words = without_env(argv)
         word = _about(words)
         self.asked.append(word)
@@ -98,11 +98,11 @@ class ScriptedTransport:
             raise self.fails[word]
         if words[0] in self.silent or (word == PROBED and "squeue" in self.silent):
             stdout = f"folder={self.elsewhere}\n" if word == PROBED and self.elsewhere else ""
-            return Completed(argv, 127, stdout.encode(), b"not found", 0.01)
+            return CommandResult(argv, 127, stdout.encode(), b"not found", 0.01)
         stdout, stderr = self._answer(word, words, token_of(argv) or "")
         status = 1 if stderr else 0
         cut = self.cut.get(word)
-        return Completed(argv, status, stdout[:cut], stderr, 0.01, truncated=cut is not None)
+        return CommandResult(argv, status, stdout[:cut], stderr, 0.01, truncated=cut is not None)
 
     def _answer(self, word: str, words: tuple[str, ...], token: str) -> tuple[bytes, bytes]:
         match word:

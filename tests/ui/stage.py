@@ -25,7 +25,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
-from hpcdash.transport.base import Completed, Health, Stream
+from hpcdash.transport.base import CommandResult, Health, Stream
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets.table import RowsTable
@@ -65,19 +65,19 @@ class AnsweringTransport:
             raise self.connection_error
         self.health.state = "connected"
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         await self.connect()
         words = without_env(argv)
         self.asked.append(words)
         if words[0] == "sh":
-            return Completed(argv, 0, PROBE, b"", 0.01)
+            return CommandResult(argv, 0, PROBE, b"", 0.01)
         if self.error is not None:
             raise self.error
         stdout = b""
         if words[0] == "squeue":
             stdout = self.mine if "--me" in words or "-u" in words else self.rows
             stdout = stdout.replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
-        return Completed(argv, 0, stdout, b"", 0.01)
+        return CommandResult(argv, 0, stdout, b"", 0.01)
 
     def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
         raise NotImplementedError

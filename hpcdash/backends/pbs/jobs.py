@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -24,12 +25,12 @@ from hpcdash.backends.pbs.listing import (
 from hpcdash.backends.pbs.log_files import submit_variable
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
 from hpcdash.backends.pbs.records import Form
-from hpcdash.backends.pbs.resource_request import read_resource_request
 from hpcdash.backends.pbs.states import exit_pair, job_state
+from hpcdash.backends.pbs.values import size_bytes
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, pairs_per_distinct, per_distinct, row_numbers, utc_instants, words
+from hpcdash.domain.columns import MOST, as_array, pairs_per_distinct, per_distinct, row_numbers, utc_instants, words
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
@@ -428,3 +429,48 @@ def _asked_for(table: pa.Table, question: Listing) -> pa.Table:
         return table
     wanted = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
     return table.filter(pa.array(wanted, pa.bool_()))
+
+
+_CPUS = frozenset({"ncpus", "ppn"})
+# naccelerators: of Crays.
+_GPUS = frozenset({"ngpus", "gpus", "ngpu", "gpu", "naccelerators"})
+# More digits than any count of nodes or processors has.
+_MOST_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """Sums over all chunks. No memory named: None; a chunk that names no CPUs has one."""
+
+    nodes: int
+    cpus: int
+    gpus: int
+    memory_bytes: int | None
+
+
+def read_resource_request(text: str) -> ResourceRequest | None:
+    """Reads `2:ncpus=4:mem=1gb+1:ncpus=1`, `2:ppn=4:gpus=1`, `g01:ppn=4+g02`; None for what is no request."""
+    nodes = cpus = gpus = 0
+    memory: int | None = None
+    for chunk in text.split("+"):
+        words = chunk.strip().split(":")
+        chunks = _count(words[0])
+        of_each = [word.partition("=") for word in words]
+        if not words[0]:
+            return None
+        chunks = 1 if chunks is None else chunks
+        chunk_cpus = next((_count(value) for name, _, value in of_each if name in _CPUS), 1)
+        chunk_gpus = next((_count(value) for name, _, value in of_each if name in _GPUS), 0)
+        chunk_memory = next((size_bytes(value) for name, _, value in of_each if name == "mem"), None)
+        nodes += chunks
+        cpus += chunks * (1 if chunk_cpus is None else chunk_cpus)
+        gpus += chunks * (chunk_gpus or 0)
+        if chunk_memory is not None:
+            memory = (memory or 0) + chunks * chunk_memory
+    if max(nodes, cpus, gpus, memory or 0) > MOST:
+        return None
+    return ResourceRequest(nodes, cpus, gpus, memory)
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

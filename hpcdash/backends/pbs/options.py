@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdash.backends.options import WITHOUT_VALUE, CommandLine, Option, quoted_word, raise_for, whole_options
+from hpcdash.backends.options import WITHOUT_VALUE, Option, ParsedCommandLine, quoted_word, raise_for, whole_options
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.errors import UsageError
@@ -36,7 +36,7 @@ _PLACE_WORDS = {
 _GROUPING = re.compile(r"group=[A-Za-z][A-Za-z0-9_-]*")
 
 
-def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
+def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
     """qsub's options; `name` is an option's letter.
 
     Words that are no option are in `script`, wherever they stand; from `--` on all are, the dashes included.
@@ -48,14 +48,14 @@ def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
         word = words[at]
         at += 1
         if word == "--":
-            return CommandLine(tuple(given), (*others, *words[at - 1 :]))
+            return ParsedCommandLine(tuple(given), (*others, *words[at - 1 :]))
         if not word.startswith("-") or word == "-":
             others.append(word)
             continue
         found, takes_next = _letters(word, words[at] if at < len(words) else None, line)
         given += found
         at += takes_next
-    return CommandLine(tuple(given), tuple(others))
+    return ParsedCommandLine(tuple(given), tuple(others))
 
 
 def _letters(word: str, following: str | None, line: int) -> tuple[list[Option], bool]:
@@ -77,23 +77,23 @@ def _letters(word: str, following: str | None, line: int) -> tuple[list[Option],
     return found, False
 
 
-def read_directives(script: str, prefix: str = MAGIC) -> CommandLine:
+def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
     """The options of a script's directive lines; a word that is no option, and an open quote, are problems."""
     given: list[Option] = []
     for number, text in directive_lines(script, prefix):
         given += read_directive(text, number).given
-    return CommandLine(tuple(given))
+    return ParsedCommandLine(tuple(given))
 
 
-def read_directive(text: str, line: int = 0) -> CommandLine:
+def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     """What stands behind the prefix of one directive line."""
     try:
         words = split_arguments(text)
     except ValueError as error:
-        return CommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
+        return ParsedCommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
     read = read_command_line(words, line)
     strays = [Option("", None, word, (word,), line, "no option of qsub") for word in read.script]
-    return CommandLine((*read.given, *strays))
+    return ParsedCommandLine((*read.given, *strays))
 
 
 def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str]]:

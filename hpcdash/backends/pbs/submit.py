@@ -13,7 +13,7 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.options import CommandLine, last_value
+from hpcdash.backends.options import ParsedCommandLine, last_value
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.errors import failure
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
@@ -221,7 +221,7 @@ def _refuse_long(options: Sequence[str]) -> None:
             )
 
 
-def _refuse(line: CommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
+def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
@@ -238,7 +238,7 @@ def _refuse(line: CommandLine, own: Mapping[str, str], in_script: Mapping[str, s
                 )
 
 
-def _given_arguments(line: CommandLine, *, without_depend: bool) -> list[str]:
+def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[str]:
     """The options as they were given, but for -v (said anew) and, where it is said anew, depend."""
     words: list[str] = []
     for option in line.given:

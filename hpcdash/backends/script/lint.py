@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Literal
 
-from hpcdash.backends.options import CommandLine, Option
+from hpcdash.backends.options import Option, ParsedCommandLine
 from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_memory
@@ -39,7 +39,7 @@ class ScriptRules:
 
     program: str
     magic: str
-    read_directives: Callable[[str], CommandLine]
+    read_directives: Callable[[str], ParsedCommandLine]
     demand: Callable[[bytes, Sequence[str]], Demand]
     option_findings: Callable[[Option, str], Iterator[LintFinding]]
     unknown: Callable[[Option, str], LintFinding]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcdash.backends.options import (
     WITHOUT_VALUE,
-    CommandLine,
     Option,
+    ParsedCommandLine,
     last_value,
     quoted_word,
     raise_for,
@@ -68,7 +68,7 @@ OPTIONS: dict[str, OptionKind] = {kind.name: kind for kind in _kinds()}
 _BY_LETTER = {kind.letter: kind for kind in OPTIONS.values() if kind.letter}
 
 
-def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
+def read_command_line(words: Sequence[str], line: int = 0) -> ParsedCommandLine:
     """Options up to the first word that is none (the script) or `--`."""
     given: list[Option] = []
     at = 0
@@ -86,7 +86,7 @@ def read_command_line(words: Sequence[str], line: int = 0) -> CommandLine:
         given += found
         # A value that stands in a word of its own is the last option's.
         at += 2 if len(found[-1].words) > 1 else 1
-    return CommandLine(tuple(given), tuple(words[at:]))
+    return ParsedCommandLine(tuple(given), tuple(words[at:]))
 
 
 def _long(words: Sequence[str], at: int, line: int) -> Option:
@@ -135,14 +135,14 @@ def _letters(words: Sequence[str], at: int, line: int) -> list[Option]:
     return found
 
 
-def read_directives(script: str, prefix: str = MAGIC) -> CommandLine:
+def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
     """The options of a script's directive lines, which end at the first line that is neither comment nor blank."""
     given: list[Option] = []
     for number, text in directive_lines(script, prefix):
         read = read_command_line(split_arguments(text), number)
         given += read.given
         given += [Option("", None, word, (word,), number, "no option") for word in read.script[:1]]
-    return CommandLine(tuple(given))
+    return ParsedCommandLine(tuple(given))
 
 
 def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str]]:
@@ -246,7 +246,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
     return (*kept, *((f"--exclude={nodes}",) if nodes else ()))
 
 
-def _read(text: str) -> CommandLine:
+def _read(text: str) -> ParsedCommandLine:
     return read_command_line(split_arguments(text))
 
 
@@ -359,7 +359,7 @@ def _options(words: Sequence[str]) -> tuple[Option, ...]:
     """Options alone: a word among them that is none goes on the value before it."""
     joined = list(words)
     while True:
-        read: CommandLine = read_command_line(joined)
+        read: ParsedCommandLine = read_command_line(joined)
         if not read.script:
             return read.given
         at = len(joined) - len(read.script)

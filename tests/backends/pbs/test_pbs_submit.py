@@ -22,7 +22,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.domain.schema import JOBS
 from hpcdash.errors import UsageError
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 MARK = "hpcdash:0123456789"
@@ -54,8 +54,8 @@ def words(found: SubmitCommand) -> list[str]:
     return argv
 
 
-def answered(stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"") -> Completed:
-    return Completed(("qsub",), status, stdout, stderr, 0.01)
+def answered(stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"") -> CommandResult:
+    return CommandResult(("qsub",), status, stdout, stderr, 0.01)
 
 
 # -- a script for the first time
@@ -308,7 +308,7 @@ def test_what_v_does_not_do_is_told() -> None:
 # -- what qsub says
 
 
-def outcome(answer: Completed, dialect: Dialect = OPENPBS) -> Outcome:
+def outcome(answer: CommandResult, dialect: Dialect = OPENPBS) -> Outcome:
     [found] = handed(dialect=dialect).command.read(answer)
     assert found.job_id == "train.sh"
     return found

@@ -10,7 +10,7 @@ from hpcdash.backends.slurm.accounts import (
     parse_qos_offers,
     qos_offers_query,
 )
-from hpcdash.backends.slurm.start_estimate import parse_start_estimate, start_estimate_query
+from hpcdash.backends.slurm.submit import parse_start_estimate, start_estimate_query
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, without_env

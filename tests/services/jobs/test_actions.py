@@ -12,7 +12,7 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, without_env
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said
 from tests.support.scripted_cluster import Cluster, until
 from tests.support.scripted_transport import ScriptedTransport
 
@@ -38,7 +38,7 @@ class ActingTransport(ScriptedTransport):
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         words = without_env(argv)
         if words[0] != "scancel" and words[:2] not in (("scontrol", "hold"), ("scontrol", "update")):
             return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
@@ -54,7 +54,7 @@ class ActingTransport(ScriptedTransport):
         if isinstance(answer, HpcdashError):
             raise answer
         status, stderr = answer
-        return Completed(argv, status, b"", stderr, 0.01)
+        return CommandResult(argv, status, b"", stderr, 0.01)
 
 
 class Acting:

@@ -17,7 +17,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.failures import FAILED, fetch_failure
 from hpcdash.services.jobs.overview import CONTAINERS_EVERY_SECONDS, JobPicture, Part
 from hpcdash.services.jobs.page import job_groups
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_cluster import HandClock
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -45,7 +45,7 @@ class OneJob(ScriptedTransport):
     def change(self, **fields: str) -> None:
         self.mine = self.recent = [{**self.mine[0], **fields}]
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[0] == "sh" and ("tail -c" in words[2] or "head -c" in words[2]):
             if self.line_is_cut:
@@ -53,13 +53,13 @@ class OneJob(ScriptedTransport):
             self.read.append("end" if "tail -c" in words[2] else "head")
             process = await asyncio.create_subprocess_exec(*words, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate()
-            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+            return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)
         if words[:2] == ("scontrol", "write"):
             self.read.append("script")
-            return Completed(argv, 0, self.script.encode(), b"", 0.01)
+            return CommandResult(argv, 0, self.script.encode(), b"", 0.01)
         if words[0] == "scontrol" and "show" in words:
             shown = f"JobId=88 JobName=train\n   BatchFlag=1\n   StdErr={self.stderr}\n   StdOut={self.stdout}\n"
-            return Completed(argv, 0, shown.encode(), b"", 0.01)
+            return CommandResult(argv, 0, shown.encode(), b"", 0.01)
         return await super().run(argv, **limits)
 
 

@@ -20,7 +20,7 @@ from hpcdash.errors import CommandTimedOut
 from hpcdash.services.logs import file as log_file
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.window import Event, LogWindow
-from hpcdash.transport.base import Completed, Transport
+from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 from hpcdash.transport.ssh import SshTransport
@@ -268,9 +268,9 @@ class Recorder(LocalTransport):
 
     argv: tuple[str, ...] = ()
 
-    async def run(self, argv: tuple[str, ...], **limits: object) -> Completed:  # type: ignore[override]
+    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:  # type: ignore[override]
         self.argv = argv
-        return Completed(argv, 1, b"", b"", 0.0)
+        return CommandResult(argv, 1, b"", b"", 0.0)
 
 
 async def test_where_the_shell_of_the_login_node_alone_is_killed_all_ends(site: Site) -> None:
@@ -372,7 +372,7 @@ async def test_a_search_in_what_is_not_reached_finds_nothing(site: Site) -> None
 
 
 class NothingRuns(LocalTransport):
-    async def run(self, argv: tuple[str, ...], **limits: object) -> Completed:  # type: ignore[override]
+    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:  # type: ignore[override]
         raise AssertionError(argv)
 
 

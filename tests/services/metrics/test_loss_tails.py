@@ -17,7 +17,7 @@ from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.metrics.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append
 from tests.support.real_files import put as put_content
@@ -32,9 +32,9 @@ class KeepingTransport(LocalTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers: list[Completed] = []
+        self.answers: list[CommandResult] = []
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         if self.failure is not None:
             raise self.failure
         self.answers.append(await super().run(argv, **limits))

@@ -26,7 +26,7 @@ from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.streams import MetricStream, run_of_streams
 from hpcdash.services.metrics.vocabulary import zone_behind_seconds
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 
 pytestmark = pytest.mark.system
@@ -36,7 +36,7 @@ HOUR = 3600.0
 class Commands(LocalTransport):
     count = 0
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         self.count += 1
         return await super().run(argv, **limits)
 

@@ -29,7 +29,7 @@ from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.embedded.queue_lab import until as queue_until
@@ -45,7 +45,7 @@ class CountingTransport(LocalTransport):
     reads = 0
     at_once = most_at_once = 0
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         if argv[:2] != ("sh", "-c"):
             return await super().run(argv, **limits)
         self.reads += 1
@@ -329,7 +329,7 @@ class DeafTransport(CountingTransport):
 
     ignored = 0
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         answering = asyncio.ensure_future(super().run(argv, **limits))
         try:
             return await asyncio.shield(answering)

@@ -21,7 +21,7 @@ from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import Launches, LaunchPlan
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import HISTORY, QUEUES, ScriptedTransport
 
@@ -36,14 +36,14 @@ class WithShell(ScriptedTransport):
         self.number, self.home, self.has_login = 1000, "/home/alice", False
         self.done: list[tuple[str, ...]] = []
 
-    async def run(self, argv: tuple[str, ...], **options: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **options: Any) -> CommandResult:
         if argv[0] != "sh":
             return await super().run(argv, **options)
         self.done.append(argv)
         if argv[:-1] != launches_module._ROOT:
-            return Completed(argv, 0, b"", b"", 0.01)
+            return CommandResult(argv, 0, b"", b"", 0.01)
         told = f"{self.number}\n{argv[-1] or self.home + '/hpcdash/launches'}\n" + "login\n" * self.has_login
-        return Completed(argv, 0, told.encode(), b"", 0.01)
+        return CommandResult(argv, 0, told.encode(), b"", 0.01)
 
 
 @pytest.fixture

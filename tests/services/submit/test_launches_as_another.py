@@ -26,7 +26,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.staging import discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
@@ -48,7 +48,7 @@ class AsLauncher(LocalTransport):
         super().__init__()
         self._before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         return await super().run((*self._before, *argv), **limits)
 
 
@@ -156,7 +156,7 @@ def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site
     command = pbs_backend(Dialect.OPENPBS).submit.submission(wanted).command
     own = {"PBS_CONF_FILE": "/tmp/mine.conf", "PBS_DEFAULT": "mine"}
     done = site.run_as(site.launcher, *command.argv, stdin=command.stdin or b"", variables=own)
-    answer = Completed(command.argv, done.returncode, done.stdout, done.stderr, 0.0)
+    answer = CommandResult(command.argv, done.returncode, done.stdout, done.stderr, 0.0)
     assert command.read(answer) == (Outcome("one", True, "job 7.pbs01"),)
     said = called(site)
     assert said[0] == site.alice

@@ -32,7 +32,7 @@ from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.failed_array import FailedArray
 from tests.support.scripted_transport import HISTORY, RECENT
 
@@ -57,17 +57,17 @@ class CutTransport(FailedArray):
             self.closed_doors -= 1
             raise ConnectionFailed("nobody is at home")
 
-    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[0] == "stage":
             self.staged += 1
             if isinstance(self.staging, Exception):
                 raise self.staging
-            return Completed(argv, self.staging, b"", b"no room", 0.01)
+            return CommandResult(argv, self.staging, b"", b"no room", 0.01)
         if words[0] == "sh" and "still there" in words[2]:
             self.on_process_look()
             is_there = self.still_there.pop(0) if self.still_there else False
-            return Completed(argv, 0, b"still there\n" if is_there else b"", b"", 0.01)
+            return CommandResult(argv, 0, b"still there\n" if is_there else b"", b"", 0.01)
         return await super().run(argv, stdin=stdin, **limits)
 
 
@@ -136,7 +136,7 @@ async def test_a_staging_that_is_cancelled_is_noted_as_never_arrived(tmp_path: P
     person = Person(tmp_path, stages=True)
     begun, never = asyncio.Event(), asyncio.Event()
 
-    async def hang(*_words: Any, **_limits: Any) -> Completed:
+    async def hang(*_words: Any, **_limits: Any) -> CommandResult:
         begun.set()
         await never.wait()
         raise AssertionError

@@ -42,7 +42,7 @@ from hpcdash.services.watch.state import (
     WatchState,
     add_sample,
 )
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.conftest import queue as queue
 from tests.embedded.queue_lab import QueueLab
@@ -106,7 +106,7 @@ class Counting(LocalTransport):
             raise ConnectionFailed("no route to here", "Is the network up?")
         await super().connect(force=force)
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         self.asked.append(argv)
         return await super().run(argv, **limits)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdash.errors import without_env
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.ui.jobs.acting_stage import PENDING, ActingTransport, job
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
@@ -43,22 +43,22 @@ class TrainTransport(ActingTransport):
         self.script = SCRIPT
         self.line_asked: Callable[[str], None] = lambda job_id: None
 
-    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> CommandResult:
         words = without_env(argv)
         if "sbatch" in words[:5]:
             self.submitted.append((words, stdin))
-            return Completed(argv, 0, f"Submitted batch job {90 + len(self.submitted)}\n".encode(), b"", 0.01)
+            return CommandResult(argv, 0, f"Submitted batch job {90 + len(self.submitted)}\n".encode(), b"", 0.01)
         if words[:2] == ("scontrol", "write"):
-            return Completed(argv, 0, self.script, b"", 0.01)
+            return CommandResult(argv, 0, self.script, b"", 0.01)
         if words[0] == "sacct" and words[-1] == "ALL":
-            return Completed(argv, 0, self._line(words), b"", 0.01)
+            return CommandResult(argv, 0, self._line(words), b"", 0.01)
         if words[0] == "scontrol" and "show" in words:
             told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
-            return Completed(argv, 0, told.encode(), b"", 0.01)
+            return CommandResult(argv, 0, told.encode(), b"", 0.01)
         if words[0] == "head" or (words[0] == "sh" and "sha256sum" in words[2]):
             process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate(stdin)
-            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+            return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)
         return await super().run(argv, **limits)
 
     def _line(self, words: tuple[str, ...]) -> bytes:

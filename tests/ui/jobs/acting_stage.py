@@ -21,7 +21,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -77,7 +77,7 @@ class ActingTransport(ScriptedTransport):
         self.lost: HpcdashError | None = None
         self.gate: asyncio.Event | None = None
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if not (words[0] in ("scancel", "timeout") or (words[0] == "scontrol" and "show" not in words)):
             return await super().run(argv, **limits)
@@ -96,7 +96,7 @@ class ActingTransport(ScriptedTransport):
         else:
             said = [f"scancel: Terminating job {job_id}" for job_id in ids]
             said += [f"scancel: error: Kill job error on job id {job_id}: {why}" for job_id, why in bad.items()]
-        return Completed(argv, 1 if bad else 0, b"", "\n".join(said).encode(), 0.01)
+        return CommandResult(argv, 1 if bad else 0, b"", "\n".join(said).encode(), 0.01)
 
 
 def acting_session(transport: ActingTransport, folder: Path) -> ClusterSession:

@@ -17,7 +17,7 @@ from hpcdash.errors import ControllerDown, HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import JobEvent
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.job import JobView
 from hpcdash.ui.widgets.cells import signs
@@ -81,7 +81,7 @@ class SpeakingTransport(AnsweringTransport):
         self.hangs: dict[str, asyncio.Event] = {}
         self.log = b""
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[0] == "sh" and "tail -c" in words[2]:
             return await self._end_of_the_log(argv, words[4])
@@ -93,9 +93,9 @@ class SpeakingTransport(AnsweringTransport):
         if words[0] in self.fails:
             raise self.fails[words[0]]
         stdout = self._stdout(words).replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
-        return Completed(argv, 0, stdout, b"", 0.01)
+        return CommandResult(argv, 0, stdout, b"", 0.01)
 
-    async def _end_of_the_log(self, argv: tuple[str, ...], token: str) -> Completed:
+    async def _end_of_the_log(self, argv: tuple[str, ...], token: str) -> CommandResult:
         """The log that stdout and stderr share."""
         self.asked.append(("log",))
         if "log" in self.hangs:
@@ -103,7 +103,7 @@ class SpeakingTransport(AnsweringTransport):
         if "log" in self.fails:
             raise self.fails["log"]
         stdout = f"{token} missing 0\n{token} there {len(self.log)}\n".encode() + self.log + token.encode()
-        return Completed(argv, 0, stdout, b"", 0.01)
+        return CommandResult(argv, 0, stdout, b"", 0.01)
 
     def _stdout(self, words: tuple[str, ...]) -> bytes:
         wanted = words[words.index("-j") + 1].split(",") if "-j" in words else None

@@ -29,7 +29,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.alter_dialog import AlterDialog
@@ -88,13 +88,13 @@ class PbsTransport(ScriptedTransport):
         self.acted: list[str] = []
         self.refused: dict[str, tuple[int, bytes]] = {}
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[0] in ("true", "qstat", "pbsnodes"):
-            return Completed(argv, 0, b"", b"", 0.01)
+            return CommandResult(argv, 0, b"", b"", 0.01)
         self.acted.append(" ".join(words))
         status, stderr = self.refused.get(words[0], (0, b""))
-        return Completed(argv, status, b"", stderr, 0.01)
+        return CommandResult(argv, status, b"", stderr, 0.01)
 
 
 def pbs_app(

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.errors import without_env
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
 from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
@@ -39,18 +39,18 @@ class ScriptedTransport(AnsweringTransport):
         self.mine = self.rows
         self.scripts = dict(scripts)
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[:3] == ("scontrol", "write", "batch_script"):
             self.asked.append(words)
             found = self.scripts.get(words[3])
             refusal = b"" if found else b"job script retrieval failed: Invalid user id\n"
-            return Completed(argv, 0, found or b"", refusal, 0.01)
+            return CommandResult(argv, 0, found or b"", refusal, 0.01)
         if words[0] == "sacct":
             token = next(word.partition("=")[2] for word in words if word.startswith("--delimiter="))
             past = {"user": "user000", "jobname": "train"}
             rows = ({**past, "jobid": "80"}, {**past, "jobid": "95"})
-            return Completed(argv, 0, history_text(*rows, token=token), b"", 0.01)
+            return CommandResult(argv, 0, history_text(*rows, token=token), b"", 0.01)
         return await super().run(argv, **limits)
 
 

@@ -20,7 +20,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.pane import LogPane
@@ -48,16 +48,16 @@ class LogTransport(LocalTransport):
         # Raised in place of looking at a file.
         self.line_error: HpcdashError | None = None
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words == without_env(BACKEND.probe.query().argv):
-            return Completed(argv, 0, PROBE, b"", 0.01)
+            return CommandResult(argv, 0, PROBE, b"", 0.01)
         if words[0] == "squeue":
-            return Completed(
+            return CommandResult(
                 argv, 0, self.rows.replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode()), b"", 0
             )
         if words[0] == "scontrol":
-            return Completed(argv, 0, self._job(words[-1]), b"", 0.01)
+            return CommandResult(argv, 0, self._job(words[-1]), b"", 0.01)
         self.files_asked += 1
         if self.held is not None:
             await self.held.wait()

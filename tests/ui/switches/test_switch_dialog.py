@@ -19,7 +19,7 @@ from hpcdash.errors import without_env
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.switches.dialog import SwitchDialog
 from tests.support.slurm_text import Fields
 from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
@@ -49,18 +49,18 @@ class SwitchTransport(ActingTransport):
         # Where scontrol says the job writes.
         self.log: Path | None = None
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         words = without_env(argv)
         if words[:2] == ("scontrol", "write"):
-            return Completed(argv, 0, self.script.encode(), b"", 0.01)
+            return CommandResult(argv, 0, self.script.encode(), b"", 0.01)
         if words[0] == "scontrol" and "show" in words:
             told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
             told += f"   StdErr={self.log}\n   StdOut={self.log}\n" if self.log else ""
-            return Completed(argv, 0, told.encode(), b"", 0.01)
+            return CommandResult(argv, 0, told.encode(), b"", 0.01)
         if words[:2] == ("sh", "-c") and "changed()" in words[2] and self.told:
             token = words[4]
             answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
-            return Completed(argv, 0, answer.encode(), b"", 0.01)
+            return CommandResult(argv, 0, answer.encode(), b"", 0.01)
         if words[:2] == ("sh", "-c") and ("pwd -P" in words[2] or "$(wc -c" in words[2] or "stat -L" in words[2]):
             if "changed()" in words[2]:
                 self.looks += 1
@@ -71,7 +71,7 @@ class SwitchTransport(ActingTransport):
             stdout, stderr = await process.communicate()
             if self.taken_at_once is not None and "set -C" in words[2]:
                 self.taken_at_once.unlink()
-            return Completed(argv, process.returncode or 0, stdout, stderr, 0.01)
+            return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)
         return await super().run(argv, **limits)
 
 

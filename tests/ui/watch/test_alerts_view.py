@@ -18,7 +18,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.facts import FACTS_SCRIPT
 from hpcdash.services.watch.state import WatchFiles
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.watch.view import AlertsView
@@ -204,7 +204,7 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
     may_answer, facts_asked, written = asyncio.Event(), 0, list[WatchSettings]()
 
     class Slow(AnsweringTransport):
-        async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+        async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
             nonlocal facts_asked
             if FACTS_SCRIPT in without_env(argv):
                 facts_asked += 1
