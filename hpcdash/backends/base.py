@@ -145,11 +145,11 @@ class ScriptReader(Protocol):
         ...
 
 
-def _not_told(*_: object) -> None:
+def _none(*_: object) -> None:
     return None
 
 
-def _without_words(*_: object) -> str:
+def _empty_text(*_: object) -> str:
     return ""
 
 
@@ -232,7 +232,7 @@ class QueuePart:
     nodes: Callable[[], Query[ParsedTable]] = _no_nodes
     queues: Callable[[], Query[ParsedTable]] = _no_queues
 
-    down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _not_told
+    down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
     """Which of some hosts are down; None where no job is said to run on a host that is."""
 
 
@@ -240,10 +240,10 @@ class QueuePart:
 class ReasonsPart:
     """What a job's state (of domain.states) and the scheduler's reason for it mean."""
 
-    hint: Callable[[str, str | None], str] = _without_words
+    hint: Callable[[str, str | None], str] = _empty_text
     """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
 
-    never_starts: Callable[[str, str | None], str] = _without_words
+    never_starts: Callable[[str, str | None], str] = _empty_text
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
 
 
@@ -282,17 +282,17 @@ class DetailPart:
     join: Callable[[pa.Table, Mapping[str, str]], JobDetail] = JobDetail
     """A job's row with its native answer: fills the paths."""
 
-    usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _not_told
+    usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
 
-    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _not_told
+    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
 
-    priority: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
     the scheduler has no such thing."""
 
-    requeue_refusal: Callable[[Mapping[str, str]], str] = _without_words
+    requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
     """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
 
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
@@ -314,7 +314,7 @@ class LogsPart:
 class ScriptsPart:
     """Batch scripts: how they are written and read, and those of jobs."""
 
-    writer: Callable[[], ScriptWriter | None] = _not_told
+    writer: Callable[[], ScriptWriter | None] = _none
     """None where no scripts can be made."""
 
     request_fields: tuple[RequestField, ...] = ()
@@ -323,18 +323,18 @@ class ScriptsPart:
     reader: Callable[[], ScriptReader] = _undirected_reader
     """Of the directives that its scripts have."""
 
-    explain: Callable[[str], str] = _without_words
+    explain: Callable[[str], str] = _empty_text
     """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
 
-    query: Callable[[str], Query[Script] | None] = _not_told
+    query: Callable[[str], Query[Script] | None] = _none
     """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused. None where it
     gives none back (no KEEPS_SCRIPTS)."""
 
-    history_query: Callable[[str], Query[Script] | None] = _not_told
+    history_query: Callable[[str], Query[Script] | None] = _none
     """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it keeps
     none. None as above."""
 
-    submitted_file: Callable[[JobDetail], str | None] = _not_told
+    submitted_file: Callable[[JobDetail], str | None] = _none
     """The file on the login node that a job's script was read from when it was submitted, where that is told."""
 
     cron_parts: Callable[[CronJob], CronParts] = _refused
@@ -345,23 +345,23 @@ class ScriptsPart:
 class PolicyPart:
     """What the site allows. None throughout: the scheduler has no such thing."""
 
-    qos: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    qos: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
 
-    queue_rules: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    queue_rules: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
 
-    queue_limits: Callable[[], Query[Mapping[str, QueueLimits]] | None] = _not_told
+    queue_limits: Callable[[], Query[Mapping[str, QueueLimits]] | None] = _none
     """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
 
-    preemption: Callable[[str], Query[Mapping[str, str]] | None] = _not_told
+    preemption: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """Which queues' jobs take the place of a queue's, and how its own make way, in the words of `qos`."""
 
-    associations: Callable[[str, str], Query[ParsedOffers[AccountOffer]] | None] = _not_told
+    associations: Callable[[str, str], Query[ParsedOffers[AccountOffer]] | None] = _none
     """(user, cluster): the accounts that a user may charge on a cluster ('': any), with their QoS; parse raises
     AccountingUnavailable."""
 
-    qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _not_told
+    qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
     """All QoS with their limits; parse raises AccountingUnavailable."""
 
 
@@ -400,11 +400,11 @@ class SubmitPart:
     so.
     """
 
-    array_refusal: Callable[[Submission], Query[str] | None] = _not_told
+    array_refusal: Callable[[Submission], Query[str] | None] = _none
     """Why the cluster would take no array as large as a submission's, in words, '' where it would. None where nothing
     has to be asked for."""
 
-    start_estimate: Callable[[Submission], Query[StartEstimate] | None] = _not_told
+    start_estimate: Callable[[Submission], Query[StartEstimate] | None] = _none
     """When a script would start: nothing is submitted. Its `file`, or the command's stdin, gives the script; None where
     the scheduler has no such thing.
 

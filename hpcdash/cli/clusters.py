@@ -107,7 +107,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     # Whether the file takes it is known before anybody is asked for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
-        backend, words = run_async(_look_at(cluster))
+        backend, words = run_async(_try_cluster(cluster))
         print(visible(words))
     except HpcdashError as error:
         if not force:
@@ -123,7 +123,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     print(f"look at it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 
-async def _look_at(cluster: ClusterSettings) -> tuple[str, str]:
+async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
     """The backend that was found; and in words what answers there, as whom, and how many nodes it has.
 
     Raises what stands in the way.

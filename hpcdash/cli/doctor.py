@@ -183,7 +183,7 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
-        kept = (await _is_kept(LocalTransport()), await _is_kept(transport)) if is_off else (None, None)
+        kept = (await _is_synchronized(LocalTransport()), await _is_synchronized(transport)) if is_off else (None, None)
         checks.append(clock_check(probe.clock_epoch_seconds, skew, *kept))
     checks.append(await _home_check(transport))
     # At once: a server that hangs keeps each of them waiting for a minute.
@@ -215,7 +215,7 @@ def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None
     return Check("clock", False, told, f"{step}\nWhat is shown goes by the cluster's clock; times left are right.")
 
 
-async def _is_kept(transport: Transport) -> bool | None:
+async def _is_synchronized(transport: Transport) -> bool | None:
     """Whether a time server keeps a machine's clock; None where that is not told."""
     try:
         answer = await transport.run(("timedatectl", "show", "--property=NTPSynchronized", "--value"))

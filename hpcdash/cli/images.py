@@ -82,7 +82,7 @@ def _run(
     async def work(session: ClusterSession) -> int:
         transport = session.store.transport
         await transport.connect(force=True)
-        store, home = await _look(transport, wanted, site.launch.site.image_root, changes=changes)
+        store, home = await _read_store(transport, wanted, site.launch.site.image_root, changes=changes)
         if store.folder != wanted.folder and changes:
             print(f"hpcdash: into {visible(store.folder)} (--store names another)", file=sys.stderr)
         elif wanted.runtime is Runtime.APPTAINER and changes and store.folder != site.launch.site.image_root:
@@ -105,7 +105,9 @@ def _run(
         sys.exit(EXIT_REFUSED)
 
 
-async def _look(transport: Transport, wanted: ImageRequest, image_root: str, *, changes: bool) -> tuple[Store, str]:
+async def _read_store(
+    transport: Transport, wanted: ImageRequest, image_root: str, *, changes: bool
+) -> tuple[Store, str]:
     """The store and the home there; raises UsageError where the runtime is not there or no folder is known."""
     programs = PROGRAMS[wanted.runtime]
     program, home, cache = await _seen(transport, programs)

@@ -148,7 +148,7 @@ class ComingRows:
         self._axis = ""
         self._last: float | None = None
         self._attempts = 1
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
     @property
     def has_begun(self) -> bool:
@@ -179,15 +179,15 @@ class ComingRows:
             self._attempts = max(1, len(run.attempts))
             return []
         said = []
-        if late := [name for name in names if name not in self._names and name not in self._told]:
-            self._told.update(late)
+        if late := [name for name in names if name not in self._names and name not in self._announced]:
+            self._announced.update(late)
             came = ", ".join(visible(name) for name in late)
             said.append(f"{came} came later and has no column here; without -f it has")
         if len(run.attempts) > self._attempts:
             self._attempts = len(run.attempts)
             said.append(f"it was started again: what it repeats up to {self._axis} {self._last:g} is not written again")
-        if axis_of(run) != self._axis and self._axis not in self._told:
-            self._told.add(self._axis)
+        if axis_of(run) != self._axis and self._axis not in self._announced:
+            self._announced.add(self._axis)
             said.append(f"the log says another x than {self._axis} now: nothing more is written; -f anew does")
         return said
 

@@ -77,7 +77,7 @@ def run_metrics(
 
             output.rows = ComingRows()
         await run.open()
-        with _told() as progressed:
+        with _progress_line() as progressed:
             if follow:
                 await _until_over(run, output)
             is_whole = await run.read_whole(lambda: progressed(run), CHART_SECONDS if is_chart and not follow else None)
@@ -294,7 +294,7 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[_Progress]:
+def _progress_line() -> Iterator[_Progress]:
     progress = _Progress()
     try:
         yield progress

@@ -380,11 +380,13 @@ class _Run:
             report = await self._session.actions.run(planned.plan, heard=_say)
             _say(report.journal_problem)
             found = await reconcile(self._session.store, planned, report, _say)
-            self._told(0, found[-1])
+            self._report_outcome(0, found[-1])
         else:
             from hpcdash.services.chains import format_chain, submit_chain
 
-            found = await submit_chain(self._plan, self._session.actions, self._session.store, count, self._told, _say)
+            found = await submit_chain(
+                self._plan, self._session.actions, self._session.store, count, self._report_outcome, _say
+            )
             _say(format_chain(found, count))
         await self._conclude()
         return found
@@ -399,7 +401,7 @@ class _Run:
             print(f"submit on {visible(self._session.name)}: {visible(command.words)}", file=sys.stderr)
         return planned
 
-    def _told(self, _link: int, outcome: Outcome) -> None:
+    def _report_outcome(self, _link: int, outcome: Outcome) -> None:
         self._last = outcome
         number, said = _parts(outcome)
         if number and self._prints:

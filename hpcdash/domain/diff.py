@@ -65,19 +65,19 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
 
     is_known = from_state.is_valid()
     differs = pc.fill_null(pc.not_equal(from_state, new_states), False)
-    was_waiting = pc.is_in(from_state, value_set=_words(WAITING))
-    is_ended = pc.is_in(new_states, value_set=_words(ENDED))
-    was_ended = pc.is_in(from_state, value_set=_words(ENDED))
-    started = pc.and_(was_waiting, pc.is_in(new_states, value_set=_words(ACTIVE)))
+    was_waiting = pc.is_in(from_state, value_set=_state_set(WAITING))
+    is_ended = pc.is_in(new_states, value_set=_state_set(ENDED))
+    was_ended = pc.is_in(from_state, value_set=_state_set(ENDED))
+    started = pc.and_(was_waiting, pc.is_in(new_states, value_set=_state_set(ACTIVE)))
     ended = pc.and_(pc.and_(differs, is_ended), pc.invert(was_ended))
     other = pc.and_(differs, pc.invert(pc.or_(started, ended)))
     appeared = pc.and_(pc.and_(is_new, pc.invert(is_known)), new_ids.is_valid())
 
-    was_unfinished = pc.invert(pc.is_in(old_states, value_set=_words(ENDED)))
+    was_unfinished = pc.invert(pc.is_in(old_states, value_set=_state_set(ENDED)))
     absent = before.filter(pc.and_(is_old_absent, was_unfinished))
     absent_now = _states_in_records(absent, after)
-    was_active = pc.is_in(_states(absent), value_set=_words(ACTIVE))
-    is_moved = pc.and_(was_active, pc.is_in(absent_now, value_set=_words(WAITING)))
+    was_active = pc.is_in(_states(absent), value_set=_state_set(ACTIVE))
+    is_moved = pc.and_(was_active, pc.is_in(absent_now, value_set=_state_set(WAITING)))
     moved = absent.filter(is_moved)
     vanished = absent.filter(absent_now.is_null())
     marked = _with_old_state(after, from_state)
@@ -104,7 +104,7 @@ def _states(table: pa.Table) -> pa.Array:
     return pc.fill_null(_ALL_STATES.take(codes), JobState.UNKNOWN.value)
 
 
-def _words(states: Iterable[str]) -> pa.Array:
+def _state_set(states: Iterable[str]) -> pa.Array:
     return pa.array(sorted(states), pa.string())
 
 

@@ -67,10 +67,10 @@ def _submit(folder: Path, words: list[str]) -> int:
             token=token,
         )
     )
-    return _told(store, number, reading.ignored)
+    return _print_number(store, number, reading.ignored)
 
 
-def _told(store: QueueStore, number: int, ignored: Sequence[str]) -> int:
+def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int:
     """Print the number of what is kept by now, and see that it starts."""
     store.close()
     write({"id": str(number), "ignored": [readable(words) for words in ignored]})
@@ -125,7 +125,7 @@ def _again(folder: Path, words: list[str]) -> int:
             token=token,
         )
     )
-    return _told(store, number, ())
+    return _print_number(store, number, ())
 
 
 def _current_folder() -> str:

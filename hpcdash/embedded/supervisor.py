@@ -410,7 +410,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start what fits."""
-        self.look_at_machine()
+        self.reread_slots()
         now = time.time()
         chosen = list(startable(self.store, free_slots(self.store, self.machine), self.machine, now, _STARTED_A_TURN))
         if not chosen:
@@ -435,7 +435,7 @@ class Supervisor:
         if len(chosen) == _STARTED_A_TURN:
             wake(self.folder)
 
-    def look_at_machine(self) -> None:
+    def reread_slots(self) -> None:
         """What it gives may be set anew while jobs run; what cannot be read leaves it as it was."""
         stamp = slots_stamp(self.folder)
         if stamp == self.stamp:

@@ -137,11 +137,11 @@ async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(
     async def tidied() -> list[str] | None:
         await launches.tidy()
         names = left(launches)
-        return names if len(names) == 3 and len(launches.records.to_look_after()) == 1 else None
+        return names if len(names) == 3 and len(launches.records.unsettled()) == 1 else None
 
     names = await cluster.until(tidied, lambda: f"three to be left of {left(launches)}")
     assert names == sorted(folder.name for folder in (kept, half, waiting))
-    assert [record.job_id for record in launches.records.to_look_after()] == [waits]
+    assert [record.job_id for record in launches.records.unsettled()] == [waits]
     await cluster.do("cancel", waits)
 
 

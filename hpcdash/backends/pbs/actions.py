@@ -76,7 +76,7 @@ def read_answer(
     numbers = {target.meant.number for target in targets}
     for line in _lines(answer):
         own = line.removeprefix(f"{program}: ")
-        found = _told(own) if own != line or _JOB_THEN_WORDS.fullmatch(own) else None
+        found = _parse_line(own) if own != line or _JOB_THEN_WORDS.fullmatch(own) else None
         if found is not None and found[0].number in numbers:
             told.setdefault(found[0].number, []).append(found)
         else:
@@ -133,7 +133,7 @@ class _Rest:
     def outcome(self, job_id: str, hints: Sequence[RefusalHint]) -> Outcome:
         if self.status in _NOT_FOUND:
             return Outcome(job_id, False, f"{self.program}: command not found")
-        words = _hinted(self._words(), hints)
+        words = _hinted(self._general_message(), hints)
         if self.status in _CUT_OFF:
             return Outcome(job_id, None, words)
         if self.status == 0:
@@ -152,7 +152,7 @@ class _Rest:
             return Outcome(job_id, None, words)
         return Outcome(job_id, False, words)
 
-    def _words(self) -> str:
+    def _general_message(self) -> str:
         """What was said of no job in particular, else the status."""
         best = next((line for line in self.general if _NOT_CONNECTED.search(line)), "")
         best = best or next((line for line in self.general if _STOPPED_EARLY.search(line)), "")
@@ -176,7 +176,7 @@ def _hinted(words: str, hints: Sequence[RefusalHint], meant: JobId | None = None
     return f"{words} ({hint.words.format(array=array)})"
 
 
-def _told(words: str) -> tuple[JobId, str] | None:
+def _parse_line(words: str) -> tuple[JobId, str] | None:
     """The job a line is about, and what it says of it."""
     if (found := _JOB_THEN_WORDS.fullmatch(words)) or (found := _JOB_WITHIN.fullmatch(words)):
         job, said = _read(found[1]), found[2]

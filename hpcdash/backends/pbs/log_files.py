@@ -116,7 +116,7 @@ class _Job:
         kept = self._native.get("Keep_Files", "n")
         is_direct = stream.key in kept and "d" in kept
         if stream.key in kept and not is_direct:
-            return self._kept(stream)
+            return self._kept_on_node(stream)
         last = self._last_place(stream)
         if last is not None and last.path == "/dev/null":
             return last
@@ -149,7 +149,7 @@ class _Job:
             path = f"{folder.rstrip('/')}/{path}" if folder else path
         return _Place(path, "", note)
 
-    def _kept(self, stream: _Stream) -> _Place | None:
+    def _kept_on_node(self, stream: _Stream) -> _Place | None:
         """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own), never anywhere else.
 
         A node writes it there itself: the login node has it where the home folder is shared.

@@ -104,7 +104,7 @@ def reason_of(state: str, comment: str | None, *, substate: str | None = None, h
     """
     told = " ".join(comment.split()) if comment else ""
     if told:
-        told = _told(state, told)
+        told = _parse_comment(state, told)
     by_substate = None if state in ENDED else _BY_SUBSTATE.get(substate or "")
     if state == JobState.SUSPENDED and told and by_substate:
         # The scheduler's comment tells why it does not go on: `Not Running: Insufficient amount of resource: ncpus`.
@@ -114,7 +114,7 @@ def reason_of(state: str, comment: str | None, *, substate: str | None = None, h
     return told or by_substate
 
 
-def _told(state: str, comment: str) -> str:
+def _parse_comment(state: str, comment: str) -> str:
     ending = re.search(_ENDING, comment)
     start = comment[: ending.start()] if ending else comment
     if state in ENDED:

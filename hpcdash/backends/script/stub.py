@@ -43,8 +43,8 @@ def stub_script(script_text: str, real_path: str) -> str:
         body = [f"if (! -r {path}) exit {_NO_INPUT}", f"source {path}"]
     else:
         command = " ".join(shlex.quote(word) for word in interpreter)
-        return "\n".join(["#!/bin/sh", *_directives(lines), _told(real_path), f'exec {command} {path} "$@"', ""])
-    return "\n".join([lines[0], *_directives(lines), _told(real_path), *body, ""])
+        return "\n".join(["#!/bin/sh", *_directives(lines), _marker(real_path), f'exec {command} {path} "$@"', ""])
+    return "\n".join([lines[0], *_directives(lines), _marker(real_path), *body, ""])
 
 
 def stub_target(script_text: str) -> str | None:
@@ -73,7 +73,7 @@ def _directives(lines: list[str]) -> list[str]:
     return found
 
 
-def _told(real_path: str) -> str:
+def _marker(real_path: str) -> str:
     return f"{_MARK} {real_path}"
 
 

@@ -135,7 +135,7 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
     said: dict[str, list[tuple[JobId, str]]] = {}
     unclear: list[str] = []
     for line in lines:
-        if (found := _OF_TASKS.fullmatch(line)) and (job := _told_tasks(found[1], found[2])):
+        if (found := _OF_TASKS.fullmatch(line)) and (job := _parse_array_tasks(found[1], found[2])):
             said.setdefault(job.number, []).append((job, found[3]))
         elif (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
             said.setdefault(job.number, []).append((job, found[3] or _own_message(found[1])))
@@ -203,7 +203,7 @@ def _read(text: str) -> JobId | None:
         return None
 
 
-def _told_tasks(number: str, tasks: str) -> JobId | None:
+def _parse_array_tasks(number: str, tasks: str) -> JobId | None:
     try:
         return JobId(number, parse_tasks(tasks))
     except ValueError:

@@ -30,7 +30,7 @@ Native = Mapping[str, str]
 Row = Mapping[str, Any]
 
 
-def last_told(native: Native, key: str) -> str | None:
+def last_value_of(native: Native, key: str) -> str | None:
     """The last value of a key: scontrol prints the paths after every text a person may have chosen."""
     value = native.get(key)
     number = 2
@@ -72,7 +72,7 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
     if "JobId" not in native:
         return None, None
     facts = path_facts(row, native)
-    stdout, stderr = (last_told(native, key) for key in ("StdOut", "StdErr"))
+    stdout, stderr = (last_value_of(native, key) for key in ("StdOut", "StdErr"))
     return (finish_shown(stdout, facts) if stdout else None, finish_shown(stderr, facts) if stderr else None)
 
 
@@ -84,9 +84,9 @@ def needs_script(detail: JobDetail) -> bool:
         return False
     if "JobId" in native:
         facts = path_facts(row, native)
-        shown = [last_told(native, key) for key in ("StdOut", "StdErr")]
+        shown = [last_value_of(native, key) for key in ("StdOut", "StdErr")]
         return any(path and shown_is_doubtful(path, facts) for path in shown)
-    if last_told(native, "StdOut"):
+    if last_value_of(native, "StdOut"):
         return False
     given, _ = _submit_options(row, native, None)
     return last_value(given, "output") is None or last_value(given, "error") is None
@@ -101,8 +101,8 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     facts = path_facts(row, native)
     if "JobId" in native:
         return _files_shown(row, native, facts, script)
-    if told := last_told(native, "StdOut"):
-        error = last_told(native, "StdErr")
+    if told := last_value_of(native, "StdOut"):
+        error = last_value_of(native, "StdErr")
         stdout = output_path(told, facts, with_modulo=True)
         stderr = output_path(error, facts, with_modulo=True) if error else None
         return LogFiles(stdout, None if stderr == stdout else stderr)
@@ -115,7 +115,7 @@ def submitted_file(detail: JobDetail) -> str | None:
     row = detail.job.to_pylist()[0]
     if "JobId" in native:
         # The script's own arguments follow it.
-        command = (last_told(native, "Command") or "").partition(" ")[0]
+        command = (last_value_of(native, "Command") or "").partition(" ")[0]
         return command if command.startswith("/") and native.get("BatchFlag") != "0" else None
     given, rest = _submit_options(row, native, None)
     names = {one.name for one in given}
@@ -139,8 +139,8 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
     if script is not None:
         asked = read_directives(script.text).options
         patterns = [value for name in ("output", "error") if (value := last_value(asked, name))]
-        stdout = _settled(last_told(native, "StdOut"), stdout, patterns, facts, notes)
-        stderr = _settled(last_told(native, "StdErr"), stderr, patterns, facts, notes)
+        stdout = _settled(last_value_of(native, "StdOut"), stdout, patterns, facts, notes)
+        stderr = _settled(last_value_of(native, "StdErr"), stderr, patterns, facts, notes)
     if stdout is not None and facts.is_array and not facts.job_number and "%a" not in stdout and not facts.task:
         notes.append("if its pattern has %j, each task writes to another file, named when it starts")
     return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))

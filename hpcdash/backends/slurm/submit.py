@@ -18,7 +18,7 @@ from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
-from hpcdash.backends.slurm.log_files import last_told
+from hpcdash.backends.slurm.log_files import last_value_of
 from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_directives, read_submit_line
 from hpcdash.backends.submissions import MARK_START, StartEstimate, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
@@ -90,7 +90,7 @@ def resubmission(
     """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
-    if "+" in row["id"] or last_told(native, "HetJobId") is not None:
+    if "+" in row["id"] or last_value_of(native, "HetJobId") is not None:
         raise UsageError(f"job {row['id']} is heterogeneous", "Only one that is not can be submitted again from here.")
     line = _submit_line(row, detail.native, past, script)
     in_script = read_directives(script.text).options
@@ -103,7 +103,7 @@ def resubmission(
             f"the command line it was submitted with is not known: its options are rebuilt from Slurm's record{rest}"
         )
     else:
-        options, dropped = _kept(line.options, row)
+        options, dropped = _split_options(line.options, row)
         if dropped:
             notes.append(f"left out, as meant for then: {' '.join(dropped)}")
         arguments = line.script[1:]
@@ -184,7 +184,7 @@ def _submit_line(
     return read_submit_line(text, row, script, command)
 
 
-def _kept(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The options that are given again, and in words those that are not."""
     kept: list[str] = []
     dropped: list[str] = []
@@ -288,7 +288,7 @@ def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_scri
     """Options for what scontrol tells of a job; these take the place of the script's own, which say the same."""
 
     def told(key: str) -> str:
-        value = last_told(native, key) or ""
+        value = last_value_of(native, key) or ""
         return "" if value in ("N/A", "0", "*", "None") else value
 
     words = []
@@ -313,7 +313,7 @@ def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_scri
         words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
     if "JobId" not in native:
         return words
-    stdout, stderr = (_as_pattern(last_told(native, key), row, native) for key in ("StdOut", "StdErr"))
+    stdout, stderr = (_as_pattern(last_value_of(native, key), row, native) for key in ("StdOut", "StdErr"))
     if stdout and stdout != f"{row['work_dir']}/{TASK_DEFAULT if row['array_id'] else JOB_DEFAULT}":
         words += [f"--output={stdout}"] if last_value(in_script, "output") is None else []
     if stderr and stderr != stdout and last_value(in_script, "error") is None:

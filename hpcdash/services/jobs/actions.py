@@ -165,7 +165,7 @@ class _Run:
     ) -> None:
         self._plan = plan
         self._store = store
-        self._told = told
+        self._report = told
         self._heard = heard
         self._known: dict[str, Outcome] = {}
         self._sent: ActionCommand | None = None
@@ -271,7 +271,7 @@ class _Run:
     def _learn(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             _unless_failed(self._known, (outcome,))
-            self._told(self._known[outcome.job_id])
+            self._report(self._known[outcome.job_id])
 
 
 def _unless_failed(known: dict[str, Outcome], outcomes: Iterable[Outcome]) -> None:

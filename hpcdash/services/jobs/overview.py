@@ -66,7 +66,7 @@ def newest_row(job_id: str, tables: Sequence[KnownTable]) -> Row | None:
     return next((row for row in found if row is not None), None)
 
 
-def look_at(job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight) -> JobSight:
+def find_job(job_id: str, tables: Sequence[KnownTable], detail: JobDetail | None, before: JobSight) -> JobSight:
     """What the tables, newest first, tell of a job, or of a whole array by its number; `before` is the last look.
 
     Takes as long as the tables are large: not for the event loop.
@@ -244,7 +244,7 @@ class JobPicture:
         self._failure_of: object = None
         self._known = JobTables(store)
         self._sight = JobSight()
-        self._looking = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
 
     @property
     def events(self) -> tuple[JobEvent, ...]:
@@ -268,7 +268,7 @@ class JobPicture:
     async def look(self) -> bool:
         """Take what the tables know now; whether the job is in another state than its details say."""
         before = self.detail.job["state"][0].as_py() if self.detail is not None else None
-        await self._look_again()
+        await self._refresh()
         self._changed()
         if self.is_whole_array or self.row is None or before is None:
             return False
@@ -277,7 +277,7 @@ class JobPicture:
     async def fetch(self) -> None:
         """Ask for everything that there is of a job in its state; nothing is raised."""
         await self._take(Part.DETAIL, self._fetch_detail)
-        await self._look_again()
+        await self._refresh()
         row = self.row
         if row is not None:
             await self._recall_launch(row)
@@ -438,7 +438,7 @@ class JobPicture:
 
     async def _keep(self, table: pa.Table, *, is_complete: bool) -> None:
         self._known.keep(table, is_complete=is_complete)
-        await self._look_again()
+        await self._refresh()
 
     # -- what the tables know
 
@@ -452,10 +452,10 @@ class JobPicture:
     def _owner(self) -> str | None:
         return self.row["user"] if self.row is not None else None
 
-    async def _look_again(self) -> None:
-        async with self._looking:
+    async def _refresh(self) -> None:
+        async with self._refreshing:
             tables = self._tables()
-            sight = await asyncio.to_thread(look_at, self.job_id, tables, self.detail, self._sight)
+            sight = await asyncio.to_thread(find_job, self.job_id, tables, self.detail, self._sight)
             self._sight = sight
             self.is_whole_array, self.tasks = sight.is_whole_array, sight.tasks
             if sight.row is not None:

@@ -66,13 +66,13 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
             detail = detail or await store.fetch_detail(job_id)
         except HpcdashError:
             # The scheduler has forgotten the job, or cannot be asked: nothing says the copy is another's of its number.
-            return _kept(newest)
+            return _from_submitted(newest)
         submitted_at = detail.job["submitted_at"][0].as_py()
         if submitted_at is None:
-            return _kept(newest)
+            return _from_submitted(newest)
         found = await asyncio.to_thread(store.scripts.find, store.name, job_id, submitted_at.timestamp())
         if found is not None:
-            return _kept(found)
+            return _from_submitted(found)
     obstacle = SchedulerRefused(
         f"{store.backend.title} gives no script back, not even to a job's owner",
         "The scripts of jobs that are submitted from here are kept here.",
@@ -80,7 +80,7 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
     return await _submitted_file(store, job_id, detail, obstacle)
 
 
-def _kept(found: KeptScript) -> Script:
+def _from_submitted(found: KeptScript) -> Script:
     return Script(
         found.script.decode("utf-8", "surrogateescape"), f"kept here when it was submitted, {format_utc(found.kept_at)}"
     )

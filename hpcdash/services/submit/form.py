@@ -61,7 +61,7 @@ class ScriptReading:
     links: int = 1
 
 
-class _NoWords(ValueError):
+class _UnclosedQuote(ValueError):
     """Text that cannot be told apart into words."""
 
 
@@ -177,7 +177,7 @@ def _document(draft: Draft) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         try:
             value = _READ[one.kind](without_surrogates(text))
-        except _NoWords as error:
+        except _UnclosedQuote as error:
             problems[name] = str(error)
             continue
         table, _, key = name.rpartition(".")
@@ -229,17 +229,17 @@ def _count(text: str) -> object:
     return int(text) if _NUMBER.fullmatch(text.strip()) else text.strip()
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        raise _NoWords("a quote is not closed") from None
+        raise _UnclosedQuote("a quote is not closed") from None
 
 
 def _options(text: str) -> list[str]:
     """Options as they are typed, each with its value: `-A lab --nice=3` are two."""
     if _ITEM.sub("", text).strip():
-        raise _NoWords("a quote is not closed")
+        raise _UnclosedQuote("a quote is not closed")
     options: list[str] = []
     for word in _ITEM.findall(text):
         if word.startswith("-") or not options:
@@ -256,7 +256,7 @@ def _pairs(text: str) -> dict[str, str]:
             continue
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         if not equals:
-            raise _NoWords(f"{quoted(line.strip()[:40])}: write NAME=value")
+            raise _UnclosedQuote(f"{quoted(line.strip()[:40])}: write NAME=value")
         pairs[name.strip()] = value
     return pairs
 
@@ -267,7 +267,7 @@ _READ: Mapping[FieldKind, Callable[[str], Any]] = {
     FieldKind.COUNT: _count,
     FieldKind.FLAG: lambda text: text.strip() == YES,
     FieldKind.UNLESS_NO: lambda text: {YES: True, NO: False}.get(text.strip(), text.strip()),
-    FieldKind.WORDS: _words,
+    FieldKind.WORDS: _split,
     FieldKind.OPTIONS: _options,
     FieldKind.PAIRS: _pairs,
 }

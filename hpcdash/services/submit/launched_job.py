@@ -93,7 +93,7 @@ def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: b
     if record is None:
         return None
     task = "" if is_whole_array else task_of(str(row["id"]))
-    return _told(record, row, task if task.isdigit() else "")
+    return _build_launched_job(record, row, task if task.isdigit() else "")
 
 
 def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
@@ -122,7 +122,7 @@ def checkpoints_of(request: Request, row: Row, task: str) -> str:
     return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
 
 
-def _told(record: LaunchRecord, row: Row, task: str) -> LaunchedJob:
+def _build_launched_job(record: LaunchRecord, row: Row, task: str) -> LaunchedJob:
     kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
     request = request_of(record)
     checkpoints = "" if request is None else checkpoints_of(request, row, task)

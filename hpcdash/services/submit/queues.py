@@ -231,7 +231,7 @@ def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: fl
 
 def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     free = [node for node in nodes if node["state"] in _NOW_FREE]
-    of_queue = _told(row["nodes"], len(nodes))
+    of_queue = _or_counted(row["nodes"], len(nodes))
     idle = sum(node["state"] == NodeState.IDLE for node in nodes)
     return QueueOffer(
         name=row["name"],
@@ -240,10 +240,10 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
         is_available=row["available"] is not False,
         limit_seconds=row["limit_seconds"],
         nodes=of_queue,
-        nodes_idle=_told(row["nodes_idle"], min(idle, of_queue)),
-        cpus=_told(row["cpus"], _total(nodes, "cpus")),
+        nodes_idle=_or_counted(row["nodes_idle"], min(idle, of_queue)),
+        cpus=_or_counted(row["cpus"], _total(nodes, "cpus")),
         cpus_idle=_total(free, "cpus") - _total(free, "cpus_used"),
-        gpus=_told(row["gpus"], _total(nodes, "gpus")),
+        gpus=_or_counted(row["gpus"], _total(nodes, "gpus")),
         gpus_idle=_total(free, "gpus") - _total(free, "gpus_used"),
         gpu_types=_gpu_types(nodes),
         cpus_per_node=_largest(nodes, "cpus"),
@@ -257,7 +257,7 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
     )
 
 
-def _told(value: int | None, counted: int) -> int:
+def _or_counted(value: int | None, counted: int) -> int:
     return counted if value is None else value
 
 

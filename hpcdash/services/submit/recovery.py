@@ -103,7 +103,7 @@ async def reconcile(
     commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
     longest = max((commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0)
     for job_id, found in (await _Looking(store, lost, longest + _END_SECONDS, told).outcomes()).items():
-        outcomes[job_id] = await _kept(store, commands.get(job_id), found)
+        outcomes[job_id] = await _store_script(store, commands.get(job_id), found)
         if found.done:
             told(f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}")
     known = tuple(outcomes.values())
@@ -121,7 +121,7 @@ def _format_searches(searches: Iterable[Search]) -> str:
     return f"the answer was lost; what became of it is looked for {how}"
 
 
-async def _kept(store: ClusterStore, command: ActionCommand | None, found: Outcome) -> Outcome:
+async def _store_script(store: ClusterStore, command: ActionCommand | None, found: Outcome) -> Outcome:
     if command is None or not found.done:
         return found
     (kept,) = await keep_submitted(store, command, (found,))
@@ -138,20 +138,20 @@ class _Looking:
         self._left = dict(lost)
         self._found: dict[str, Outcome] = {}
         self._queued: set[str] = set()
-        self._told = told
+        self._report = told
         self._ends_at = _now() + longest_seconds
 
     async def outcomes(self) -> Mapping[str, Outcome]:
         """One a job."""
         try:
-            await self._look()
+            await self._search_queue()
             if self._left and await self._is_on_its_way():
-                self._told("on the login node it is still being handed over; its end is waited for")
+                self._report("on the login node it is still being handed over; its end is waited for")
                 await self._wait_for_its_end()
             if self._left:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-                await self._look()
-                await self._look_back()
+                await self._search_queue()
+                await self._search_history()
         except HpcdashError as error:
             self._give_up(f"the queue cannot be asked: {error.message.rstrip('.')}")
         return self._found
@@ -161,7 +161,7 @@ class _Looking:
         while self._left:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LOOK_AGAIN_SECONDS)
-            await self._look()
+            await self._search_queue()
             if self._left and not await self._is_on_its_way():
                 return
             if _now() > self._ends_at:
@@ -176,7 +176,7 @@ class _Looking:
             self._found[job_id] = Outcome(job_id, None, words)
         self._left.clear()
 
-    async def _look(self) -> None:
+    async def _search_queue(self) -> None:
         """In the queue, which has the jobs that ended a moment ago too."""
         for user, searches in self._by_user():
             scope = JobScope(user=user, ended=True)
@@ -185,7 +185,7 @@ class _Looking:
             for job_id, search in searches:
                 self._take(job_id, search, _numbers_of(table, search))
 
-    async def _look_back(self) -> None:
+    async def _search_history(self) -> None:
         """In the history, once; what is not there either never arrived."""
         for user, searches in self._by_user():
             if self._store.probe is not None and self._store.probe.has_accounting is False:
@@ -255,7 +255,7 @@ class _Looking:
             except HpcdashError as error:
                 if gives_up_at is None:
                     gives_up_at = _now() + _PATIENCE_SECONDS
-                    self._told(f"{error.message} It is tried again for {_PATIENCE_SECONDS:.0f} s.")
+                    self._report(f"{error.message} It is tried again for {_PATIENCE_SECONDS:.0f} s.")
                 if _now() >= gives_up_at:
                     raise
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS, max(0.0, gives_up_at - _now()))

@@ -182,7 +182,7 @@ async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folde
     assert said == f"its files are in {planned.place.folder}"
     (record,) = launches.records.all()
     assert (record.job_id, record.folder, record.request) == ("", planned.place.folder, "text")
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
 
 
 async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
     others.launched(replace(RECORD, folder="/jobs/5"))
     records.removed(second)
     records.stays(third, "it did not complete")
-    assert records.to_look_after() == (RECORD,)
+    assert records.unsettled() == (RECORD,)
     assert len(records.all()) == 4
 
 
@@ -260,7 +260,7 @@ async def test_one_question_tells_how_all_ended(cluster: Cluster, launches: Laun
     assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
     assert transport.count(HISTORY) == 1
     assert [words[-4:] for words in transport.done] == [("/jobs", "one-1", "sums", "staged")]
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
     assert await launches.tidy() == ()
     assert transport.count(HISTORY) == 1
 
@@ -277,10 +277,10 @@ async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
 async def test_what_nobody_knows_any_more_is_left(cluster: Cluster, launches: Launches, transport: WithShell) -> None:
     launches.records.launched(RECORD)
     await launches.tidy()
-    assert launches.records.to_look_after() == (RECORD,)
+    assert launches.records.unsettled() == (RECORD,)
     cluster.clock.seconds += 2 * 86400
     await launches.tidy()
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
     assert transport.done == []
 
 
@@ -288,7 +288,7 @@ async def test_a_history_that_fails_is_asked_another_time(launches: Launches, tr
     launches.records.launched(RECORD)
     transport.fails[HISTORY] = CommandTimedOut("no answer")
     assert await launches.tidy() == ()
-    assert launches.records.to_look_after() == (RECORD,)
+    assert launches.records.unsettled() == (RECORD,)
 
 
 @pytest.mark.parametrize("folder", ["/jobs/..", "/", "jobs/one", "/jobs/", "/."])
