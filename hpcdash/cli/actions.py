@@ -11,16 +11,18 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.build import journal
-from hpcdash.cli.jobs import with_session
+from hpcdash.cli.jobs import parse_filter, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, read_line
 from hpcdash.config.read import load_settings
+from hpcdash.domain import query
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
@@ -39,6 +41,7 @@ _PAST = {
     Verb.ALTER: "altered",
 }
 _MOST_COMMANDS_SHOWN = 10
+_MOST_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
 # The last column is as wide as it is.
@@ -49,6 +52,10 @@ class _Declined(Exception):
     """The person said no."""
 
 
+class _NoMatch(Exception):
+    """No job in the queue matches the filter."""
+
+
 def run_action(
     common: CommonOptions,
     verb: str,
@@ -57,36 +64,50 @@ def run_action(
     signal: str = "",
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
+    expression: str = "",
+    everyone: bool = False,
     chain: bool = False,
     force: bool = False,
     form: str,
 ) -> None:
     """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest has it.
 
-    Ends the process with 1 where one was refused, with 3 where an outcome is not known.
+    With a filter's `expression` it acts on the jobs that match, one's own or `everyone`'s, and always asks. Ends the
+    process with 1 where one was refused or none matches, with 3 where an outcome is not known.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{verb}: nothing is changed here ({whence})")
     job_ids = named_jobs(jobs)
+    kind = Kind.EVERYONE if everyone else Kind.MINE
+    wanted_rows = parse_filter(expression, kind)
+    _refuse_ambiguous(job_ids, expression, everyone=everyone)
     request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
-    must_ask = request.verb in _ASKED_FOR and not common.yes
+    must_ask = (request.verb in _ASKED_FOR or bool(expression)) and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
-        session.actions.plan(request)
+        session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
         if must_ask and not can_ask:
             raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
         await session.store.open(force=True)
         wanted = job_ids
+        if expression:
+            snapshot = await session.store.fetch(kind)
+            matching = query.apply(snapshot.table, wanted_rows, snapshot.taken_at)
+            wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in ACTIVE | WAITING)
+            if not wanted:
+                raise _NoMatch
         if chain:
             from hpcdash.cli.chains import chain_ids
 
-            wanted = await chain_ids(session, verb, job_ids)
+            wanted = await chain_ids(session, verb, wanted)
         rows = await session.actions.rows_of(wanted)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         _announce(plan, session)
+        if expression:
+            _list_jobs(plan.rows)
         if request.verb is Verb.REQUEUE:
             await _warn_of_requeue(plan, session)
         if must_ask and not await is_agreed():
@@ -98,6 +119,10 @@ def run_action(
     except _Declined:
         print("nothing was done", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
+    except _NoMatch:
+        whose = "no job" if everyone else "none of your jobs"
+        print(f"{whose} in the queue matches {visible(expression)}; nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
     if report.journal_problem:
         print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
     if form == "json":
@@ -108,6 +133,27 @@ def run_action(
     status = _exit_status(report.outcomes)
     if status:
         sys.exit(status)
+
+
+def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool) -> None:
+    """Raises UsageError unless jobs are named or a filter says which, one of the two."""
+    if job_ids and expression:
+        raise UsageError("both jobs and --filter are given", "Name the jobs, or filter them.")
+    if everyone and not expression:
+        raise UsageError("--all goes with --filter", "--filter EXPR says which of everyone's jobs.")
+    if not job_ids and not expression:
+        raise UsageError(
+            "no job is named", "Name jobs by their ids, or say which: --filter 'state:pending name:sweep'."
+        )
+
+
+def _list_jobs(rows: Sequence[Row]) -> None:
+    """What a filter found, a line a job, on stderr."""
+    for row in rows[:_MOST_JOBS_LISTED]:
+        name = clip(visible(str(row["name"] or "")), 40)
+        print(f"  {visible(str(row['id'])):<14} {state_word(str(row['state'])):<10} {name}", file=sys.stderr)
+    if len(rows) > _MOST_JOBS_LISTED:
+        print(f"  … and {len(rows) - _MOST_JOBS_LISTED} more", file=sys.stderr)
 
 
 def _exit_status(outcomes: Sequence[Outcome]) -> int:

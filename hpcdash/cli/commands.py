@@ -126,57 +126,65 @@ def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(old(command))
 
 
+def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """JOB..., or --filter for those that match."""
+    of_all = click.option("--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only your own.")
+    words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
+    expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
+    return click.argument("jobs", metavar="[JOB...]", nargs=-1)(expression(of_all(command)))
+
+
 def _acting_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
-    @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+    @_named_or_filtered
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     @common_options
-    def command(common: CommonOptions, jobs: tuple[str, ...], form: str) -> None:
+    def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.actions import run_action
 
-        run_action(common, verb, jobs, form=form)
+        run_action(common, verb, **given)
 
     return command
 
 
 @click.command()
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@_named_or_filtered
 @_whole_chain
 @click.option("--force", is_flag=True, help="Remove jobs whose node does not answer too (PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def cancel(common: CommonOptions, jobs: tuple[str, ...], chain: bool, force: bool, form: str) -> None:
+def cancel(common: CommonOptions, **given: Any) -> None:
     """End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]"""
     from hpcdash.cli.actions import run_action
 
-    run_action(common, "cancel", jobs, chain=chain, force=force, form=form)
+    run_action(common, "cancel", **given)
 
 
 def _chain_command(verb: str, words: str) -> click.Command:
     @click.command(verb, help=words)
-    @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+    @_named_or_filtered
     @_whole_chain
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     @common_options
-    def command(common: CommonOptions, jobs: tuple[str, ...], chain: bool, form: str) -> None:
+    def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.actions import run_action
 
-        run_action(common, verb, jobs, chain=chain, form=form)
+        run_action(common, verb, **given)
 
     return command
 
 
 @click.command("signal")
 @click.argument("signal")
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@_named_or_filtered
 @click.option("--to", "recipient", metavar="WHOM", default="", help="batch, full, or a step's number; else the steps.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def signal_jobs(common: CommonOptions, signal: str, jobs: tuple[str, ...], recipient: str, form: str) -> None:
+def signal_jobs(common: CommonOptions, **given: Any) -> None:
     """Send a signal to running jobs: hpcdash signal USR1 41 --to batch"""
     from hpcdash.cli.actions import run_action
 
-    run_action(common, "signal", jobs, signal=signal, recipient=recipient, form=form)
+    run_action(common, "signal", **given)
 
 
 def _switch_command(kind: str, words: str) -> click.Command:
@@ -198,7 +206,7 @@ def _switch_command(kind: str, words: str) -> click.Command:
 
 
 @click.command()
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+@_named_or_filtered
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
@@ -206,11 +214,19 @@ def _switch_command(kind: str, words: str) -> click.Command:
 @click.option("--throttle", metavar="N", help="How many tasks of an array may run at once; 0: all (not on PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def alter(common: CommonOptions, jobs: tuple[str, ...], form: str, **changes: str | None) -> None:
+def alter(
+    common: CommonOptions,
+    jobs: tuple[str, ...],
+    expression: str,
+    everyone: bool,
+    form: str,
+    **changes: str | None,
+) -> None:
     """Change waiting jobs (a running one's time limit, where the site allows it)."""
     from hpcdash.cli.actions import run_action
 
-    run_action(common, "alter", jobs, changes={key: value for key, value in changes.items() if value}, form=form)
+    given = {key: value for key, value in changes.items() if value}
+    run_action(common, "alter", jobs, expression=expression, everyone=everyone, changes=given, form=form)
 
 
 @click.command()

@@ -108,11 +108,15 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     return store.snapshots[kind]
 
 
+def parse_filter(expression: str, kind: Kind) -> query.Filter:
+    """A filter as a person types it: times are this machine's, as in the dashboard. Raises UsageError."""
+    return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
+
+
 def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
     """jobs, nodes, queues or history as a table, JSON or CSV on stdout."""
     kind = _kind(name, mine)
-    # Times that one types are this machine's, as in the dashboard.
-    wanted = query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
+    wanted = parse_filter(expression, kind)
 
     async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
         snapshot = await _fetch(session.store, kind)

@@ -132,3 +132,42 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Pro
     shown = program("show", "99999").refused(1)
     assert shown.startswith("hpcdash: PBS does not know this job")
     assert "its history cannot be asked: this PBS server keeps no history" in shown
+
+
+def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(program: Program, stand_ins: StandIns) -> None:
+    refused = program("cancel", "--filter", "state:pending")
+    assert (refused.status, stand_ins.calls("qdel")) == (2, [])
+    assert "asks first, and there is no terminal to ask on" in refused.stderr
+    done = program("cancel", "--filter", "state:pending", "--yes")
+    shown = program("jobs", "--filter", "state:pending", "--format", "csv").text.splitlines()[1:]
+    ids = [line.partition(",")[0] for line in shown]
+    assert ids
+    assert stand_ins.calls("qdel") == [["qdel", *ids]]
+    assert [line.split()[0] for line in done.text.splitlines()] == ids
+    assert all(f"\n  {job_id}" in done.stderr for job_id in ids)
+
+
+@pytest.mark.parametrize("verb", ["hold", "release"])
+def test_other_verbs_ask_too_where_a_filter_chooses(program: Program, stand_ins: StandIns, verb: str) -> None:
+    assert program(verb, "--filter", "state:pending").status == 2
+    assert stand_ins.calls("qhold") + stand_ins.calls("qrls") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("cancel", "--filter", "name:nobody-has-it", "--yes"), 1, "none of your jobs in the queue matches"),
+        (("cancel", "12", "--filter", "state:pending"), 2, "both jobs and --filter are given"),
+        (("hold",), 2, "no job is named"),
+        (("hold", "12", "--all"), 2, "--all goes with --filter"),
+        (("cancel", "--filter", "colour:red", "--yes"), 2, "there is no column colour"),
+    ],
+    ids=["no match", "both", "neither", "all alone", "a bad filter"],
+)
+def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
+    program: Program, stand_ins: StandIns, words: tuple[str, ...], status: int, said: str
+) -> None:
+    done = program(*words)
+    assert (done.status, done.text) == (status, "")
+    assert said in done.stderr
+    assert stand_ins.calls("qdel") + stand_ins.calls("qhold") == []
