@@ -31,7 +31,7 @@ NAMED = {
     "services/submit/sudoers.py": "remarks in the rules",
     "services/state/templates.py": "directive lines tell a script from a request",
     "transport/shell_environment.py": "SLURM_CONF of a login",
-    "ui/jobs/action_text.py": "whom a signal reaches",
+    "services/jobs/action_text.py": "whom a signal reaches",
     "ui/submit/choices.py": "launcher = srun",
     "ui/submit/updates.py": "endings of scripts",
     "services/watch/rules/failures.py": "a next step",

@@ -23,11 +23,11 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import JournalEntry
-from hpcdash.ui.jobs.action_text import format_pause
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
 _PAST = {
@@ -105,11 +105,15 @@ def run_action(
             wanted = await chain_ids(session, verb, wanted)
         rows = await session.actions.rows_of(wanted)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
-        _announce(plan, session)
+        checkpoints: Mapping[str, str] = {}
+        warnings: Sequence[str] = ()
+        if request.verb is Verb.REQUEUE:
+            checkpoints, warnings = await _requeue_facts(plan, session)
+        _announce(plan, session, checkpoints)
         if expression:
             _list_jobs(plan.rows)
-        if request.verb is Verb.REQUEUE:
-            await _warn_of_requeue(plan, session)
+        for warning in warnings:
+            print(f"hpcdash: {visible(warning)}", file=sys.stderr)
         if must_ask and not await is_agreed():
             raise _Declined
         return await session.actions.run(plan), session
@@ -161,8 +165,8 @@ def _exit_status(outcomes: Sequence[Outcome]) -> int:
     return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
 
 
-def _announce(plan: Plan, session: ClusterSession) -> None:
-    """What will be done, to whose jobs in which states, and the commands, on stderr."""
+def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
+    """What will be done, to whose jobs in which states, what that costs, and the commands, on stderr."""
     verb = plan.request.verb
     rows = plan.rows
     # What has ended can be run once more; nothing else happens to it.
@@ -175,8 +179,11 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
     unknown = [job_id for job_id in plan.request.job_ids if int(number_of(job_id) or -1) not in known]
     if unknown:
         print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
-    if verb is Verb.HOLD and any(row["state"] in ACTIVE for row in plan.rows):
-        print("  what runs goes on; held, it does not start again after a requeue", file=sys.stderr)
+    if others := format_others(rows, session.store.user or ""):
+        print(f"  ! {others}", file=sys.stderr)
+    has_recipients = session.actions.can_signal_parts
+    for words in format_impact(replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints):
+        print(f"  {words}", file=sys.stderr)
     if plan.request.force:
         print("  by force: what still runs on a node that does not answer is not ended", file=sys.stderr)
     for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
@@ -187,14 +194,14 @@ def _announce(plan: Plan, session: ClusterSession) -> None:
         print(f"  {format_pause(plan)}", file=sys.stderr)
 
 
-async def _warn_of_requeue(plan: Plan, session: ClusterSession) -> None:
-    """What the scheduler would refuse, and the kill switches that would end jobs as they start again, on stderr."""
+async def _requeue_facts(plan: Plan, session: ClusterSession) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The checkpoints that jobs go on from; what the scheduler would refuse, and the kill switches that would end jobs
+    as they start again, in words."""
     from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
     facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    for words in (await fetch_refusal(session.store, plan.rows), *await fetch_switch_warnings(session.store, facts)):
-        if words:
-            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+    found = (await fetch_refusal(session.store, plan.rows), *await fetch_switch_warnings(session.store, facts))
+    return facts.checkpoints, tuple(filter(None, found))
 
 
 def format_jobs(rows: Sequence[Row]) -> str:

@@ -238,7 +238,7 @@ def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[s
 
 def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(waiting):
-        yield f"{count} waiting {_one(count, 'does', 'do')} not start until released (h again)"
+        yield f"{count} waiting {_one(count, 'does', 'do')} not start until released"
     if count := count_jobs(active):
         yield f"{count} running {_one(count, 'is', 'are')} not stopped: a hold counts only once requeued"
 
@@ -250,7 +250,7 @@ def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row
 
 def _suspended(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(active):
-        yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed (p again)"
+        yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed"
         yield f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get the CPUs"
 
 

@@ -16,9 +16,9 @@ from textual.widgets import Static
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
+from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.jobs import action_text
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.table_view import TableView

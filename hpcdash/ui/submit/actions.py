@@ -16,9 +16,9 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_text import format_error
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.submit.view import SubmitView
