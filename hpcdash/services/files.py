@@ -17,7 +17,8 @@ READ_LIMIT_SECONDS = 60.0
 _WHOLE_LIMIT_SECONDS = 15.0
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
 _CUT_SHORT = "the answer was cut short"
-_STAT = re.compile(rb"(?:there|same) ([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20}) (-?[0-9]{1,20}) ([0-9]{1,20})")
+_STAT = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20}) (-?[0-9]{1,20})")
+_READ = re.compile(rb"(?:there|same) (" + _STAT.pattern + rb") ([0-9]{1,20})")
 
 
 class Obstacle(Enum):
@@ -186,25 +187,21 @@ def reader_problem(answer: Answer) -> str:
     return lines[-1] if lines else ended
 
 
+def parse_stat(words: bytes, now: float | None = None) -> FileStat:
+    """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an empty FileStat."""
+    told = _STAT.fullmatch(words)
+    if told is None:
+        return FileStat()
+    age = None if now is None else max(0.0, now - float(told[3]))
+    return FileStat(told[1].decode(), int(told[2]), float(told[3]), age_seconds=age)
+
+
 def _parse(answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange, ...]) -> tuple[Chunk, ...]:
     complaint = reader_problem(answer)
-    found = list(_parts(answer.stdout, token, block, ranges))
     clock = answer.stdout.rpartition(token)[2].strip()
-    chunks = []
-    for at, one in enumerate(ranges):
-        if problem := path_problem(one.path):
-            look = FileStat(problem=problem, obstacle=Obstacle.MISSING)
-        elif at >= len(found):
-            look = FileStat(problem=complaint or _CUT_SHORT)
-        else:
-            chunk = _chunk(*found[at], one, block, complaint)
-            if clock.isdigit() and chunk.look.is_there:
-                age = max(0.0, float(clock) - chunk.look.modified_at)
-                chunk = replace(chunk, look=replace(chunk.look, age_seconds=age))
-            chunks.append(chunk)
-            continue
-        chunks.append(Chunk(look, one.begin or 0, b""))
-    return tuple(chunks)
+    now = float(clock) if clock.isdigit() else None
+    parts = _parts(answer.stdout, token, block, ranges)
+    return tuple(_chunk(one, next(parts, None), block, complaint, now) for one in ranges)
 
 
 def _parts(
@@ -219,11 +216,10 @@ def _parts(
         if end < 0:
             return
         header, begin = stdout[at + len(token) + 1 : end], end + 1
-        told = _STAT.fullmatch(header)
-        blocks = 0
+        told = _READ.fullmatch(header)
+        at = begin
         if told and header.startswith(b"there"):
-            blocks = _expected(int(told[2]), int(told[4]), one.length, block)
-        at = begin + blocks
+            at += _expected(int(told[3]), int(told[5]), one.length, block)
         if not stdout.startswith(token, at):
             at = stdout.find(token, begin)
         is_whole = at >= 0
@@ -238,14 +234,21 @@ def _expected(size: int, start: int, length: int, block: int) -> int:
     return min(size - skipped, -(-(start - skipped + length) // block) * block)
 
 
-def _chunk(header: bytes, body: bytes, is_whole: bool, asked: FileRange, block: int, complaint: str) -> Chunk:
-    told = _STAT.fullmatch(header)
+def _chunk(
+    asked: FileRange, part: tuple[bytes, bytes, bool] | None, block: int, complaint: str, now: float | None
+) -> Chunk:
+    begin = asked.begin or 0
+    if problem := path_problem(asked.path):
+        return Chunk(FileStat(problem=problem, obstacle=Obstacle.MISSING), begin, b"")
+    if part is None:
+        return Chunk(FileStat(problem=complaint or _CUT_SHORT), begin, b"")
+    header, body, is_whole = part
+    told = _READ.fullmatch(header)
     if told is None:
         kind = header.decode("ascii", "replace")
         problem = _problem(kind, body, asked.path) if is_whole else _CUT_SHORT
-        return Chunk(FileStat(problem=problem, obstacle=_OBSTACLES.get(kind)), asked.begin or 0, b"")
-    look = FileStat(told[1].decode(), int(told[2]), float(told[3]))
-    chunk = cut_blocks(look, int(told[4]), asked.length, block, body, complaint)
+        return Chunk(FileStat(problem=problem, obstacle=_OBSTACLES.get(kind)), begin, b"")
+    chunk = cut_blocks(parse_stat(told[1], now), int(told[5]), asked.length, block, body, complaint)
     return chunk if is_whole else replace(chunk, look=replace(chunk.look, problem=_CUT_SHORT))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +15,7 @@ from hpcdash.services.files import (
     cut_blocks,
     files_query,
     is_encodable,
+    parse_stat,
     path_problem,
     reader_problem,
     safe_path,
@@ -37,7 +37,6 @@ _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
 _SCAN_BYTES = 4 << 20
-_HEADER = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,15}) ([0-9]{1,15}) [0-9]{1,15}")
 # $1 path, $2 before which byte.
 COUNT_SCRIPT = r"""
 LC_ALL=C; export LC_ALL
@@ -264,13 +263,12 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
 def _chunk_read(answer: Completed, begin: int | None, length: int) -> Chunk:
     """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
     header, _, content = answer.stdout.partition(b"\n")
-    if (found := _HEADER.fullmatch(header)) is None:
+    look = parse_stat(header.rpartition(b" ")[0])
+    if not look.is_there:
         problem = reader_problem(answer) if answer.status else "its account answers with something else"
         obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
         return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
-    size = int(found[2])
-    start = max(0, size - length) if begin is None else begin
-    look = FileStat(found[1].decode(), size, float(found[3]))
+    start = max(0, look.size - length) if begin is None else begin
     return cut_blocks(look, start, length, 1, content, reader_problem(answer))
 
 
