@@ -87,7 +87,7 @@ class _Part:
         return self.piece.attempt
 
     def strip(self, name: str) -> Strip:
-        return self.log.strip_within(name, self.piece.begin, self.piece.until)
+        return self.log.strip(name, self.piece.begin, self.piece.until)
 
 
 class JoinedRun:
@@ -121,10 +121,6 @@ class JoinedRun:
         if "step" in has and self._samples_name() is not None:
             has.add(SAMPLES)
         return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
-
-    def axis_values(self, name: str, axis: str) -> Floats:
-        """The x of each place of the metric's series."""
-        return self.series(name, axis).x
 
     def series(self, name: str, axis: str = "step") -> Series:
         """What counts: of each step the newest attempt's. Along time and point, everything."""
