@@ -35,16 +35,9 @@ from hpcdash.errors import (
     UnreachableError,
 )
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.jobs.lookup import telling_task
-from hpcdash.services.logs.file import (
-    LONGEST_PAUSE_SECONDS,
-    Chunk,
-    FileChange,
-    FileStat,
-    LogFile,
-    change,
-    next_look_seconds,
-)
+from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, FileChange, LogFile, change, next_look_seconds
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.logs.pieces import LONGEST_PIECE, pieces

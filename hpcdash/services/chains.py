@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.appending import appended
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.queries import Answer, JobScope, ParsedTable
 from hpcdash.backends.script.stub import stub_target
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.domain.array_tasks import parse_tasks
@@ -39,6 +39,7 @@ from hpcdash.errors import (
     excerpt,
 )
 from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
+from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Actions, Plan
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.jobs.scripts import fetch_script
@@ -395,8 +396,12 @@ async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
             f"the script of {job_id} is the scheduler's own copy, which nothing changes any more",
             "Jobs that are submitted with a stub read theirs when they start: hpcdash stub SCRIPT | hpcdash submit -",
         )
-    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", path)
-    content = await store.ask(Query(argv, partial(_content, path=path), limit_seconds=_LIMIT_SECONDS))
+    try:
+        content = await store.ask(whole_file_query(path, _MOST_BYTES, limit_seconds=_LIMIT_SECONDS))
+    except UnreadableOutput as error:
+        error.message = f"{path}: {error.message}"
+        error.next_step = "The next of its chain fails when it starts, unless the file is put back."
+        raise
     return StubbedScript(job_id, path, content)
 
 
@@ -419,21 +424,6 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
     except HpcdashError as error:
         return Outcome(before.path, False, f"not written: {error.message}")
     return _read(answer, path=before.path)[0]
-
-
-def _content(answer: Answer, *, path: str) -> bytes:
-    if answer.status != 0:
-        words = excerpt(answer.stderr)
-        raise UnreadableOutput(
-            f"{path}: {words.rpartition(': ')[2] or 'it cannot be read'}",
-            "The next of its chain fails when it starts, unless the file is put back.",
-            argv=answer.argv,
-            status=answer.status,
-            words=words,
-        )
-    if len(answer.stdout) > _MOST_BYTES:
-        raise UnreadableOutput(f"{path} is larger than any script", argv=answer.argv, status=answer.status)
-    return answer.stdout
 
 
 def _read(answer: Answer, *, path: str) -> tuple[Outcome, ...]:

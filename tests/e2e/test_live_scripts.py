@@ -169,7 +169,7 @@ async def test_another_s_script_is_refused_in_words_and_read_from_its_file(slurm
         slurm_lab.as_user("bob", "chmod", "600", file)
         with pytest.raises(SchedulerRefused) as refused:
             await fetch_script(store, submitted)
-        assert "Permission denied" in refused.value.next_step
+        assert refused.value.next_step.endswith(f"{file}, which cannot be read now: no permission to read it")
         slurm_lab.as_user("bob", "scancel", job_id, submitted)
 
 

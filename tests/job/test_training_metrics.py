@@ -15,7 +15,7 @@ import pytest
 
 from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.metrics import MetricsWriter
-from hpcdash.services.metrics.records import read_json
+from hpcdash.services.metrics.formats import read_json
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:

@@ -50,7 +50,7 @@ from hpcdash.recorded import token_of
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
 from hpcdash.services.logs.search import read_stamp
-from hpcdash.services.metrics.reader import MetricReader, read_stretch
+from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.transport.base import CommandResult
 from tests.support.slurm_text import PAST_JOB
 
@@ -271,7 +271,7 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
     yield "log line", lambda raw, _: shown_line(raw)
     yield "log pieces", lambda raw, _: pieces(raw, 0, at_end=True).rows()
     yield "log metrics", lambda raw, _: MetricReader().feed(raw, is_end=True)
-    yield "log stretch", lambda raw, _: read_stretch(raw, 7)
+    yield "log stretch", lambda raw, _: MetricReader(at=7).feed(raw, is_end=True)
 
 
 # Which recorded files, by the ends of their names, answer a question.

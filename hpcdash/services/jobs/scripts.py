@@ -7,12 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.errors import (
     AccountingUnavailable,
@@ -20,17 +18,15 @@ from hpcdash.errors import (
     HpcdashError,
     NoSuchJob,
     SchedulerRefused,
-    UnreadableOutput,
-    excerpt,
 )
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import whole_file_query
 from hpcdash.services.state.submitted_scripts import KeptScript
 
 # Slurm takes no larger script by default (max_script_size of slurm.conf).
 _MOST_BYTES = 4 << 20
 # How `source` begins where the text is a file's, which may have changed since.
 READ_FROM = "read from "
-_READ_LIMIT_SECONDS = 15.0
 
 
 async def fetch_script(store: ClusterStore, job_id: str, *, detail: JobDetail | None = None) -> Script:
@@ -119,23 +115,8 @@ async def _submitted_file(store: ClusterStore, job_id: str, detail: JobDetail | 
     if path is None:
         raise obstacle
     try:
-        return await store.ask(_file_query(path))
+        content = await store.ask(whole_file_query(path, _MOST_BYTES))
     except CommandError as error:
         obstacle.next_step = f"It was submitted from {path}, which cannot be read now: {error.message}"
         raise obstacle from error
-
-
-def _file_query(path: str) -> Query[Script]:
-    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", path)
-    return Query(argv, partial(_parse_file, path=path), limit_seconds=_READ_LIMIT_SECONDS)
-
-
-def _parse_file(answer: Answer, *, path: str) -> Script:
-    if answer.status != 0:
-        words = excerpt(answer.stderr)
-        raise UnreadableOutput(
-            words.rpartition(": ")[2] or "no reason is told", argv=answer.argv, status=answer.status, words=words
-        )
-    if len(answer.stdout) > _MOST_BYTES:
-        raise UnreadableOutput("it is larger than any batch script", argv=answer.argv, status=answer.status)
-    return Script(answer.stdout.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path} as it is now")
+    return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path} as it is now")

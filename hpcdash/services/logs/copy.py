@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcdash.services.logs.file import Chunk, LogFile
+from hpcdash.services.files import Chunk
+from hpcdash.services.logs.file import LogFile
 
 # A pager searches so much at once, and a slow line carries it in some minutes.
 COPIED_BYTES = 64 << 20

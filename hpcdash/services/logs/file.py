@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import re
-import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, excerpt
+from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
+from hpcdash.services.files import (
+    Chunk,
+    FileRange,
+    FileStat,
+    Obstacle,
+    cut_blocks,
+    files_query,
+    is_encodable,
+    parse_stat,
+    path_problem,
+    reader_problem,
+    safe_path,
+)
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
-READ_LIMIT_SECONDS = 60.0
 FIND_LIMIT_SECONDS = 120.0
 # How often a followed file is looked at: while it grows, and at the slowest.
 SHORTEST_PAUSE_SECONDS = 0.5
@@ -28,53 +37,12 @@ _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
 _SCAN_BYTES = 4 << 20
-# Of the words of READ_SCRIPT.
-_MISSING = frozenset({b"missing", b"no-folder", b"not-a-folder", b"dangling"})
-_HEADER = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,15}) ([0-9]{1,15}) [0-9]{1,15}")
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
 # $1 path, $2 before which byte.
 COUNT_SCRIPT = r"""
 LC_ALL=C; export LC_ALL
 [ -f "$1" ] || exit 0
 head -c "$2" <"$1" | wc -l
 """
-
-
-@dataclass(frozen=True, slots=True)
-class FileStat:
-    """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
-
-    `problem` is '' or says in words why it cannot be read (it is not there, no permission, a folder); `is_missing` is
-    true only where there surely is nothing under its name, `is_unreached` where the node that has it is not reached.
-    """
-
-    identity: str = ""
-    size: int = 0
-    modified_at: float = 0.0
-    problem: str = ""
-    is_missing: bool = False
-    is_unreached: bool = False
-
-    @property
-    def is_there(self) -> bool:
-        return bool(self.identity)
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
-
-    look: FileStat
-    offset: int
-    content: bytes
-
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.content)
-
-    @property
-    def ends_the_file(self) -> bool:
-        return self.end >= self.look.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +119,11 @@ class LogFile:
 
     async def read(self, offset: int, length: int) -> Chunk:
         """At most `length` bytes from `offset` on (fewer at the end), with a look, in one command."""
-        return await self._read(str(max(offset, 0)), max(length, 0))
+        return await self._read(max(offset, 0), max(length, 0))
 
     async def read_end(self, length: int) -> Chunk:
         """The last `length` bytes, with a look, in one command."""
-        return await self._read("end", max(length, 0))
+        return await self._read(None, max(length, 0))
 
     async def read_pieces(self, offset: int, length: int) -> Page:
         """The whole pieces that hold any of `length` bytes from `offset` on, in one command."""
@@ -174,8 +142,8 @@ class LogFile:
         Looks at no more than `span_bytes`; None where there is none in them. Upper and lower case (of ASCII letters)
         differ only where `wanted` has an upper-case letter. A match does not go over the end of a line.
         """
-        needle = wanted.encode("utf-8", "surrogateescape" if _is_encodable(wanted) else "replace")
-        if not needle or b"\n" in needle or b"\0" in needle or len(needle) > BLOCK or self._refusal():
+        needle = wanted.encode("utf-8", "surrogateescape" if is_encodable(wanted) else "replace")
+        if not needle or b"\n" in needle or b"\0" in needle or len(needle) > BLOCK or path_problem(self.path):
             return None
         low, high = (max(0, offset - span_bytes), offset) if backwards else (max(0, offset), offset + span_bytes)
         match = await self._grep(wanted, low, high, backwards=backwards, folds_case=wanted == wanted.lower())
@@ -189,26 +157,13 @@ class LogFile:
 
         0 for a file that cannot be read.
         """
-        if offset <= 0 or self._refusal():
+        if offset <= 0 or path_problem(self.path):
             return 0
         if self._reader:
             return await self._count_read(offset)
-        answer = await self._run(("sh", "-c", COUNT_SCRIPT, "sh", self._safe_path, str(offset)), limit_seconds)
+        answer = await self._run(("sh", "-c", COUNT_SCRIPT, "sh", safe_path(self.path), str(offset)), limit_seconds)
         words = answer.stdout.split() if answer is not None else ()
         return int(words[-1]) if words and words[-1].isdigit() else 0
-
-    @property
-    def _safe_path(self) -> str:
-        """The path as no command takes it for an option."""
-        return f"./{self.path}" if self.path.startswith("-") else self.path
-
-    def _refusal(self) -> str:
-        """Why no command can be given this path, or ''."""
-        if not self.path:
-            return "it is not known where the file is"
-        if "\0" in self.path or not _is_encodable(self.path):
-            return "no file can have this path"
-        return ""
 
     async def _count_read(self, offset: int) -> int:
         """The newlines before `offset`, where they can only be read."""
@@ -233,37 +188,19 @@ class LogFile:
         self.pause_seconds = NODE_PAUSE_SECONDS if self.host or self._reader else 0.0
         return answer
 
-    async def _read(self, begin: str, length: int) -> Chunk:
-        offset = 0 if begin == "end" else int(begin)
-        if refusal := self._refusal():
-            return Chunk(FileStat(problem=refusal), offset, b"")
-        token = secrets.token_hex(8)
-        block = _block_size(length)
-        script = ("sh", "-c", READ_SCRIPT, "sh", token, self._safe_path, begin, str(length), str(block))
-        argv = (*self._reader, begin, str(length)) if self._reader else script
-        answer = await self._run(argv, READ_LIMIT_SECONDS)
+    async def _read(self, begin: int | None, length: int) -> Chunk:
+        if problem := path_problem(self.path):
+            return Chunk(FileStat(problem=problem), begin or 0, b"")
+        query = files_query([FileRange(self.path, begin, length)])
+        begin_word = "end" if begin is None else str(begin)
+        argv = (*self._reader, begin_word, str(length)) if self._reader else query.argv
+        answer = await self._run(argv, query.limit_seconds)
         if answer is None:
-            problem = self._unreached or "it cannot be asked for here"
-            return Chunk(FileStat(problem=problem, is_unreached=bool(self._unreached)), offset, b"")
-        if self._reader:
-            return _chunk_read(answer, begin, length)
-        _, found, rest = answer.stdout.partition(token.encode() + b" ")
-        header, newline, content = rest.partition(b"\n")
-        if not (found and newline):
-            return Chunk(FileStat(problem=_own_message(answer)), offset, b"")
-        kind, *words = header.split()
-        if len(words) != 4:
-            problem = _problem(kind.decode(), content, self.path)
-            return Chunk(FileStat(problem=problem, is_missing=kind in _MISSING), offset, b"")
-        identity, size, modified_at, start = words
-        return _cut(
-            FileStat(identity.decode(), int(size), float(modified_at)),
-            int(start),
-            length,
-            block,
-            content,
-            _own_message(answer),
-        )
+            unread = FileStat(problem="it cannot be asked for here")
+            if self._unreached:
+                unread = FileStat(problem=self._unreached, obstacle=Obstacle.UNREACHED)
+            return Chunk(unread, begin or 0, b"")
+        return _chunk_read(answer, begin, length) if self._reader else query.parse(answer)[0]
 
     async def _grep(self, wanted: str, low: int, high: int, *, backwards: bool, folds_case: bool) -> int | None:
         """The offset of the first match in these bytes (the last one, backwards)."""
@@ -274,7 +211,7 @@ class LogFile:
             "-c",
             FIND_SCRIPT,
             "sh",
-            self._safe_path,
+            safe_path(self.path),
             wanted,
             str(low),
             str(high),
@@ -323,117 +260,17 @@ def _page(chunk: Chunk, first: int, last: int) -> Page:
     return Page(Chunk(chunk.look, cuts[0], kept), shown)
 
 
-def _cut(look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str) -> Chunk:
-    """What was asked for of the whole blocks that dd gave; a file grows between stat and dd, and /proc has no sizes."""
-    first = start % block
-    asked = content[first : first + length]
-    if complaint and not asked and length and start < look.size:
-        look = replace(look, problem=complaint)
-    return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
-
-
-def _chunk_read(answer: CommandResult, begin: str, length: int) -> Chunk:
+def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
     header, _, content = answer.stdout.partition(b"\n")
-    if (found := _HEADER.fullmatch(header)) is None:
-        problem = _own_message(answer) if answer.status else "its account answers with something else"
-        look = FileStat(problem=problem, is_missing=answer.status == NOTHING_THERE)
-        return Chunk(look, 0 if begin == "end" else int(begin), b"")
-    size = int(found[2])
-    start = max(0, size - length) if begin == "end" else int(begin)
-    return _cut(
-        FileStat(found[1].decode(), size, float(found[3])),
-        start,
-        length,
-        1,
-        content[: max(0, length)],
-        _own_message(answer),
-    )
+    look = parse_stat(header.rpartition(b" ")[0])
+    if not look.is_there:
+        problem = reader_problem(answer) if answer.status else "its account answers with something else"
+        obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
+        return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
+    start = max(0, look.size - length) if begin is None else begin
+    return cut_blocks(look, start, length, 1, content, reader_problem(answer))
 
-
-def _block_size(length: int) -> int:
-    """A power of two for dd: few calls for many bytes, few bytes too many for a few."""
-    blocks = max(length // 64, 1)
-    return min(max(1 << math.ceil(math.log2(blocks)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _own_message(answer: CommandResult) -> str:
-    """What went wrong, in the words of the program that said it; '' where nothing did."""
-    if answer.status == 0 and answer.stdout:
-        return ""
-    lines = [line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()]
-    return lines[-1] if lines else f"reading it ended with status {answer.status}"
-
-
-def _problem(kind: str, where: bytes, path: str) -> str:
-    """Words for what the script found in place of a file; `where` is the folder that is why, or b''."""
-    folder = where.decode("utf-8", "surrogateescape")
-    words = {
-        "folder": "this is a folder",
-        "missing": "there is no such file",
-        "no-folder": f"there is no folder {folder}",
-        "not-a-folder": f"{folder} is no folder",
-        "closed-folder": f"no permission to enter {folder}",
-        "closed": "no permission to read it",
-        "dangling": f"it is a link to {folder}, which is not there",
-        "special": "it is no regular file",
-        "no-stat": "this machine has no stat command to look at it with",
-    }
-    if kind == "special" and path == "/dev/null":
-        return "it goes to /dev/null: nothing is kept"
-    return words.get(kind, kind)
-
-
-# $1 token, $2 path, $3 where to begin in bytes or `end`, $4 how many bytes, $5 block size.
-# Prints `TOKEN there IDENTITY SIZE MODIFIED BEGIN`, then whole blocks that hold what was asked for; or `TOKEN PROBLEM`,
-# then the folder that is the reason. The file is opened once: what is looked at is what is read, whatever is renamed.
-# [ -f ] first: opening a FIFO would wait for its writer. `stat -` is coreutils'; -f without a file BSD's.
-READ_SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-token=$1 path=$2 begin=$3 length=$4 block=$5
-problem() { printf '%s %s\n%s' "$token" "$1" "$2"; exit 0; }
-explain() {
-  [ -d "$path" ] && problem folder
-  [ -f "$path" ] && problem closed
-  [ -e "$path" ] && problem special
-  kind= reason= part=$path
-  while case $part in */*) part=${part%/*};; *) part=;; esac; [ "$part" ]; do
-    if [ -d "$part" ]; then [ -x "$part" ] || { kind=closed-folder reason=$part; }
-    elif [ -e "$part" ]; then kind=not-a-folder reason=$part
-    else kind=no-folder reason=$part
-    fi
-  done
-  [ "$kind" ] && problem "$kind" "$reason"
-  [ -h "$path" ] && problem dangling "$(readlink "$path")"
-  problem missing
-}
-[ -f "$path" ] || explain
-{
-  format='%d:%i %s %Y'
-  found=$(stat -L -c "$format" - <&3 2>/dev/null || stat -L -c "$format" "$path" 2>/dev/null ||
-    stat -f '%d:%i %z %m' <&3 2>/dev/null) || problem no-stat
-  set -- $found
-  if [ "$begin" = end ]; then
-    begin=$(($2 - length))
-    [ "$begin" -ge 0 ] || begin=0
-  fi
-  printf '%s there %s %s\n' "$token" "$found" "$begin"
-  if [ "$length" -gt 0 ] && { [ "$2" -gt "$begin" ] || [ "$2" -eq 0 ]; }; then
-    dd bs="$block" skip=$((begin / block)) count=$(((begin % block + length + block - 1) / block)) <&3
-    exit
-  fi
-  exit 0
-} 3<"$path"
-explain
-"""
 
 # $1 path, $2 text, $3 and $4 between which bytes, $5 window, $6 forwards or backwards, $7 -i or nothing.
 # Prints the offset of the first (backwards: last) match, nothing where there is none, `cannot` where grep tells no

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
-from hpcdash.services.logs.file import Chunk, LogFile
+from hpcdash.services.files import Chunk
+from hpcdash.services.logs.file import LogFile
 
 # A login node looks through so much in well under a second; between two spans one can stop, and hears how far it is.
 SPAN_BYTES = 1 << 28

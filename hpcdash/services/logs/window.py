@@ -14,7 +14,8 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
-from hpcdash.services.logs.file import Chunk, FileStat, LogFile
+from hpcdash.services.files import Chunk, FileStat
+from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.pieces import BLOCK, pieces, read_from
 
 # What is read at once; a screen of 60 lines of 200 letters is 12 KiB.

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from math import nan
 
 from hpcdash.config.metric_patterns import _PLACES, MetricPattern
-from hpcdash.services.metrics import bars, pairs, records
-from hpcdash.services.metrics.bars import Bar, read_bar, read_block_head, read_block_line, read_keras, read_keras_epoch
 from hpcdash.services.metrics.batch import SampleColumns
-from hpcdash.services.metrics.pairs import read_pairs
-from hpcdash.services.metrics.records import read_dict, read_header, read_json, read_row
+from hpcdash.services.metrics.formats import (
+    Bar,
+    read_bar,
+    read_block_head,
+    read_block_line,
+    read_dict,
+    read_header,
+    read_json,
+    read_keras,
+    read_keras_epoch,
+    read_pairs,
+    read_row,
+)
 from hpcdash.services.metrics.vocabulary import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
 
-# A line that has none of these, in small letters, is neither a sample nor does it change the meaning of others.
-HINTS = tuple(dict.fromkeys((*pairs.HINTS, *bars.HINTS, *records.HINTS)))
 # How far back a line's meaning may depend on another: Keras' `Epoch 3/10`, and the first line of a block.
 LOOK_BACK_BYTES = 8 << 20
 LONGEST_BLOCK_BYTES = 64 << 10

@@ -5,16 +5,15 @@ Arrays are not imported before a log is read.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import Chunk, FileRange, FileStat, files_query
 from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
@@ -27,23 +26,6 @@ _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
 _MOST_REMEMBERED = 500
 
-# $1 token, $2 how many bytes, then for each file its path and what it was at the last look ('-': not looked at).
-# Prints `TOKEN NUMBER WHAT-IT-IS SIZE` for each that is there, then its last bytes where it is another now; the token
-# last. A file is opened once it is known to be none that would wait for a writer.
-_SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-token=$1 bytes=$2 number=0; shift 2
-while [ $# -gt 0 ]; do
-  path=$1 known=$2; shift 2
-  if [ -f "$path" ] && [ -r "$path" ]; then
-    found=$(stat -L -c '%d:%i:%Y:%s %s' "$path" 2>/dev/null || stat -L -f '%d:%i:%m:%z %z' "$path" 2>/dev/null) &&
-    printf '%s %s %s\n' "$token" "$number" "$found" && [ "${found% *}" != "$known" ] && tail -c "$bytes" <"$path"
-  fi
-  number=$((number + 1))
-done
-printf '%s' "$token"
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class LossTail:
@@ -51,15 +33,6 @@ class LossTail:
 
     name: str = ""
     values: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What a file was (`look`), its size, and its last bytes; None where it is what it was."""
-
-    look: str
-    size: int
-    content: bytes | None
 
 
 class LossTails:
@@ -78,7 +51,7 @@ class LossTails:
         self._chosen = chosen
         self._patterns = tuple(patterns)
         self._files: dict[str, tuple[str, ...]] = {}
-        self._looks: dict[tuple[str, str], str] = {}
+        self._looks: dict[tuple[str, str], FileStat] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
         # What went wrong with files at the last look, by job.
@@ -101,9 +74,7 @@ class LossTails:
             wanted = [(str(row["id"]), path) for row in rows for path in self._files.get(str(row["id"]), ())]
             if not wanted or self._store.budget.wait_seconds() > 0:
                 return False
-            known = [self._looks.get(one, "-") for one in wanted]
-            query = _tails_query([path for _, path in wanted], known, partial(self._read, wanted))
-            read = await self._store.poll(query)
+            read = await self._store.poll(self._query(wanted))
         except HpcdashError:
             return False
         for job_id, path, look, tail in read:
@@ -133,14 +104,20 @@ class LossTails:
                 # It is not asked for again: the job is about to be gone, or its paths are not to be had.
                 self._files[job_id] = ()
 
-    def _read(self, wanted: Sequence[tuple[str, str]], answer: Answer) -> list[tuple[str, str, str, LossTail]]:
-        """Job, file, its look and its tail, of each file that is another now. Runs in a thread."""
-        token = answer.argv[4].encode()
-        return [
-            (*wanted[number], piece.look, self._tail_of(wanted[number][0], piece))
-            for number, piece in _pieces(token, answer.stdout)
-            if piece.content is not None and number < len(wanted)
-        ]
+    def _query(self, wanted: Sequence[tuple[str, str]]) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
+        """Job, file, its look and its tail, of each file that is another now. Parse runs in a thread."""
+        known = [self._looks.get(one) for one in wanted]
+        ranges = [FileRange(path, None, TAIL_BYTES, look) for (_, path), look in zip(wanted, known, strict=True)]
+        query = files_query(ranges, limit_seconds=_LIMIT_SECONDS)
+
+        def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
+            return [
+                (job_id, path, chunk.look, self._tail_of(job_id, chunk))
+                for (job_id, path), look, chunk in zip(wanted, known, query.parse(answer), strict=True)
+                if not chunk.look.problem and chunk.look != look
+            ]
+
+        return Query(query.argv, parse, query.limit_seconds)
 
     def pattern_problems(self) -> list[str]:
         """Which patterns took too long, in words."""
@@ -150,22 +127,21 @@ class LossTails:
 
         return pattern_problems(self._patterns)
 
-    def _tail_of(self, job_id: str, piece: _Piece) -> LossTail:
+    def _tail_of(self, job_id: str, chunk: Chunk) -> LossTail:
         """One that is empty of a log that went wrong: it keeps nobody from the others."""
         try:
-            return self._read_tail(piece)
+            return self._read_tail(chunk)
         except Exception as error:
             self.failures[job_id] = error
             return LossTail()
 
-    def _read_tail(self, piece: _Piece) -> LossTail:
+    def _read_tail(self, chunk: Chunk) -> LossTail:
         from hpcdash.services.metrics.joined import joined
         from hpcdash.services.metrics.reader import MetricReader
         from hpcdash.services.metrics.series import MetricLog
 
-        content = piece.content or b""
         log = MetricLog()
-        log.append(MetricReader(self._patterns, at=max(0, piece.size - len(content))).feed(content))
+        log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
         name = self._chosen(log.names)
         if name is None:
             return LossTail()
@@ -185,24 +161,5 @@ def _paths(files: LogFiles) -> tuple[str, ...]:
     """The files to read; none on a node's own disk, each look at which would be a login there."""
     if files.host:
         return ()
-    found = [path for path in dict.fromkeys((files.stdout, files.stderr)) if path and "\0" not in path]
-    return tuple(f"./{path}" if path.startswith("-") else path for path in found if path != "/dev/null")
-
-
-def _tails_query(
-    paths: Sequence[str], known: Sequence[str], parse: Callable[[Answer], list[tuple[str, str, str, LossTail]]]
-) -> Query[list[tuple[str, str, str, LossTail]]]:
-    pairs = [word for pair in zip(paths, known, strict=True) for word in pair]
-    argv = ("sh", "-c", _SCRIPT, "sh", secrets.token_hex(8), str(TAIL_BYTES), *pairs)
-    return Query(argv, parse, _LIMIT_SECONDS)
-
-
-def _pieces(token: bytes, stdout: bytes) -> list[tuple[int, _Piece]]:
-    """What the script said, by the number of the file; of an answer that was cut short what is whole."""
-    found = []
-    for part in stdout.split(token)[1:-1]:
-        header, _, content = part.partition(b"\n")
-        number, look, size = header.split()
-        unchanged = not content and int(size) > 0
-        found.append((int(number), _Piece(look.decode(), int(size), None if unchanged else content)))
-    return found
+    paths = dict.fromkeys((files.stdout, files.stderr))
+    return tuple(path for path in paths if path and path != "/dev/null")

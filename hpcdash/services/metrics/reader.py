@@ -12,8 +12,8 @@ import numpy as np
 
 from hpcdash.config.metric_patterns import compile_patterns
 from hpcdash.services.metrics.batch import Block, Integers, MetricBatch, SampleColumns
-from hpcdash.services.metrics.lines import HINTS, LineReader
-from hpcdash.services.metrics.records import read_header
+from hpcdash.services.metrics.formats import HINTS, read_header
+from hpcdash.services.metrics.lines import LineReader
 from hpcdash.services.metrics.shapes import Shape, learn_shape, skeleton
 
 _PIECE_BYTES = 256 << 10
@@ -79,7 +79,7 @@ class MetricReader:
 
     @property
     def csv_header(self) -> tuple[str, ...] | None:
-        """The columns of the last header of a CSV, to be given to `read_stretch`."""
+        """The columns of the last header of a CSV."""
         return self._lines.csv_header
 
     @property
@@ -240,21 +240,6 @@ class MetricReader:
         if shape is not None:
             self._shapes = [shape, *self._shapes[: _MOST_SHAPES - 1]]
             self._lessons += 1
-
-
-def read_stretch(
-    content: bytes, at: int, patterns: Sequence[str] = (), *, csv_header: Sequence[str] | None = None
-) -> tuple[MetricBatch, int]:
-    """The samples of a stretch of a log that begins at the offset `at`, perhaps in the middle of something.
-
-    The offset that comes with them is where they begin to be whole: the stretch before should end there. It is the end
-    of this one where nothing in it could be placed; come with a longer one then. LOOK_BACK_BYTES and a line are always
-    long enough. Stretches joined say what reading forwards does. Raises ConfigError naming a bad pattern.
-    """
-    reader = MetricReader(patterns, at=at, csv_header=csv_header)
-    batch = reader.feed(content, is_end=True)
-    whole_from = reader.whole_from
-    return batch, at + len(content) if whole_from is None else whole_from
 
 
 def last_line_end(content: bytes) -> int:

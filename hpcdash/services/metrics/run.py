@@ -12,11 +12,10 @@ from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, Unreachable
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_look_seconds
-from hpcdash.services.metrics.joined import JoinedRun
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream, run_of_streams
 from hpcdash.services.metrics.places import MetricPlaces, NamedMetricsFiles, Row, locate_metrics
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.source import MetricSource, StampedFile
-from hpcdash.services.metrics.streams import MetricStream, run_of_streams
 
 READS_AT_ONCE = 2
 # Between two changes that are told; while the past is read in, more.

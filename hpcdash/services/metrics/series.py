@@ -189,14 +189,7 @@ class MetricLog:
         kept._stretches = list(self._stretches)
         return kept
 
-    def strip(self, name: str, attempt: int) -> Strip:
-        """Metric `name` of attempt number `attempt`; KeyError where the log has no such metric."""
-        attempts = self.attempts
-        first = attempts[attempt].offset if attempt else 0
-        until = attempts[attempt + 1].offset if attempt + 1 < len(attempts) else None
-        return self.strip_within(name, first, until)
-
-    def strip_within(self, name: str, first: int, until: int | None) -> Strip:
+    def strip(self, name: str, first: int, until: int | None) -> Strip:
         """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the log has no such
         metric."""
         cells = self._cells[name].table.whole

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from hpcdash.services.logs.file import Chunk, FileStat, LogFile
+from hpcdash.services.files import Chunk, FileStat
+from hpcdash.services.logs.file import LogFile
 from hpcdash.services.metrics.batch import MetricBatch
 from hpcdash.services.metrics.lines import LOOK_BACK_BYTES
 from hpcdash.services.metrics.reader import MetricReader
@@ -318,7 +319,7 @@ class StampedFile(LogFile):
         self.behind_seconds = 0.0
         self._stamp: tuple[float, bool] | None = None
 
-    async def _read(self, begin: str, length: int) -> Chunk:
+    async def _read(self, begin: int | None, length: int) -> Chunk:
         chunk = await super()._read(begin, length)
         if chunk.content and chunk.ends_the_file:
             whole = chunk.content[: chunk.content.rfind(b"\n") + 1]

@@ -7,18 +7,17 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
-from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError, excerpt
+from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.jobs.triage import tasks_of
@@ -31,7 +30,6 @@ MOST_AT_ONCE = 10
 _HISTORY_LAG_SECONDS = 4.0
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 _MOST_BYTES = 4 << 20
-_LIMIT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -168,9 +166,10 @@ async def read_here(path: str) -> bytes:
 async def read_there(store: ClusterStore, path: str) -> bytes:
     """A file of the cluster. Raises UsageError where it cannot be read, and what keeps the cluster from answering."""
     await store.open()
-    where = path_there(path)
-    argv = ("head", "-c", str(_MOST_BYTES + 1), "--", where)
-    return await store.ask(Query(argv, partial(_parse, path=path), limit_seconds=_LIMIT_SECONDS))
+    try:
+        return await store.ask(whole_file_query(path_there(path), _MOST_BYTES))
+    except UnreadableOutput as error:
+        raise UsageError(f"{path}: {error.message} (on the cluster)") from error
 
 
 def path_there(path: str) -> str:
@@ -190,13 +189,6 @@ def _read(path: str) -> bytes:
     except (RuntimeError, ValueError) as error:
         # The home of nobody, or a NUL.
         raise UsageError(f"{path}: no path") from error
-
-
-def _parse(answer: Answer, *, path: str) -> bytes:
-    if answer.status != 0:
-        said = excerpt(answer.stderr).rpartition(": ")[2]
-        raise UsageError(f"{path}: {said or 'it cannot be read'} (on the cluster)")
-    return _fitting(answer.stdout, path)
 
 
 def _fitting(content: bytes, path: str) -> bytes:

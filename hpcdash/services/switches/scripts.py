@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.switch_text import MOST_SWITCH_BYTES, SwitchLook, Thing, look_of
 from hpcdash.errors import UnreadableOutput, excerpt
+from hpcdash.services.files import Chunk, FileRange, files_query
 
 LOOK_SECONDS = 15.0
 LOG_SECONDS = 10.0
 # A file system that hangs as it is written to holds a drop or a clearing no longer than this.
 ACT_SECONDS = 20.0
+_MOST_WRITTEN = 64 << 10
 
 # $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's owner or ''.
 # Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is in POSIX's commands
@@ -91,23 +92,6 @@ if [ "$thing" = file ]; then
 fi
 rm -f -- "$file" || exit 73
 """
-# $1 a token, then pairs: a file, and how many of its bytes are read already, '' for all. Prints for each pair
-# `TOKENSIZE CHANGED NOW\n` and what was written since, a line without these where there is no plain file; the token
-# last.
-_WRITTEN = r"""
-LC_ALL=C; export LC_ALL
-token=$1; shift
-while [ $# -gt 1 ]; do
-  if [ -f "$1" ]; then
-    at=$(stat -L -c %Y -- "$1" 2>/dev/null || stat -L -f %m -- "$1" 2>/dev/null)
-    printf '%s%s %s %s\n' "$token" $(wc -c < "$1") "${at:--}" "$(date +%s)"
-    if [ "$2" ]; then tail -c "+$(($2 + 1))" < "$1" | head -c MOST_BYTES; fi
-  else printf '%s\n' "$token"
-  fi
-  shift 2
-done
-printf '%s' "$token"
-""".replace("MOST_BYTES", "65536")
 _SAID = {
     66: "the folder is gone, or is another now: nothing was done",
     68: "the folder is somebody else's now: nothing was done",
@@ -188,40 +172,16 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
     return tuple(Outcome(job_id, False, said) for job_id in job_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file that grows: its size in bytes, how long ago it was written by the login node's clock, what is new."""
-
-    size: int
-    age_seconds: float | None
-    text: str
-
-
-def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Written | None, ...]]:
-    """What was written since into some files, None where none is there.
+def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Chunk, ...]]:
+    """What was written since into some files, and how long ago.
 
     `read` are the bytes of each that are known; of what follows there are 64 KiB at the most, of None nothing.
     """
-    token = f"\x1e{secrets.token_hex(8)}"
-    counts = ["" if count is None else str(count) for count in read]
-    argv = ("sh", "-c", _WRITTEN, "sh", token, *(word for pair in zip(paths, counts, strict=True) for word in pair))
-    return Query(argv, partial(_read_written, token=token, count=len(paths)), LOG_SECONDS, ("tail", *paths[:1]))
-
-
-def _read_written(answer: Answer, *, token: str, count: int) -> tuple[Written | None, ...]:
-    pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
-    if len(pieces) != count + 2:
-        return (None,) * count
-    return tuple(_written(piece) for piece in pieces[1:-1])
-
-
-def _written(piece: str) -> Written | None:
-    numbers, _, text = piece.partition("\n")
-    words = numbers.split()
-    if len(words) != 3 or not words[0].isdigit():
-        return None
-    is_timed = words[1].isdigit() and words[2].isdigit()
-    return Written(int(words[0]), max(0.0, float(words[2]) - float(words[1])) if is_timed else None, text)
+    ranges = [
+        FileRange(path, count or 0, 0 if count is None else _MOST_WRITTEN)
+        for path, count in zip(paths, read, strict=True)
+    ]
+    return files_query(ranges, limit_seconds=LOG_SECONDS, command=("tail", *paths[:1]), with_age=True)
 
 
 def values_query(names: Sequence[str]) -> Query[dict[str, str]]:

@@ -29,6 +29,7 @@ from hpcdash.domain.switch_text import (
 from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import Chunk
 from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan, Report
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.logs.locate import files_of
@@ -42,7 +43,6 @@ from hpcdash.services.switches.names import (
     progress_of,
 )
 from hpcdash.services.switches.scripts import (
-    Written,
     clear_command,
     drop_command,
     dropped_path,
@@ -428,24 +428,24 @@ class SwitchLog:
             found = await self._ask(self._read)
         except HpcdashError as error:
             return self._said, f"whether its log grows is not known: {error.message}"
-        for at, one in enumerate(found):
-            if one is None:
+        for at, chunk in enumerate(found):
+            if not chunk.look.is_there:
                 continue
-            text = one.text
+            text = chunk.content.decode("utf-8", "surrogateescape")
             # A line that is being written is read again; one that fills all that is read at once is not.
             whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (text if len(text) > _LONG_LINE else "")
             self._said = telling_line(self._switch.kind, whole, self._said)
             read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
-            self._read[at] = read if read <= one.size else 0
+            self._read[at] = read if read <= chunk.look.size else 0
         return self._said, self._grows(found)
 
-    async def _ask(self, read: Sequence[int | None]) -> tuple[Written | None, ...]:
+    async def _ask(self, read: Sequence[int | None]) -> tuple[Chunk, ...]:
         found = await self._store.ask(written_query(self._paths, read))
-        self._sizes = {path: one.size if one else 0 for path, one in zip(self._paths, found, strict=True)}
+        self._sizes = {path: chunk.look.size for path, chunk in zip(self._paths, found, strict=True)}
         return found
 
-    def _grows(self, found: Sequence[Written | None]) -> str:
-        ages = [one.age_seconds for one in found if one is not None and one.age_seconds is not None]
+    def _grows(self, found: Sequence[Chunk]) -> str:
+        ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
         return format_log(min(ages, default=None), "its log is not there yet")
 
     async def _find(self, job_id: str) -> None:

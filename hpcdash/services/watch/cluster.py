@@ -235,8 +235,13 @@ class Watching(Endings):
         asked = await asyncio.gather(*(self._ask_node(host, jobs, now, look) for host in hosts[:MOST_NODES]))
         for facts in asked:
             assert self._facts is not None
-            files, tails = {**self._facts.files, **facts.files}, {**self._facts.tails, **facts.tails}
-            self._facts = replace(self._facts, files=files, tails=tails)
+            before = self._facts
+            self._facts = replace(
+                before,
+                files={**before.files, **facts.files},
+                tails={**before.tails, **facts.tails},
+                heads={**before.heads, **facts.heads},
+            )
 
     async def _ask_node(self, host: str, jobs: pa.Table, now: float, look: Judgement) -> Facts:
         """What a node tells of the logs on its disk; why it does not is noted for each of its jobs."""
@@ -255,7 +260,7 @@ class Watching(Endings):
             return Facts()
         look.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
         asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
-        seen = set(facts.tails) | {path for path, file in facts.files.items() if file.size_bytes is not None}
+        seen = set(facts.tails) | {path for path, file in facts.files.items() if file.is_there}
         for job_id in of_host:
             state.unseen.pop(job_id, None)
             own = asked & set(state.logs_of.get(job_id, ()))
@@ -298,7 +303,10 @@ class Watching(Endings):
         from hpcdash.services.watch.training import read_on
 
         patterns = self.settings.metric_patterns
-        return {path: read_on(self.state.tails.get(path), piece, now, patterns) for path, piece in facts.tails.items()}
+        return {
+            path: read_on(self.state.tails.get(path), chunk, now, patterns, facts.heads.get(path, b""))
+            for path, chunk in facts.tails.items()
+        }
 
     def _remember(self, jobs: pa.Table, facts: Facts, now: float) -> None:
         state = self.state
@@ -308,7 +316,8 @@ class Watching(Endings):
             if log is not None:
                 seen_at = log.same_since if log.seen_at is None else log.seen_at
                 before = LogGrowth("", path, log.size_bytes, log.same_since, log.written_at, seen_at)
-            after = before.looked_at(file.size_bytes, now, file.age_seconds or 0.0, file.written_at)
+            size, written_at = (file.size, file.modified_at) if file.is_there else (None, None)
+            after = before.looked_at(size, now, file.age_seconds or 0.0, written_at)
             state.logs[path] = LogState(after.size_bytes, after.same_since, after.written_at, after.seen_at)
         for disk in self._asked.disks:
             look = facts.disks.get(disk.path)

@@ -10,8 +10,8 @@ from functools import partial
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
+from hpcdash.services.files import Chunk, FileStat, parse_stat
 from hpcdash.services.watch.disks import PARSERS, DiskUsage, joined, of_path, parse_df, parse_df_inodes, parse_du
-from hpcdash.services.watch.training import TailBytes
 
 MOST_FILES = 200
 # Of a log no more is read at once, of as many logs; of others another time.
@@ -80,7 +80,7 @@ part clock; date +%s
 while [ $# -gt 0 ]; do
   case $1 in
   file)
-    look "$3" stat -L -c '%s %Y %F' -- "$3"
+    look "$3" stat -L -c '%d:%i %s %Y' -- "$3"
     [ $? -eq 9 ] || { part "file $2"; printf '%s\n' "$found"; }
     shift 3
     ;;
@@ -182,16 +182,6 @@ class FactsRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FileLook:
-    """A file: its size in bytes (None: it is not there), when that was written (epoch, by the clock of its disk),
-    and how long ago that is by the clock of the node that was asked."""
-
-    size_bytes: int | None
-    age_seconds: float | None = None
-    written_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DiskLook:
     """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
 
@@ -203,14 +193,16 @@ class DiskLook:
 class Facts:
     """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
 
-    names: those of the newest, of a whole checkpoint that is a folder the folder's. silent: folders, or files, that did
-    not answer in time; nothing below them was looked at.
+    heads: how logs begin whose tail does not begin there and was not read before. silent: folders, or files, that did
+    not answer in time; nothing below them was looked at. names: those of the newest, of a whole checkpoint that is a
+    folder the folder's.
     """
 
-    files: Mapping[str, FileLook] = field(default_factory=dict)
+    files: Mapping[str, FileStat] = field(default_factory=dict)
     newest: Mapping[str, float | None] = field(default_factory=dict)
     disks: Mapping[str, DiskLook] = field(default_factory=dict)
-    tails: Mapping[str, TailBytes] = field(default_factory=dict)
+    tails: Mapping[str, Chunk] = field(default_factory=dict)
+    heads: Mapping[str, bytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -247,18 +239,19 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
     if not clock.isdigit():
         raise UnreadableOutput("the login node did not tell its clock", argv=answer.argv, status=answer.status)
     now = int(clock)
-    files: dict[str, FileLook] = {}
+    files: dict[str, FileStat] = {}
     newest: dict[str, float | None] = {}
     names: dict[str, str] = {}
     disks: list[list[tuple[str, bytes]]] = []
-    tails: dict[str, TailBytes] = {}
+    tails: dict[str, Chunk] = {}
+    heads: dict[str, bytes] = {}
     silent: list[str] = []
     patterns = (*asked.newest, *asked.checkpoints)
     # The last may have been cut short.
     for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
         kind, _, key = decode(head).partition(" ")
         if kind == "file":
-            files[asked.files[int(key)]] = _file(body, now)
+            files[asked.files[int(key)]] = parse_stat(body.strip(), now)
         elif kind == "newest":
             written, _, name = body.strip().partition(b" ")
             pattern = patterns[int(key)]
@@ -266,12 +259,16 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
             if written.isdigit():
                 names[pattern] = _saved_name(decode(name), is_folder=int(key) >= len(asked.newest))
         elif kind == "tail":
-            tails |= _tail(asked.tails[int(key)].path, body, now)
-        elif kind in ("head", "bytes"):
+            stat, _, begin = body.strip().rpartition(b" ")
+            log = parse_stat(stat, now)
+            if log.is_there:
+                tails[asked.tails[int(key)].path] = Chunk(log, int(begin), b"")
+        elif kind == "head":
+            heads[asked.tails[int(key)].path] = body
+        elif kind == "bytes":
             path = asked.tails[int(key)].path
             if path in tails:
-                tail = tails[path]
-                tails[path] = replace(tail, content=body) if kind == "bytes" else replace(tail, head=body)
+                tails[path] = replace(tails[path], content=body)
         elif kind == "silent":
             silent.append(decode(body.removesuffix(b"\n")))
         elif kind == "disk":
@@ -279,29 +276,13 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
     looks = {disk.path: _disk(disk.path, printed) for disk, printed in zip(asked.disks, disks, strict=False)}
-    return Facts(files, newest, looks, tails, tuple(silent), names)
+    return Facts(files, newest, looks, tails, heads, tuple(silent), names)
 
 
 def _saved_name(quoted: str, *, is_folder: bool) -> str:
     """A file's name without its folders, of a checkpoint that is a folder that one's; older programs quote it."""
     folders, _, name = quoted.strip("'").replace("\\ ", " ").rpartition("/")
     return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
-
-
-def _tail(path: str, body: bytes, now: int) -> dict[str, TailBytes]:
-    """{} for what stat has not told."""
-    words = decode(body).split()
-    if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
-        return {}
-    size, written, begin = map(int, words[1:])
-    return {path: TailBytes(words[0], size, max(0.0, float(now - written)), begin, b"")}
-
-
-def _file(body: bytes, now: int) -> FileLook:
-    words = decode(body).split(maxsplit=2)
-    if len(words) != 3 or not words[0].isdigit() or not words[1].lstrip("-").isdigit():
-        return FileLook(None)
-    return FileLook(int(words[0]), max(0.0, float(now - int(words[1]))), float(words[1]))
 
 
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskLook:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcdash.services.files import Chunk
 from hpcdash.services.metrics.batch import Floats, MetricBatch
 from hpcdash.services.metrics.findings import MetricFinding, find_not_finite, find_plateau, find_stall
 from hpcdash.services.metrics.joined import joined
@@ -41,23 +42,26 @@ def read_from(tail: LogTail) -> int:
     return max(0, tail.read_to - OVERLAP_BYTES)
 
 
-def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequence[str] = ()) -> LogTail:
-    """The next state; `now` is the epoch at which it was looked at. A log that is another one is begun anew."""
-    if tail is None or tail.identity != piece.identity or piece.size_bytes < tail.read_to:
-        tail = LogTail(identity=piece.identity, csv_header=_header(piece.head, patterns))
+def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[str] = (), head: bytes = b"") -> LogTail:
+    """The next state; `now` is the epoch at which it was looked at. A log that is another one is begun anew.
+
+    `head` is its beginning where `chunk` does not begin there and it was not read before.
+    """
+    look, age = chunk.look, chunk.look.age_seconds or 0.0
+    if tail is None or tail.identity != look.identity or look.size < tail.read_to:
+        tail = LogTail(identity=look.identity, csv_header=_header(head, patterns))
     seen_at, tail.looked_at = tail.looked_at or None, now
-    written = now - piece.age_seconds
+    written = now - age
     if not tail.sampled_at:
         tail.sampled_at = written
-    if tail.is_done and not piece.content:
+    if tail.is_done and not chunk.content:
         return tail
-    reader = MetricReader(patterns, at=piece.begin, csv_header=tail.csv_header or None)
+    reader = MetricReader(patterns, at=chunk.offset, csv_header=tail.csv_header or None)
     # What is held because more may follow is certain once nothing does.
-    is_whole = piece.begin + len(piece.content) >= piece.size_bytes
-    is_quiet = is_whole and piece.age_seconds >= QUIET_SECONDS and piece.content.endswith(b"\n")
-    batch = reader.feed(piece.content, is_end=is_quiet)
+    is_quiet = chunk.ends_the_file and age >= QUIET_SECONDS and chunk.content.endswith(b"\n")
+    batch = reader.feed(chunk.content, is_end=is_quiet)
     tail.is_done = is_quiet
-    tail.read_to = piece.begin + len(piece.content)
+    tail.read_to = chunk.end
     tail.csv_header = list(reader.csv_header or tail.csv_header)
     if batch.last_step is not None:
         tail.last_step = batch.last_step
@@ -65,7 +69,7 @@ def read_on(tail: LogTail | None, piece: TailBytes, now: float, patterns: Sequen
     if not is_new.any():
         return tail
     x = _places(batch, is_new, tail)
-    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, piece.age_seconds, seen_at)
+    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, age, seen_at)
     names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
     kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
     for name in names:
@@ -272,19 +276,6 @@ class LogTail(msgspec.Struct):
     metrics: dict[str, KeptMetric] = {}
     moments: list[Moment] = []
     stands: list[tuple[float, float]] = []
-
-
-@dataclass(frozen=True, slots=True)
-class TailBytes:
-    """Bytes of a log from `begin` on, and what it is: `identity` tells files apart, `age_seconds` is since it was last
-    written to. `head` is its beginning where `content` does not begin there and it was not read before."""
-
-    identity: str
-    size_bytes: int
-    age_seconds: float
-    begin: int
-    content: bytes
-    head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

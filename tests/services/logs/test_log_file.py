@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import CommandTimedOut, UnreachableError
+from hpcdash.services.files import FileStat
 from hpcdash.services.logs import file as log_file
-from hpcdash.services.logs.file import FileChange, FileStat, LogFile, Page, change, next_look_seconds
+from hpcdash.services.logs.file import FileChange, LogFile, Page, change, next_look_seconds
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces
 from hpcdash.transport.base import Transport

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcdash.errors import ConfigError
 from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS
-from hpcdash.services.metrics.reader import LONGEST_LINE_BYTES, MetricReader, read_stretch
+from hpcdash.services.metrics.reader import LONGEST_LINE_BYTES, MetricReader
 from tests.services.metrics.metric_cases import CONTENTS, MIXED, NAMES, samples
 
 # No shrinking: it takes minutes, and the first example found says enough.
@@ -26,7 +26,9 @@ def backwards(content: bytes, length: int, header: list[str] | None) -> list[str
     end, wanted = len(content), length
     while end:
         begin = max(0, end - wanted)
-        batch, whole_from = read_stretch(content[begin:end], begin, csv_header=header)
+        reader = MetricReader(at=begin, csv_header=header)
+        batch = reader.feed(content[begin:end], is_end=True)
+        whole_from = end if reader.whole_from is None else reader.whole_from
         assert begin <= whole_from <= end
         if whole_from == end and begin:
             wanted *= 2

@@ -19,12 +19,11 @@ from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.charts.curves import SeriesKept
 from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
-from hpcdash.services.metrics.joined import JoinedRun
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream, run_of_streams
 from hpcdash.services.metrics.places import MetricPlace, MetricPlaces
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import MetricLog
-from hpcdash.services.metrics.streams import MetricStream, run_of_streams
 from hpcdash.services.metrics.vocabulary import zone_behind_seconds
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport

@@ -139,7 +139,7 @@ def test_a_healthy_log_is_kept_point_by_point() -> None:
     assert series.values.tolist() == [3.5, 3.25, 3.0]
     assert log.last_step == 1000
     assert log.axes() == ("step", "time", "point")
-    assert joined([log]).axis_values("loss", "time").tolist() == [100.0, 104.0]
+    assert joined([log]).series("loss", "time").x.tolist() == [100.0, 104.0]
 
 
 def test_samples_that_were_read_before_are_left_out() -> None:
@@ -377,7 +377,7 @@ def test_what_was_written_is_told_in_its_order_with_what_was_repeated() -> None:
 
 def test_a_metric_that_no_log_has_is_named() -> None:
     with pytest.raises(KeyError, match="gone"):
-        log_of(batch_of([1])).strip("gone", 0)
+        log_of(batch_of([1])).strip("gone", 0, None)
     assert len(joined([log_of(batch_of([1]))]).series("gone")) == 0
 
 

@@ -236,8 +236,8 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
     def told(*read: int | None) -> list[tuple[int, str] | None]:
         query = written_query([str(log), str(none), "/dev/null"], read)
         found = query.parse(node.run(query.argv))
-        ages.append(found[0].age_seconds if found[0] is not None else None)
-        return [None if one is None else (one.size, one.text) for one in found]
+        ages.append(found[0].look.age_seconds)
+        return [(one.look.size, one.content.decode()) if one.look.is_there else None for one in found]
 
     assert told(None, None, None) == [(7, ""), None, None]
     assert ages[0] is not None

@@ -12,8 +12,9 @@ import msgspec
 
 from hpcdash.config.watch_settings import LOSS_KINDS, LossWatch
 from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.rules.losses import ends_late, losses
-from hpcdash.services.watch.training import MOST_POINTS, Course, LogTail, TailBytes, course, noticed, read_from, read_on
+from hpcdash.services.watch.training import MOST_POINTS, Course, LogTail, course, noticed, read_from, read_on
 
 NOW = 1_790_000_000.0
 STEPS = 5000
@@ -46,7 +47,7 @@ class Log:
         if self.tail is not None and self.tail.is_done and self.tail.read_to == len(self.content):
             begin = len(self.content)
         begin = max(begin, len(self.content) - self.most)
-        piece = TailBytes("1:2", len(self.content), age, begin, self.content[begin:])
+        piece = Chunk(FileStat("1:2", len(self.content), age_seconds=age), begin, self.content[begin:])
         self.sent += len(piece.content)
         tail = read_on(self.tail, piece, self.now)
         self.tail = msgspec.json.decode(msgspec.json.encode(tail), type=LogTail)
@@ -163,7 +164,7 @@ def test_samples_that_came_since_the_last_look_are_no_stall_though_the_servers_c
 def test_what_was_cut_short_holds_more_back() -> None:
     log = Log()
     log.content = lines(range(1, 20))
-    piece = TailBytes("1:2", len(log.content) + 50, 60.0, 0, log.content)
+    piece = Chunk(FileStat("1:2", len(log.content) + 50, age_seconds=60.0), 0, log.content)
     assert not read_on(None, piece, NOW).is_done
 
 

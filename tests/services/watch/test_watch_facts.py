@@ -87,27 +87,29 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
     os.utime(log, (time.time() - 600,) * 2)
     missing = str(tmp_path / "none")
     facts = look(FactsRequest(files=(str(log), missing)), noise=b"Welcome!\n")
-    assert facts.files[str(log)].size_bytes == 1234
+    assert facts.files[str(log)].size == 1234
     assert facts.files[str(log)].age_seconds == pytest.approx(600, abs=3)
-    assert (facts.files[missing].size_bytes, facts.files[missing].age_seconds) == (None, None)
+    assert (facts.files[missing].is_there, facts.files[missing].age_seconds) == (False, None)
 
 
 def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tmp_path: Path) -> None:
     log = tmp_path / "it's a\n log*.out"
     log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
     missing = TailQuery(str(tmp_path / "none"))
-    first = look(FactsRequest(tails=(missing, TailQuery(str(log))))).tails
-    assert set(first) == {str(log)}
-    piece = first[str(log)]
+    first = look(FactsRequest(tails=(missing, TailQuery(str(log)))))
+    assert set(first.tails) == {str(log)}
+    chunk = first.tails[str(log)]
     content = log.read_bytes()
-    assert (piece.begin, piece.content) == (len(content) - MOST_TAIL_BYTES, content[-MOST_TAIL_BYTES:])
-    assert piece.head == content[:4096]
+    assert (chunk.offset, chunk.content) == (len(content) - MOST_TAIL_BYTES, content[-MOST_TAIL_BYTES:])
+    assert first.heads == {str(log): content[:4096]}
     end = len(content)
     with log.open("ab") as opened:
         opened.write(b"new\n")
-    piece = look(FactsRequest(tails=(TailQuery(str(log), piece.identity, end, end - 3),))).tails[str(log)]
-    assert (piece.begin, piece.content, piece.head, piece.size_bytes) == (end - 3, b"45\nnew\n", b"", end + 4)
-    done = TailQuery(str(log), piece.identity, end + 4, end, is_done=True)
+    identity = chunk.look.identity
+    facts = look(FactsRequest(tails=(TailQuery(str(log), identity, end, end - 3),)))
+    chunk = facts.tails[str(log)]
+    assert (chunk.offset, chunk.content, facts.heads, chunk.look.size) == (end - 3, b"45\nnew\n", {}, end + 4)
+    done = TailQuery(str(log), identity, end + 4, end, is_done=True)
     assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b""
     log.write_bytes(b"anew")
     assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b"anew"

@@ -23,11 +23,11 @@ from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.cluster import MOST_LOCATED, Watching
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsRequest, FileLook
+from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsRequest
 from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
 from hpcdash.services.watch.state import WatchState
-from hpcdash.services.watch.training import TailBytes
 from hpcdash.transport.local import LocalTransport
 
 NOW = 1_790_000_000.0
@@ -89,7 +89,7 @@ async def look(watch: Watching) -> Judgement:
 
 
 def silent(asked: FactsRequest) -> Facts:
-    return Facts({path: FileLook(10, 5000.0, NOW - 5000) for path in asked.files})
+    return Facts({path: FileStat("1:1", 10, NOW - 5000, age_seconds=5000.0) for path in asked.files})
 
 
 async def test_what_took_long_to_answer_counts_as_of_now() -> None:
@@ -127,7 +127,7 @@ async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_
 
     def some(asked: FactsRequest) -> Facts:
         there = [one.path for one in asked.tails if one.path not in missing]
-        return Facts(tails={path: TailBytes("1:1", 9, 0.0, 0, b"loss 2.5\n") for path in there})
+        return Facts(tails={path: Chunk(FileStat("1:1", 9, age_seconds=0.0), 0, b"loss 2.5\n") for path in there})
 
     watch = watching(Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
     first = await look(watch)
@@ -153,7 +153,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 
     def seen(asked: FactsRequest) -> Facts:
         age = max(0.0, store.ticking.epoch - written + behind)
-        return Facts({path: FileLook(size, age, written - behind) for path in asked.files})
+        return Facts({path: FileStat("1:1", size, written - behind, age_seconds=age) for path in asked.files})
 
     store = Busy(1, seen)
     watch = watching(store, HANGING + 'log = "/l/{id}"')

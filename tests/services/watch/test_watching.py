@@ -31,6 +31,7 @@ from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
+from hpcdash.services.watch.facts import MOST_TAIL_BYTES
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.round import RoundReport, watch_round
 from hpcdash.services.watch.secrets import notifiers_of
@@ -222,6 +223,20 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         node.ssh_does(REACHES)
         report = await here.round()
         assert not [one for one in report.look.findings if "cannot be seen" in one.words]
+
+
+async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
+    queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
+    text = '[[watch.losses]]\nkinds = ["nan"]'
+    async with watched(queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))) as here:
+        submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
+        node.log.write_text("step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n")
+        assert node.log.stat().st_size > MOST_TAIL_BYTES
+        assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "loss")]
 
 
 async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue: QueueLab, tmp_path: Path) -> None:

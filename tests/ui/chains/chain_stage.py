@@ -55,7 +55,7 @@ class TrainTransport(ActingTransport):
         if words[0] == "scontrol" and "show" in words:
             told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
             return CommandResult(argv, 0, told.encode(), b"", 0.01)
-        if words[0] == "head" or (words[0] == "sh" and "sha256sum" in words[2]):
+        if words[0] == "sh" and ("read_file" in words[2] or "sha256sum" in words[2]):
             process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
             stdout, stderr = await process.communicate(stdin)
             return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)

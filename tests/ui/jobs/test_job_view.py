@@ -102,7 +102,9 @@ class SpeakingTransport(AnsweringTransport):
             await self.hangs["log"].wait()
         if "log" in self.fails:
             raise self.fails["log"]
-        stdout = f"{token} missing 0\n{token} there {len(self.log)}\n".encode() + self.log + token.encode()
+        # Of a pair of paths that are one, neither is stderr.
+        missing = f"{token} missing\n" * 3
+        stdout = f"{missing}{token} there 1:1 {len(self.log)} 0 0\n".encode() + self.log + token.encode()
         return CommandResult(argv, 0, stdout, b"", 0.01)
 
     def _stdout(self, words: tuple[str, ...]) -> bytes:

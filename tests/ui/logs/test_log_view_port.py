@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.services.logs.file import FileStat, LogFile
+from hpcdash.services.files import FileStat
+from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.window import LogRow, LogWindow
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.logs.viewport import Viewport, letter_at, wrapped

@@ -1,0 +1,337 @@
+"""Reads files of a cluster with its own sh: whole, a range or the end, one or many in one command."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.errors import UnreadableOutput, excerpt
+
+READ_LIMIT_SECONDS = 60.0
+_WHOLE_LIMIT_SECONDS = 15.0
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
+_CUT_SHORT = "the answer was cut short"
+_STAT = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20}) (-?[0-9]{1,20})")
+_READ = re.compile(rb"(?:there|same) (" + _STAT.pattern + rb") ([0-9]{1,20})")
+
+
+class Obstacle(Enum):
+    """What keeps a file from being read."""
+
+    MISSING = "missing"
+    CLOSED = "closed"
+    # A folder, a FIFO, a device.
+    SPECIAL = "special"
+    # The node that has it.
+    UNREACHED = "unreached"
+
+
+# By the words of READ_SCRIPT.
+_OBSTACLES = {
+    "missing": Obstacle.MISSING,
+    "no-folder": Obstacle.MISSING,
+    "not-a-folder": Obstacle.MISSING,
+    "dangling": Obstacle.MISSING,
+    "closed": Obstacle.CLOSED,
+    "closed-folder": Obstacle.CLOSED,
+    "folder": Obstacle.SPECIAL,
+    "special": Obstacle.SPECIAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
+
+    `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
+    where there surely is nothing under its name. `age_seconds` is since it was written, by the clock there; None where
+    it was not asked for. Without an identity and a problem it was not looked at.
+    """
+
+    identity: str = ""
+    size: int = 0
+    modified_at: float = 0.0
+    problem: str = ""
+    obstacle: Obstacle | None = None
+    age_seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.identity)
+
+    @property
+    def is_missing(self) -> bool:
+        return self.obstacle is Obstacle.MISSING
+
+    @property
+    def is_unreached(self) -> bool:
+        return self.obstacle is Obstacle.UNREACHED
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
+
+    look: FileStat
+    offset: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.content)
+
+    @property
+    def ends_the_file(self) -> bool:
+        return self.end >= self.look.size
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """At most `length` bytes from `begin` on; None: the last. Of a length of 0 only what the file is is told.
+
+    Nothing is read of a file that is still as `known`, nor with `if_blank` where the range before this one holds more
+    than blanks. A relative path is one from the home there; `path` may carry bytes that are no UTF-8 as os.fsdecode.
+    """
+
+    path: str
+    begin: int | None
+    length: int
+    known: FileStat | None = None
+    if_blank: bool = False
+
+
+def path_problem(path: str) -> str:
+    """Why no command can be given this path, or ''."""
+    if not path:
+        return "it is not known where the file is"
+    if "\0" in path or not is_encodable(path):
+        return "no file can have this path"
+    return ""
+
+
+def is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def safe_path(path: str) -> str:
+    """The path as no command takes it for an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def files_query(
+    ranges: Sequence[FileRange],
+    *,
+    limit_seconds: float = READ_LIMIT_SECONDS,
+    command: tuple[str, ...] = (),
+    with_age: bool = False,
+) -> Query[tuple[Chunk, ...]]:
+    """One chunk a range, in order, in one command; what cannot be read, or is not in the answer, has a problem."""
+    token = secrets.token_hex(8)
+    block = _block_size(max((one.length for one in ranges), default=0))
+    words: list[str] = []
+    for one in ranges:
+        known = one.known
+        when = "" if known is None else f"{known.identity} {known.size} {known.modified_at:.0f}"
+        path = "" if path_problem(one.path) else safe_path(one.path)
+        begin = "end" if one.begin is None else str(max(one.begin, 0))
+        words += (path, begin, str(max(one.length, 0)), "if-blank" if one.if_blank else when)
+    script = f"{READ_SCRIPT}date +%s\n" if with_age else READ_SCRIPT
+    argv = ("sh", "-c", script, "sh", token, str(block), *words)
+    parse = partial(_parse, token=token.encode(), block=block, ranges=tuple(ranges))
+    return Query(argv, parse, limit_seconds, command)
+
+
+def whole_file_query(path: str, most_bytes: int, *, limit_seconds: float = _WHOLE_LIMIT_SECONDS) -> Query[bytes]:
+    """All of a regular file; parse raises UnreadableOutput, whose message says why it cannot be read."""
+    command = ("cat", "--", path)
+    query = files_query([FileRange(path, 0, most_bytes + 1)], limit_seconds=limit_seconds, command=command)
+
+    def parse(answer: Answer) -> bytes:
+        [chunk] = query.parse(answer)
+        problem = chunk.look.problem or ("" if chunk.ends_the_file else _CUT_SHORT)
+        if len(chunk.content) > most_bytes:
+            problem = f"it is larger than {most_bytes >> 20} MiB"
+        if problem:
+            raise UnreadableOutput(problem, argv=command)
+        return chunk.content
+
+    return Query(query.argv, parse, limit_seconds, command)
+
+
+def cut_blocks(look: FileStat, start: int, length: int, block: int, content: bytes, complaint: str = "") -> Chunk:
+    """What was asked for of whole blocks; a file grows between stat and dd, and /proc has no sizes."""
+    first = start % block
+    asked = content[first : first + length]
+    if complaint and not asked and length and start < look.size:
+        look = replace(look, problem=complaint)
+    return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
+
+
+def reader_problem(answer: Answer) -> str:
+    """What went wrong, in the words of the program that said it; '' where nothing did."""
+    if answer.status == 0 and answer.stdout:
+        return ""
+    # dd counts what it has read.
+    lines = [line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()]
+    ended = f"reading it ended with status {answer.status}" if answer.status else _CUT_SHORT
+    return lines[-1] if lines else ended
+
+
+def parse_stat(words: bytes, now: float | None = None) -> FileStat:
+    """What stat printed as `IDENTITY SIZE MODIFIED`, with its age where it is `now` there; else an empty FileStat."""
+    told = _STAT.fullmatch(words)
+    if told is None:
+        return FileStat()
+    age = None if now is None else max(0.0, now - float(told[3]))
+    return FileStat(told[1].decode(), int(told[2]), float(told[3]), age_seconds=age)
+
+
+def _parse(answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange, ...]) -> tuple[Chunk, ...]:
+    complaint = reader_problem(answer)
+    clock = answer.stdout.rpartition(token)[2].strip()
+    now = float(clock) if clock.isdigit() else None
+    parts = _parts(answer.stdout, token, block, ranges)
+    return tuple(_chunk(one, next(parts, None), block, complaint, now) for one in ranges)
+
+
+def _parts(
+    stdout: bytes, token: bytes, block: int, ranges: tuple[FileRange, ...]
+) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Header, body, and whether it is whole, of each part. A file that holds the token as well forges none."""
+    at = stdout.find(token + b" ")
+    for one in ranges:
+        if not stdout.startswith(token + b" ", at) or at < 0:
+            return
+        end = stdout.find(b"\n", at)
+        if end < 0:
+            return
+        header, begin = stdout[at + len(token) + 1 : end], end + 1
+        told = _READ.fullmatch(header)
+        at = begin
+        if told and header.startswith(b"there"):
+            at += _expected(int(told[3]), int(told[5]), one.length, block)
+        if not stdout.startswith(token, at):
+            at = stdout.find(token, begin)
+        is_whole = at >= 0
+        yield header, stdout[begin : at if is_whole else None], is_whole
+
+
+def _expected(size: int, start: int, length: int, block: int) -> int:
+    """How many bytes whole blocks have that hold `length` from `start` on."""
+    if not length or start >= size:
+        return 0
+    skipped = start - start % block
+    return min(size - skipped, -(-(start - skipped + length) // block) * block)
+
+
+def _chunk(
+    asked: FileRange, part: tuple[bytes, bytes, bool] | None, block: int, complaint: str, now: float | None
+) -> Chunk:
+    begin = asked.begin or 0
+    if problem := path_problem(asked.path):
+        return Chunk(FileStat(problem=problem, obstacle=Obstacle.MISSING), begin, b"")
+    if part is None:
+        return Chunk(FileStat(problem=complaint or _CUT_SHORT), begin, b"")
+    header, body, is_whole = part
+    told = _READ.fullmatch(header)
+    if told is None:
+        kind = header.decode("ascii", "replace")
+        problem = _problem(kind, body, asked.path) if is_whole else _CUT_SHORT
+        return Chunk(FileStat(problem=problem, obstacle=_OBSTACLES.get(kind)), begin, b"")
+    chunk = cut_blocks(parse_stat(told[1], now), int(told[5]), asked.length, block, body, complaint)
+    return chunk if is_whole else replace(chunk, look=replace(chunk.look, problem=_CUT_SHORT))
+
+
+def _block_size(length: int) -> int:
+    """A power of two for dd: few calls for many bytes, few bytes too many for a few."""
+    blocks = max(length // 64, 1)
+    return min(max(1 << math.ceil(math.log2(blocks)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+
+
+def _problem(kind: str, where: bytes, path: str) -> str:
+    """Words for what the script found in place of a file; `where` is the folder that is why, or b''."""
+    folder = where.decode("utf-8", "surrogateescape")
+    words = {
+        "folder": "this is a folder",
+        "missing": "there is no such file",
+        "no-folder": f"there is no folder {folder}",
+        "not-a-folder": f"{folder} is no folder",
+        "closed-folder": f"no permission to enter {folder}",
+        "closed": "no permission to read it",
+        "dangling": f"it is a link to {folder}, which is not there",
+        "special": "it is no regular file",
+        "no-stat": "this machine has no stat command to look at it with",
+        "skipped": "",
+    }
+    if kind == "special" and path == "/dev/null":
+        return "it goes to /dev/null: nothing is kept"
+    return words.get(kind, kind)
+
+
+# $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many bytes, and when to
+# read it: '' always, `if-blank` where the one before holds nothing but blanks, `IDENTITY SIZE MODIFIED` where it is no
+# longer that. Prints for each `TOKEN there IDENTITY SIZE MODIFIED BEGIN`, then whole blocks that hold what was asked
+# for; `same` in place of `there` with none; or `TOKEN PROBLEM`, then the folder that is the reason. The token last.
+# A file is opened once: what is looked at is what is read, whatever is renamed. [ -f ] first: opening a FIFO would wait
+# for its writer. `stat -` is coreutils'; -f without a file BSD's.
+READ_SCRIPT = r"""
+LC_ALL=C; export LC_ALL
+token=$1 block=$2 before= status=0; shift 2
+problem() { printf '%s %s\n%s' "$token" "$1" "$2"; }
+explain() {
+  if [ -d "$path" ]; then problem folder; return; fi
+  if [ -f "$path" ]; then problem closed; return; fi
+  if [ -e "$path" ]; then problem special; return; fi
+  kind= reason= part=$path
+  while case $part in */*) part=${part%/*};; *) part=;; esac; [ "$part" ]; do
+    if [ -d "$part" ]; then [ -x "$part" ] || { kind=closed-folder reason=$part; }
+    elif [ -e "$part" ]; then kind=not-a-folder reason=$part
+    else kind=no-folder reason=$part
+    fi
+  done
+  if [ "$kind" ]; then problem "$kind" "$reason"
+  elif [ -h "$path" ]; then problem dangling "$(readlink "$path")"
+  else problem missing
+  fi
+}
+read_file() {
+  [ -f "$path" ] || { explain; return; }
+  {
+    format='%d:%i %s %Y'
+    found=$(stat -L -c "$format" - <&3 2>/dev/null || stat -L -c "$format" "$path" 2>/dev/null ||
+      stat -f '%d:%i %z %m' <&3 2>/dev/null) || { problem no-stat; return; }
+    set -- $found
+    if [ "$begin" = end ]; then
+      begin=$(($2 - length))
+      [ "$begin" -ge 0 ] || begin=0
+    fi
+    if [ "$found" = "$when" ]; then printf '%s same %s %s\n' "$token" "$found" "$begin"; return; fi
+    printf '%s there %s %s\n' "$token" "$found" "$begin"
+    if [ "$length" -gt 0 ] && { [ "$2" -gt "$begin" ] || [ "$2" -eq 0 ]; }; then
+      dd bs="$block" skip=$((begin / block)) count=$(((begin % block + length + block - 1) / block)) <&3 || status=$?
+    fi
+    return
+  } 3<"$path"
+  explain
+}
+while [ $# -gt 3 ]; do
+  path=$1 begin=$2 length=$3 when=$4; shift 4
+  if [ "$when" = if-blank ] && [ -f "$before" ] &&
+    tail -c "$length" <"$before" 2>/dev/null | grep -q '[^[:space:]]'; then problem skipped
+  else read_file
+  fi
+  before=$path
+done
+printf '%s' "$token"
+[ "$status" -eq 0 ] || exit "$status"
+"""
