@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from hpcdash.config.problems import key_text, quoted
-from hpcdash.config.request_fields import FIELD_OF_KEY
+from hpcdash.config.request import FIELD_OF_KEY
 from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Request, Runtime, Site
 from hpcdash.domain.units import KIB, format_clock
 

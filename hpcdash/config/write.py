@@ -7,9 +7,10 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcdash.config.document import MAX_FILE_BYTES, decode, read_bytes, shown_path
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, dotted, key_text, printable, quoted
-from hpcdash.config.read import MAX_FILE_BYTES, decode, read_bytes, settings_from_text, shown_path
+from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import Settings
 from hpcdash.errors import ConfigError
 from hpcdash.private_files import atomic_write

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.config.destination import SshDestination, parse_ssh_destination
+from hpcdash.config.document import parse_document
 from hpcdash.config.example import default_config_text
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems
-from hpcdash.config.read import config_path, load_settings, parse_document, settings_from_text
+from hpcdash.config.read import config_path, load_settings, settings_from_text
 from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
 from hpcdash.config.write import cluster_block, write_cluster
 from hpcdash.errors import ConfigError

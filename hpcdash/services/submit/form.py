@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdash.backends.base import ScriptReader
+from hpcdash.config.document import parse_document
 from hpcdash.config.problems import key_text, quoted
-from hpcdash.config.read import parse_document
 from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.config.request_text import toml_value
 from hpcdash.domain.request import Request, Site
