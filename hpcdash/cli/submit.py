@@ -24,8 +24,7 @@ from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import load_settings
-from hpcdash.config.request import RequestProblems, read_request
-from hpcdash.config.request_text import request_text
+from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids

@@ -1,9 +1,9 @@
-"""REQUEST.toml as a checked request, or all that is wrong with it, by line and key."""
+"""REQUEST.toml: read as a checked request, or all that is wrong with it, by line and key; and written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from hpcdash.config.document import parse_document
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.model import Reader, TableReader, ValidationError
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, did_you_mean, dotted, printable, quoted, shown
+from hpcdash.config.toml_text import format_toml
 from hpcdash.config.values import flag, line_of_text, one_of
 from hpcdash.config.values import whole as whole_between
 from hpcdash.domain import nodelist, units
@@ -534,3 +535,79 @@ def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
     if not path and key in _OTHER_WORDS:
         return f"; did you mean {quoted(_OTHER_WORDS[key])}?"
     return did_you_mean(key, known)
+
+
+_KEY_OF_FIELD = {field: key for key, field in FIELD_OF_KEY.items()}
+_USUAL, _USUAL_CALL = Request(), Call("", "")
+_APART = frozenset({"environment", "call", "container", "site", "said"})
+
+
+def request_text(request: Request, *, site: Site | None = None) -> str:
+    """TOML that `read_request(text, site=site)` reads back equal; `site` is the cluster's own, which is not repeated.
+
+    What a person wrote (`said`) is kept where it is what is usual too. Raises nothing.
+    """
+    tables = {
+        "environment": request.environment,
+        "call": dict(_written_call(request.call)) if request.call is not None else {},
+        "container": dict(_written_container(request.container)) if request.container is not None else {},
+        "site": dict(_written_site(request, site or Site())),
+    }
+    return format_toml(dict(_written_keys(request)) | {key: table for key, table in tables.items() if table})
+
+
+def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
+    for field in fields(Request):
+        name, value = field.name, getattr(request, field.name)
+        if name in _APART or (name == "array" and request.call and request.call.items and name not in request.said):
+            # The items make the array.
+            continue
+        if value != getattr(_USUAL, name) or (name in request.said and value not in (None, "", ())):
+            yield _KEY_OF_FIELD.get(name, name), _written(name, value)
+
+
+def _written_call(call: Call) -> Iterator[tuple[str, Any]]:
+    yield "function", call.name
+    for field in fields(Call)[2:]:
+        value = getattr(call, field.name)
+        if value and value != getattr(_USUAL_CALL, field.name):
+            yield field.name, value
+
+
+def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
+    if container.runtime is not Runtime.APPTAINER or not container.image:
+        yield "runtime", container.runtime.value
+    for name in ("image", "binds", "force_pull"):
+        if value := getattr(container, name):
+            yield name, value
+
+
+def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
+    for field in fields(Site):
+        value = getattr(request.site, field.name)
+        is_said = f"{SITE_SAID}{field.name}" in request.said
+        # '' and None cannot be written: they are what is not said.
+        if (value != getattr(usual, field.name) or is_said) and value not in ("", None):
+            yield field.name, _written(field.name, value)
+
+
+def _written(field: str, value: object) -> object:
+    match value:
+        case int() if field == "limit_seconds":
+            return units.format_clock(value)
+        case int() if field == "memory_bytes":
+            return _memory_text(value)
+        case EarlySignal():
+            return f"{'B:' if value.batch_only else ''}{value.name}@{value.seconds_before}"
+        case bool() | int() | tuple():
+            return value
+        case _:
+            return str(value)
+
+
+def _memory_text(amount_bytes: int) -> str:
+    """`64G`: the largest unit of which it is a whole number."""
+    for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if amount_bytes % units.KIB**power == 0:
+            return f"{amount_bytes // units.KIB**power}{unit}"
+    return f"{amount_bytes}B"

@@ -11,7 +11,7 @@ from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
-from hpcdash.config.values import Flag, Text
+from hpcdash.config.values import Flag, Text, in_range, whole_in_range
 from hpcdash.config.watch_settings import WatchSettings, read_watch
 from hpcdash.domain.request import Site
 
@@ -24,12 +24,7 @@ _VIEWS = ("jobs", "nodes", "queues", "history")
 # Columns the dashboard makes of several, or of logs.
 _MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
 # Sites ask users to poll no more often than every 3 to 5 seconds.
-PollSeconds = Annotated[
-    float,
-    partial(
-        values.number, smallest=3, largest=86_400, unit="seconds", why=" (schedulers must not be asked more often)"
-    ),
-]
+PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")]
 
 
 def _backend(value: object) -> str:
@@ -62,18 +57,10 @@ class PollSettings:
     everyone_seconds: PollSeconds = 60.0
     nodes_seconds: PollSeconds = 60.0
     history_seconds: PollSeconds = 120.0
-    unfocused_factor: Annotated[float, partial(values.number, smallest=1, largest=1000)] = 4.0
-    commands_per_minute: Annotated[
-        int, partial(values.whole_number, smallest=1, largest=600, unit="commands a minute")
-    ] = 30
+    unfocused_factor: Annotated[float, in_range(1, 1000)] = 4.0
+    commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
     controller_share: Annotated[
-        float,
-        partial(
-            values.number,
-            smallest=0.001,
-            largest=0.1,
-            why=" (a tenth of the controller's time is the most hpcdash takes)",
-        ),
+        float, in_range(0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)")
     ] = 0.1
 
 
@@ -84,9 +71,9 @@ class EmbeddedSettings:
     cpus, gpus: how many slots. grace_seconds: how long a job that is ended has from TERM to KILL.
     """
 
-    cpus: Annotated[int | None, partial(values.whole_number, smallest=1, largest=_MAX_SLOTS, unit="CPUs")] = None
-    gpus: Annotated[int | None, partial(values.whole_number, smallest=0, largest=_MAX_SLOTS, unit="GPUs")] = None
-    grace_seconds: Annotated[float | None, partial(values.number, smallest=0, largest=3600, unit="seconds")] = None
+    cpus: Annotated[int | None, whole_in_range(1, _MAX_SLOTS, "CPUs")] = None
+    gpus: Annotated[int | None, whole_in_range(0, _MAX_SLOTS, "GPUs")] = None
+    grace_seconds: Annotated[float | None, in_range(0, 3600, "seconds")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,21 @@ def number(value: object, smallest: float, largest: float, unit: str = "", why: 
     return float(value)
 
 
-def whole_number(value: object, smallest: int, largest: int, unit: str) -> int:
-    """A number in a range that is whole, 30.0 too."""
-    found = number(value, smallest, largest, unit)
-    if not found.is_integer():
-        raise ValidationError(f"expected a whole number, not {shown(value)}")
-    return int(found)
+def in_range(smallest: float, largest: float, unit: str = "", why: str = "") -> Reader:
+    """A reader of a number in a range."""
+    return partial(number, smallest=smallest, largest=largest, unit=unit, why=why)
+
+
+def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
+    """A reader of a number in a range that is whole, 30.0 too."""
+
+    def read(value: object) -> int:
+        found = number(value, smallest, largest, unit)
+        if not found.is_integer():
+            raise ValidationError(f"expected a whole number, not {shown(value)}")
+        return int(found)
+
+    return read
 
 
 def whole(value: object, smallest: int, largest: int) -> int:

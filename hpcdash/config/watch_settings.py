@@ -16,12 +16,12 @@ from hpcdash.domain.units import DAY, HOUR, MINUTE
 SHARE = 0.85
 SCRATCH_SHARE = 0.75
 LOSS_KINDS = ("nan", "inf", "divergence", "spike", "plateau", "stall", "limit")
-LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
 ANYONE = "*"
 QUOTA_TOOLS = ("auto", "none", "lfs", "beegfs-ctl", "mmlsquota", "quota")
 Level = Annotated[Severity, values.severity]
 Texts = Annotated[tuple[str, ...], values.texts]
 AbsolutePath = Annotated[str, values.absolute_path]
+LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,7 @@ class LossWatch:
     limit: it does not get to its final step by its time limit, and too little waits behind it.
     """
 
-    kinds: Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)] = (
-        "nan",
-        "inf",
-        "divergence",
-        "spike",
-        "stall",
-        "limit",
-    )
+    kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
     severity: Level = Severity.CRITICAL
 
 
