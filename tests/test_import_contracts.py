@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parent.parent
 # numpy is not among them: pyarrow imports it by itself.
-HEAVY = ("pandas", "asyncssh", "textual_fastdatatable", "hpcdash.services.metrics.charts.draw")
+HEAVY = ("pandas", "asyncssh", "tomlkit", "textual_fastdatatable", "hpcdash.services.metrics.charts.draw")
 
 
 def test_every_import_contract_is_kept() -> None:

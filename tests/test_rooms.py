@@ -27,7 +27,7 @@ NAMED = {
     "domain/switches.py": "directive lines are no commands",
     "domain/chains.py": "PBS's words for a job that its dependency holds",
     "services/submit/form_fields.py": "labels of fields",
-    "config/request_fields.py": "errors of values",
+    "config/request.py": "errors of values",
     "services/submit/sudoers.py": "remarks in the rules",
     "services/state/templates.py": "directive lines tell a script from a request",
     "transport/shell_environment.py": "SLURM_CONF of a login",

@@ -20,11 +20,11 @@ from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, Problem
-from hpcdash.config.read import decode, load_settings, shown_path
-from hpcdash.config.request import RequestProblems, read_request
-from hpcdash.config.request_text import request_text
+from hpcdash.config.read import load_settings
+from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids

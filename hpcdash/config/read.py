@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 
 import platformdirs
 
-from hpcdash.config.check import check_document
-from hpcdash.config.locate import MOST_KEY_PARTS, key_lines, line_of, overlong_key_line
-from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted, printable
-from hpcdash.config.settings import Settings
+from hpcdash.config.document import decode, parse_document, read_bytes, shown_path
+from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
+from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
-MAX_FILE_BYTES = 256 * 1024
-_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# tomllib's words for what a person would call a repetition.
-_REPEATED = re.compile(r"Cannot (?:overwrite a value|declare .* twice|mutate immutable namespace .*)", re.DOTALL)
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
@@ -70,7 +63,7 @@ def settings_from_text(text: str, file: Path, *, action_names: Collection[str] |
     """Settings of a TOML text; `file` is where it came from. Raises ConfigProblems."""
     named = shown_path(file)
     document = parse_document(text, named)
-    settings, problems = check_document(document, file, action_names)
+    settings, problems = read_settings(document, file, action_names)
     if problems:
         raise ConfigProblems(named, _in_order(text, problems))
     return settings
@@ -80,68 +73,3 @@ def _in_order(text: str, problems: list[tuple[KeyPath, str]]) -> list[Problem]:
     lines = key_lines(text)
     placed = [Problem(line_of(lines, path), dotted(path), message) for path, message in problems]
     return sorted(placed, key=lambda problem: problem.line or 0)
-
-
-def parse_document(text: str, named: str) -> dict[str, object]:
-    """A TOML text as Python values; raises ConfigProblems with tomllib's line for what is not TOML."""
-    line = overlong_key_line(text)
-    if line is not None:
-        raise ConfigProblems(named, [Problem(line, "", f"this key has more than {MOST_KEY_PARTS} parts")])
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ConfigProblems(named, [Problem(None, "", "arrays or tables are nested too deeply")]) from None
-    except ValueError as error:
-        raise ConfigProblems(named, [_syntax_problem(text, str(error))]) from None
-
-
-def _syntax_problem(text: str, words: str) -> Problem:
-    match = _POSITION.search(words)
-    if match is None:
-        # The one such case: an integer with more digits than Python converts.
-        return Problem(None, "", f"not TOML: {printable(words)}")
-    said = words[: match.start()]
-    if _REPEATED.fullmatch(said):
-        said = "this key or table was given before"
-    if match[1] is None:
-        last_line = text.count("\n") + (0 if text.endswith("\n") else 1)
-        return Problem(max(1, last_line), "", f"not TOML: {printable(said)}, at the end of the file")
-    return Problem(int(match[1]), "", f"not TOML: {printable(said)} (column {match[2]})")
-
-
-def read_bytes(file: Path) -> bytes | None:
-    """What a file holds; None where there is none. Raises ConfigError for all else that keeps it from being read."""
-    named = shown_path(file)
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except IsADirectoryError:
-        raise ConfigError("this is a directory; expected a TOML file", file=named) from None
-    except PermissionError:
-        raise ConfigError("no permission to read it", "Look at its owner and mode with `ls -l`.", file=named) from None
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror or error}", file=named) from None
-    except ValueError:
-        raise ConfigError("no file can have this name", file=named) from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than {MAX_FILE_BYTES // 1024} KiB; no configuration is", file=named)
-    return raw
-
-
-def decode(raw: bytes, named: str) -> str:
-    """UTF-8 with or without a byte order mark, line ends as they are; raises ConfigProblems."""
-    if raw.startswith(_UTF16_MARKS):
-        raise ConfigProblems(named, [Problem(1, "", "this is UTF-16; TOML is UTF-8: save it as UTF-8")])
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        raise ConfigProblems(named, [Problem(line, "", f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8")]) from None
-
-
-def shown_path(file: Path) -> str:
-    """A path for a message: on one line, without what a terminal would act on."""
-    return printable(str(file))

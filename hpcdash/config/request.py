@@ -1,34 +1,50 @@
-"""REQUEST.toml as a checked request, or all that is wrong with it, by line and key."""
+"""REQUEST.toml: read as a checked request, or all that is wrong with it, by line and key; and written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from hpcdash.backends import registry
+from hpcdash.backends.base import RequestField
+from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.call import array_problem
+from hpcdash.backends.script.launchers import SIGNALS
+from hpcdash.config.document import parse_document
 from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.model import Reader, TableReader, ValidationError
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, did_you_mean, dotted, printable, quoted, shown
-from hpcdash.config.read import parse_document
-from hpcdash.config.request_fields import (
-    CONTAINER_FIELDS,
-    INNER_TABLES,
-    REQUEST_FIELDS,
-    SITE_FIELDS,
-    TABLES,
-    as_fields,
-    folder_there,
-    image_root_problem,
-    text_list,
-    variable,
-    whose,
-)
-from hpcdash.config.values import Reader, ValidationError, line_of_text
-from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks
-from hpcdash.domain.request import SITE_SAID, Call, Container, Request, Runtime, Site
+from hpcdash.config.toml_text import format_toml
+from hpcdash.config.values import flag, line_of_text, one_of
+from hpcdash.config.values import whole as whole_between
+from hpcdash.domain import nodelist, units
+from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
+from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.errors import ConfigError
 
+_Parsed = TypeVar("_Parsed")
+MOST_SLOTS = 1_000_000
+# sbatch: "sig_time must have an integer value between 0 and 65535".
+LONGEST_SIGNAL_SECONDS = 65_535
+# Slurm takes a whole number of MiB, and 0 for all of a node's.
+_LEAST_MEMORY_BYTES = 1024**2
+_LONGEST_TEXT = 1_000_000
+_SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
+_NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
+# What people call a slot that is a GPU.
+_GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
+_BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
+# Keys whose field has its unit in its name.
+FIELD_OF_KEY = {"time": "limit_seconds", "memory": "memory_bytes"}
+# The word of run_as that stands for the cluster's own `user`.
+THE_USER = "user"
+_IMAGE_ROOTS = ("image_root", "apptainer_image_root", "singularity_image_root")
 NEXT_STEP = "Fix the file."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Slurm's and PBS's words for what a request says.
@@ -43,6 +59,221 @@ _OTHER_WORDS = {
     "job_name": "name",
 }
 _AT_THE_TOP = "it stands at the top of the file, before the first [table]"
+
+
+def lines_of_text(value: object) -> str:
+    """Text of one or several lines that shows something, tabs among it."""
+    if not isinstance(value, str) or not value.strip():
+        return line_of_text(value)
+    if len(value) > _LONGEST_TEXT:
+        raise ValidationError(f"too long: at most {_LONGEST_TEXT} characters")
+    odd = next((letter for letter in value if letter not in "\n\t" and not letter.isprintable()), "")
+    if odd:
+        raise ValidationError(f"holds a character that does not print: {printable(odd)}")
+    return value
+
+
+def text_list(value: object, read: Callable[[object], str] = line_of_text) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValidationError(f'expected an array of texts, as in ["a", "b"], not {shown(value)}')
+    items = []
+    for at, item in enumerate(value):
+        try:
+            items.append(read(item))
+        except ValidationError as error:
+            raise ValidationError(f"item {at + 1}: {error}") from None
+    return tuple(items)
+
+
+def _is_bare_number(value: object) -> bool:
+    return type(value) in (int, float) or (
+        isinstance(value, str) and re.fullmatch(r"[0-9.]+", value.strip()) is not None
+    )
+
+
+def limit_seconds(value: object) -> int:
+    if _is_bare_number(value):
+        raise ValidationError(
+            f"{shown(value)} has no unit (minutes to Slurm, seconds to PBS): write {quoted('90m')} or 1:30:00"
+        )
+    seconds = _parsed(value, units.parse_duration)
+    if seconds is None:
+        raise ValidationError("a job has an end: leave time out for the queue's own limit")
+    if seconds < 1:
+        raise ValidationError("expected a second or more")
+    return seconds
+
+
+def memory_bytes(value: object) -> int:
+    if _is_bare_number(value):
+        raise ValidationError(
+            f"{shown(value)} has no unit (MiB to Slurm, bytes to PBS): write {quoted('64G')} or 4000M"
+        )
+    amount = _parsed(value, units.parse_memory)
+    if amount < _LEAST_MEMORY_BYTES:
+        raise ValidationError(f"expected 1M or more, not {shown(value)}")
+    return amount
+
+
+def _array(value: object) -> ArrayTasks:
+    tasks = _parsed(value, _tasks)
+    if tasks.is_incomplete:
+        raise ValidationError(f"{shown(value)} is cut short: write all tasks, as in {quoted('1-10%1')}")
+    return tasks
+
+
+def _tasks(text: str) -> ArrayTasks:
+    # One range after the other first: to make those that overlap distinct takes memory for every task.
+    items = text.partition("%")[0].strip("[] ").split(",")
+    if sum(parse_tasks(item).count for item in items) > MAX_TASKS:
+        raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm takes")
+    return parse_tasks(text)
+
+
+def _after(value: object) -> tuple[str, ...]:
+    """Ids, each as text or number; several may stand in one text."""
+    ids: list[str] = []
+    for at, item in enumerate(value if isinstance(value, list) else [value]):
+        try:
+            words = split_ids(shown(item) if type(item) is int else line_of_text(item))
+            ids += [str(parse_job_id(word)) for word in words]
+        except ValueError as error:
+            raise ValidationError(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
+    return tuple(dict.fromkeys(ids))
+
+
+def _signal(value: object) -> EarlySignal:
+    match = _SIGNAL.fullmatch(line_of_text(value))
+    if match is None:
+        raise ValidationError(
+            f"{shown(value)}: write {quoted('USR1@600')} (600 s before the end), "
+            f"or {quoted('B:USR1@600')} for the batch shell alone"
+        )
+    if match[2] not in SIGNALS:
+        raise ValidationError(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], SIGNALS)}")
+    seconds = int(match[3])
+    if not 1 <= seconds <= LONGEST_SIGNAL_SECONDS:
+        raise ValidationError(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
+    return EarlySignal(match[2], seconds, batch_only=match[1] is not None)
+
+
+def _nodes(value: object) -> str:
+    text = line_of_text(value)
+    if not _NODES.fullmatch(text):
+        raise ValidationError(f"{shown(text)} names no nodes: write {quoted('n01')} or {quoted('n[01-03]')}")
+    _parsed(text, nodelist.count)
+    return text
+
+
+def _bind(value: object) -> str:
+    """`SOURCE[:TARGET[:OPTIONS]]`."""
+    text = line_of_text(value)
+    source, *rest = text.split(":")
+    target, options = rest[0] if rest else "/", rest[1] if len(rest) > 1 else "rw"
+    if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
+        raise ValidationError(f"{shown(text)} is no bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
+    if not target.startswith("/"):
+        raise ValidationError(f"{shown(text)}: the place in the container begins with '/'")
+    return text
+
+
+def variable(value: object) -> str:
+    """Text, empty too, or a whole number; of a float or a boolean the spelling would be a guess."""
+    if type(value) is int and abs(value) < 2**63:
+        return str(value)
+    if isinstance(value, bool | int | float):
+        raise ValidationError(f"expected text in quotes, spelled as the program reads it, not {shown(value)}")
+    return value if isinstance(value, str) and not value.strip(" \n\t") else lines_of_text(value)
+
+
+def _project_source(value: object) -> str:
+    text = line_of_text(value)
+    try:
+        accounted_to(text, project="", workspace="", labels=())
+    except ConfigError:
+        raise ValidationError(
+            f"expected {', '.join(SOURCES)}, not {shown(text)}{did_you_mean(text, SOURCES)}"
+        ) from None
+    return text
+
+
+def _runtime(value: object) -> Runtime:
+    word = one_of(*Runtime, "singularity")(value)
+    return Runtime.APPTAINER if word == "singularity" else Runtime(word)
+
+
+def _folder(value: object) -> str:
+    text = line_of_text(value)
+    if not text.startswith("/"):
+        raise ValidationError(f"expected a folder from the root, as in {quoted('/work/ada')}, not {shown(text)}")
+    return text
+
+
+def _storage_root(value: object) -> str:
+    text = _folder(value)
+    if text.strip("/") == "" or ".." in text.split("/") or not _PLAIN_PATH.fullmatch(text):
+        raise ValidationError(f"{shown(text)} cannot hold launches: letters, digits and ._@+- alone, below the root")
+    return text
+
+
+def _run_as(value: object) -> str:
+    text = line_of_text(value)
+    if text == "root":
+        raise ValidationError("jobs are submitted as anyone but root")
+    if not _ACCOUNT.fullmatch(text):
+        raise ValidationError(
+            f"{shown(text)} is no login name that sudo rules can name: small letters, digits, '_' and '-'"
+        )
+    return text
+
+
+def folder_there(value: object) -> str:
+    folder = line_of_text(value)
+    if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
+        raise ValidationError(
+            f"no scheduler reads {shown(folder.partition('/')[0])} here: write the whole path, as in /home/ada"
+        )
+    return folder
+
+
+def _checkpoints(value: object) -> str:
+    text = folder_there(value)
+    if "$" in text:
+        raise ValidationError(
+            f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run"
+        )
+    if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
+        raise ValidationError(
+            f"{shown(text)}: {quoted(odd[0])} stands for nothing: write %a for the array's task, %% for itself"
+        )
+    return text
+
+
+def _slot_type(value: object) -> SlotType:
+    if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
+        raise ValidationError(
+            f"expected {', '.join(map(quoted, SlotType))}, not {shown(value)}; did you mean {quoted(meant)}?"
+        )
+    return SlotType(one_of(*SlotType)(value))
+
+
+def _own_reader(field: RequestField) -> Reader:
+    """Of a key that one scheduler alone has."""
+    read: Callable[[object], str] = partial(_parsed, parse=field.read)
+    return partial(text_list, read=read) if field.is_list else read
+
+
+def _launcher(value: object) -> Launcher:
+    return Launcher(one_of(*Launcher)(value))
+
+
+def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
+    """What a parser of the domain makes of text, its ValueError as Unfit."""
+    text = line_of_text(value)
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValidationError(printable(str(error))) from None
 
 
 def _function(value: object) -> tuple[str, str]:
@@ -63,14 +294,14 @@ def _function(value: object) -> tuple[str, str]:
     return module, function
 
 
-def _array(value: object) -> tuple[Any, ...]:
+def _values(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValidationError(f"expected an array, as in [1, {quoted('x')}], not {shown(value)}")
     return tuple(value)
 
 
 def _items(value: object) -> tuple[Any, ...]:
-    items = _array(value)
+    items = _values(value)
     if not 1 <= len(items) <= MAX_TASKS:
         raise ValidationError(f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
     return items
@@ -86,9 +317,52 @@ def _callback(value: object) -> str:
     return ":".join(_function(value))
 
 
-CALL_FIELDS: Mapping[str, Reader] = {
+_OWN_KEYS = {name: _own_reader(field) for name, field in registry.REQUEST_FIELDS.items()}
+_BY_TYPE: Mapping[Any, Reader] = {"str": line_of_text, "bool": flag, "tuple[str, ...]": text_list}
+_count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
+
+
+def _keys_of(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
+    """The keys that write a record's fields: by `readers`, else as the type of the field says."""
+    return {field.name: _BY_TYPE[field.type] for field in fields(record) if field.type in _BY_TYPE} | {**readers}
+
+
+REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
+    Request,
+    {
+        "command": lines_of_text,
+        "slots": partial(whole_between, smallest=0, largest=MOST_SLOTS),
+        "slots_per_node": _count,
+        "slot_type": _slot_type,
+        "cpus_per_gpu": _count,
+        "time": limit_seconds,
+        "memory": memory_bytes,
+        "work_dir": folder_there,
+        "array": _array,
+        "after": _after,
+        "signal": _signal,
+        "checkpoints": _checkpoints,
+        "exclude_nodes": partial(text_list, read=_nodes),
+        "launcher": _launcher,
+        **_OWN_KEYS,
+    },
+)
+_CONTAINER_KEYS = _keys_of(Container, {"runtime": _runtime, "binds": partial(text_list, read=_bind)})
+SITE_KEYS: Mapping[str, Reader] = _keys_of(
+    Site,
+    {
+        "slot_type": _slot_type,
+        "job_project_source": _project_source,
+        "storage_root": _storage_root,
+        **dict.fromkeys(_IMAGE_ROOTS, _folder),
+        "keep": one_of("always", "failed"),
+        "run_as": _run_as,
+        "node_probe": lines_of_text,
+    },
+)
+_CALL_KEYS: Mapping[str, Reader] = {
     "function": _function,
-    "args": _array,
+    "args": _values,
     "kwargs": _arguments,
     "items": _items,
     "python": folder_there,
@@ -97,30 +371,48 @@ CALL_FIELDS: Mapping[str, Reader] = {
     "source": folder_there,
     "callbacks": partial(text_list, read=_callback),
 }
+_TABLES = {"container": _CONTAINER_KEYS, "site": SITE_KEYS, "call": _CALL_KEYS}
+# What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what its queues differ in.
+QUEUE_KEYS: Mapping[str, Reader] = {
+    key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
+    for key in (
+        *[
+            "slots_per_node",
+            "slot_type",
+            "gpu_type",
+            "cpus_per_gpu",
+            "account",
+            "qos",
+            "time",
+            "memory",
+            "signal",
+            "requeue",
+        ],
+        *("exclude_nodes", "extra_args", *_OWN_KEYS, "launcher", "project", "workspace", "labels"),
+        *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe", *_IMAGE_ROOTS),
+    )
+}
 
 
-def call_problems(table: Mapping[str, object]) -> list[tuple[str, str]]:
-    """(key, words) of what does not go together in the table, or is missing from it."""
-    found = []
-    if "function" not in table:
-        found.append(("function", f"missing: name what to call, as in {quoted('train:main')}"))
-    if "wheel" in table and "source" in table:
-        found.append(("source", "the wheel is given too: give one of wheel and source"))
-    return found
+def read_keys(
+    reader: TableReader, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], apart: Iterable[str]
+) -> dict[str, Any]:
+    """What a table says, by the fields of Request and Site that hold it."""
+    found = reader.fields(table, path, readers, apart)
+    first, *others = [key for key in table if key in _IMAGE_ROOTS and key in readers] or [""]
+    if others:
+        words = f"{first} is set too, and both mean the folder of images: leave one of the two out"
+        reader.problem((*path, others[0]), words)
+    return {"image_root" if key in _IMAGE_ROOTS else FIELD_OF_KEY.get(key, key): value for key, value in found.items()}
 
 
-def call_of(found: Mapping[str, Any]) -> Call:
-    """The call of checked values, which has to have a function."""
-    module, function = found["function"]
-    return Call(module, function, **{key: value for key, value in found.items() if key != "function"})
-
-
-def array_of_items(call: Call) -> ArrayTasks:
-    """A task for each."""
-    return ArrayTasks((range(len(call.items)),))
-
-
-_INNER_TABLES = {**INNER_TABLES, "call": CALL_FIELDS}
+def whose(run_as: str, user: str | None) -> str:
+    """The login name that run_as means; Unfit where it is the cluster's user and that is not known."""
+    if run_as != THE_USER:
+        return run_as
+    if not user:
+        raise ValidationError('"user" means the cluster\'s user, and its configuration sets none: write a login name')
+    return user
 
 
 class RequestProblems(ConfigProblems):
@@ -144,123 +436,178 @@ def read_request(
         document = parse_document(text, named)
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
-    checking = _Checking(document)
-    request = checking.request(site or Site(), user)
-    if checking.problems:
+    reader = _RequestReader(document)
+    request = reader.request(site or Site(), user)
+    if reader.problems:
         lines = key_lines(text)
-        placed = [Problem(line_of(lines, path), dotted(path), words) for path, words in checking.problems]
+        placed = [Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems]
         # What is missing comes last: a misspelt key is often why.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
 
 
-class _Checking:
+class _RequestReader(TableReader):
     def __init__(self, document: Mapping[str, object]) -> None:
-        self.document = document
-        self.problems: list[tuple[KeyPath, str]] = []
+        super().__init__(_hint)
+        self._document = document
 
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
-        given = as_fields(self.fields(self.document, (), REQUEST_FIELDS, tables=(*TABLES, "call")))
-        of_site = self.site(user)
+        document = self._document
+        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", *_TABLES))
+        of_site = self._site(user)
         said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
-        runs = [key for key in ("command", "script", "call") if key in self.document]
+        runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:
             one, other = ("the command", "command") if runs[0] == "command" else ("the script", "script")
-            self.problems.append(((runs[1],), f"{one} is given too: give one of {other} and {runs[1]}"))
+            self.problem((runs[1],), f"{one} is given too: give one of {other} and {runs[1]}")
         elif not runs:
-            self.problems.append((("command",), "missing: give what to run, a command, a script or a [call]"))
-        call = self.call()
+            self.problem(("command",), "missing: give what to run, a command, a script or a [call]")
+        call = self._call()
         if call is not None and call.items:
-            given.setdefault("array", array_of_items(call))
+            # A task for each.
+            given.setdefault("array", ArrayTasks((range(len(call.items)),)))
             if problem := array_problem(call, given["array"]):
-                self.problems.append((("array",), problem))
+                self.problem(("array",), problem)
         signal, limit = given.get("signal"), given.get("limit_seconds")
         if signal is not None and limit is not None and signal.seconds_before >= limit:
-            self.problems.append(
-                (("signal",), f"{signal.seconds_before} s before the end is not within the time, {limit} s")
-            )
+            self.problem(("signal",), f"{signal.seconds_before} s before the end is not within the time, {limit} s")
         return Request(
-            environment=self.environment(),
-            container=self.container(),
+            environment=self._environment(),
+            container=self._container(),
             call=call,
             site=replace(site, **of_site),
             said=said,
             **given,
         )
 
-    def site(self, user: str | None) -> dict[str, Any]:
+    def _site(self, user: str | None) -> dict[str, Any]:
         """What [site] says, by fields of Site."""
-        table = self.table("site")
-        found = as_fields(self.fields(table, ("site",), SITE_FIELDS))
-        if twice := image_root_problem(table):
-            self.problems.append((("site", twice[0]), twice[1]))
+        found = read_keys(self, self.table(self._document, (), "site"), ("site",), SITE_KEYS, apart=())
         if "run_as" in found:
-            try:
-                found["run_as"] = whose(found["run_as"], user)
-            except ValidationError as error:
-                self.problems.append((("site", "run_as"), str(error)))
+            found["run_as"] = self.value(("site", "run_as"), partial(whose, user=user), found["run_as"])
         return found
 
-    def table(self, key: str) -> Mapping[str, object]:
-        table = self.document.get(key, {})
-        if isinstance(table, dict):
-            return table
-        self.problems.append(((key,), f"expected a table, not {shown(table)}"))
-        return {}
-
-    def fields(
-        self, table: Mapping[str, object], path: KeyPath, readers: Mapping[str, Reader], tables: Collection[str] = ()
-    ) -> dict[str, Any]:
-        """The values that are there and fit."""
-        fit: dict[str, Any] = {}
-        for key, value in table.items():
-            if key in readers:
-                try:
-                    fit[key] = readers[key](value)
-                except ValidationError as error:
-                    self.problems.append(((*path, key), str(error)))
-            elif key not in tables:
-                self.problems.append(((*path, key), _unknown_key(key, path, (*readers, *tables))))
-        return fit
-
-    def environment(self) -> dict[str, str]:
-        table = self.table("environment")
+    def _environment(self) -> dict[str, str]:
+        table = self.table(self._document, (), "environment")
         for name in table:
             path = ("environment", name)
-            if name in REQUEST_FIELDS:
-                self.problems.append((path, f"this is a key of the request; {_AT_THE_TOP}"))
+            if name in REQUEST_KEYS:
+                self.problem(path, f"this is a key of the request; {_AT_THE_TOP}")
             elif not _VARIABLE.fullmatch(name):
-                self.problems.append((path, "no name of a variable: letters, digits and '_', no digit first"))
-        return self.fields(table, ("environment",), dict.fromkeys(table, variable))
+                self.problem(path, "no name of a variable: letters, digits and '_', no digit first")
+        return self.mapping(table, ("environment",), variable)
 
-    def call(self) -> Call | None:
-        if "call" not in self.document:
+    def _call(self) -> Call | None:
+        if "call" not in self._document:
             return None
         before = len(self.problems)
-        table = self.table("call")
-        found = self.fields(table, ("call",), CALL_FIELDS)
-        self.problems += [(("call", key), words) for key, words in call_problems(table)]
-        if "PY_EXEC" in self.table("environment"):
-            self.problems.append((("environment", "PY_EXEC"), "[call] sets it: write python there"))
-        return None if len(self.problems) > before else call_of(found)
+        table = self.table(self._document, (), "call")
+        found = self.fields(table, ("call",), _CALL_KEYS)
+        if "function" not in table:
+            self.problem(("call", "function"), f"missing: name what to call, as in {quoted('train:main')}")
+        if "wheel" in table and "source" in table:
+            self.problem(("call", "source"), "the wheel is given too: give one of wheel and source")
+        if isinstance(variables := self._document.get("environment"), dict) and "PY_EXEC" in variables:
+            self.problem(("environment", "PY_EXEC"), "[call] sets it: write python there")
+        if len(self.problems) > before:
+            return None
+        module, function = found.pop("function")
+        return Call(module, function, **found)
 
-    def container(self) -> Container | None:
-        if "container" not in self.document:
+    def _container(self) -> Container | None:
+        if "container" not in self._document:
             return None
         before = len(self.problems)
-        table = self.table("container")
-        found = self.fields(table, ("container",), CONTAINER_FIELDS)
+        table = self.table(self._document, (), "container")
+        found = self.fields(table, ("container",), _CONTAINER_KEYS)
         if len(self.problems) == before and "image" not in table and found.get("runtime") is not Runtime.NONE:
-            self.problems.append((("container", "image"), 'missing: name an image, or write runtime = "none"'))
+            self.problem(("container", "image"), 'missing: name an image, or write runtime = "none"')
         return Container(**found)
 
 
-def _unknown_key(key: str, path: KeyPath, known: Collection[str]) -> str:
-    if path and key in REQUEST_FIELDS:
-        return f"unknown key; {_AT_THE_TOP}"
-    if home := next((name for name, readers in _INNER_TABLES.items() if not path and key in readers), ""):
-        return f"unknown key; it belongs in [{home}]"
+def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
+    """What follows "unknown key"."""
+    if path and key in REQUEST_KEYS:
+        return f"; {_AT_THE_TOP}"
+    if home := next((name for name, readers in _TABLES.items() if not path and key in readers), ""):
+        return f"; it belongs in [{home}]"
     if not path and key in _OTHER_WORDS:
-        return f"unknown key; did you mean {quoted(_OTHER_WORDS[key])}?"
-    return f"unknown key{did_you_mean(key, known)}"
+        return f"; did you mean {quoted(_OTHER_WORDS[key])}?"
+    return did_you_mean(key, known)
+
+
+_KEY_OF_FIELD = {field: key for key, field in FIELD_OF_KEY.items()}
+_USUAL, _USUAL_CALL = Request(), Call("", "")
+_APART = frozenset({"environment", "call", "container", "site", "said"})
+
+
+def request_text(request: Request, *, site: Site | None = None) -> str:
+    """TOML that `read_request(text, site=site)` reads back equal; `site` is the cluster's own, which is not repeated.
+
+    What a person wrote (`said`) is kept where it is what is usual too. Raises nothing.
+    """
+    tables = {
+        "environment": request.environment,
+        "call": dict(_written_call(request.call)) if request.call is not None else {},
+        "container": dict(_written_container(request.container)) if request.container is not None else {},
+        "site": dict(_written_site(request, site or Site())),
+    }
+    return format_toml(dict(_written_keys(request)) | {key: table for key, table in tables.items() if table})
+
+
+def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
+    for field in fields(Request):
+        name, value = field.name, getattr(request, field.name)
+        if name in _APART or (name == "array" and request.call and request.call.items and name not in request.said):
+            # The items make the array.
+            continue
+        if value != getattr(_USUAL, name) or (name in request.said and value not in (None, "", ())):
+            yield _KEY_OF_FIELD.get(name, name), _written(name, value)
+
+
+def _written_call(call: Call) -> Iterator[tuple[str, Any]]:
+    yield "function", call.name
+    for field in fields(Call)[2:]:
+        value = getattr(call, field.name)
+        if value and value != getattr(_USUAL_CALL, field.name):
+            yield field.name, value
+
+
+def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
+    if container.runtime is not Runtime.APPTAINER or not container.image:
+        yield "runtime", container.runtime.value
+    for name in ("image", "binds", "force_pull"):
+        if value := getattr(container, name):
+            yield name, value
+
+
+def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
+    for field in fields(Site):
+        value = getattr(request.site, field.name)
+        is_said = f"{SITE_SAID}{field.name}" in request.said
+        # '' and None cannot be written: they are what is not said.
+        if (value != getattr(usual, field.name) or is_said) and value not in ("", None):
+            yield field.name, _written(field.name, value)
+
+
+def _written(field: str, value: object) -> object:
+    match value:
+        case int() if field == "limit_seconds":
+            return units.format_clock(value)
+        case int() if field == "memory_bytes":
+            return _memory_text(value)
+        case EarlySignal():
+            return f"{'B:' if value.batch_only else ''}{value.name}@{value.seconds_before}"
+        case bool() | int() | tuple():
+            return value
+        case _:
+            return str(value)
+
+
+def _memory_text(amount_bytes: int) -> str:
+    """`64G`: the largest unit of which it is a whole number."""
+    for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if amount_bytes % units.KIB**power == 0:
+            return f"{amount_bytes // units.KIB**power}{unit}"
+    return f"{amount_bytes}B"

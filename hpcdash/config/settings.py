@@ -1,17 +1,45 @@
-"""The records a configuration becomes, with their defaults and units."""
-
-from __future__ import annotations
+"""config.toml but for [watch]: the records that its tables become, with defaults and units, and how they are read."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 
+from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
-from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
+from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
+from hpcdash.config.values import Flag, Text, in_range, whole_in_range
+from hpcdash.config.watch_settings import WatchSettings, read_watch
 from hpcdash.domain.request import Site
 
 DEFAULT_THEME = "hpcdash-dark"
+PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
+_MAX_SLOTS = 100_000
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SITE_FIELDS = frozenset(field.name for field in fields(Site))
+_VIEWS = ("jobs", "nodes", "queues", "history")
+# Columns the dashboard makes of several, or of logs.
+_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
+# Sites ask users to poll no more often than every 3 to 5 seconds.
+PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")]
+
+
+def _backend(value: object) -> str:
+    from hpcdash.backends.registry import BACKENDS
+
+    return values.one_of(*BACKENDS, "local")(value)
+
+
+def _launch_program(value: object) -> str:
+    text = values.line_of_text(value)
+    if not PLAIN_PATH.fullmatch(text):
+        raise ValidationError(
+            f"{shown(text)} is no program's path: write it from the root, of letters, digits and ._@+- alone"
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +53,15 @@ class PollSettings:
     controller_share: the most of the controller's time spent on us, as a fraction; it can be lowered, never raised.
     """
 
-    mine_seconds: float = 15.0
-    everyone_seconds: float = 60.0
-    nodes_seconds: float = 60.0
-    history_seconds: float = 120.0
-    unfocused_factor: float = 4.0
-    commands_per_minute: int = 30
-    controller_share: float = 0.1
+    mine_seconds: PollSeconds = 15.0
+    everyone_seconds: PollSeconds = 60.0
+    nodes_seconds: PollSeconds = 60.0
+    history_seconds: PollSeconds = 120.0
+    unfocused_factor: Annotated[float, in_range(1, 1000)] = 4.0
+    commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
+    controller_share: Annotated[
+        float, in_range(0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)")
+    ] = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +71,9 @@ class EmbeddedSettings:
     cpus, gpus: how many slots. grace_seconds: how long a job that is ended has from TERM to KILL.
     """
 
-    cpus: int | None = None
-    gpus: int | None = None
-    grace_seconds: float | None = None
+    cpus: Annotated[int | None, whole_in_range(1, _MAX_SLOTS, "CPUs")] = None
+    gpus: Annotated[int | None, whole_in_range(0, _MAX_SLOTS, "GPUs")] = None
+    grace_seconds: Annotated[float | None, in_range(0, 3600, "seconds")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +87,7 @@ class LaunchSettings:
 
     site: Site = field(default_factory=Site)
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    launch_program: str = "/usr/local/libexec/hpcdash-launch"
+    launch_program: Annotated[str, _launch_program] = "/usr/local/libexec/hpcdash-launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +105,15 @@ class ClusterSettings:
     """
 
     name: str
-    title: str
-    transport: str = "local"
-    ssh: SshDestination | None = None
-    backend: str | None = None
-    path: str = ""
-    user: str | None = None
-    poll: PollSettings = field(default_factory=PollSettings)
+    title: Text
+    transport: Annotated[str, values.one_of("local", "ssh", "openssh")] = "local"
+    ssh: Annotated[SshDestination | None, values.ssh_destination] = None
+    backend: Annotated[str | None, _backend] = None
+    path: Annotated[str, values.search_path] = ""
+    user: Annotated[str | None, values.user_name] = None
+    poll: Annotated[PollSettings, Key.APART] = field(default_factory=PollSettings)
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
-    launch: LaunchSettings = field(default_factory=LaunchSettings)
+    launch: Annotated[LaunchSettings, Key.APART] = field(default_factory=LaunchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +126,10 @@ class UiSettings:
     fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times shown.
     """
 
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sort: Mapping[str, str] = field(default_factory=dict)
-    fold_arrays: bool = True
-    clock: str = "local"
+    columns: Annotated[Mapping[str, tuple[str, ...]], Key.APART] = field(default_factory=dict)
+    sort: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
+    fold_arrays: Flag = True
+    clock: Annotated[str, values.one_of("local", "utc")] = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +140,7 @@ class MetricsSettings:
     metrics, and `step`, `epoch` and `tokens`.
     """
 
-    patterns: tuple[str, ...] = ()
+    patterns: Annotated[tuple[str, ...], Key.APART] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +154,208 @@ class Settings:
     """
 
     file: Path | None = None
-    default_cluster: str | None = None
-    theme: str = DEFAULT_THEME
-    read_only: bool = False
-    poll: PollSettings = field(default_factory=PollSettings)
-    keys: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
-    ui: UiSettings = field(default_factory=UiSettings)
-    metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
-    launch: LaunchSettings = field(default_factory=LaunchSettings)
-    watch: WatchSettings = field(default_factory=WatchSettings)
+    default_cluster: Annotated[str | None, values.line_of_text] = None
+    theme: Text = DEFAULT_THEME
+    read_only: Flag = False
+    poll: Annotated[PollSettings, Key.TABLE] = field(default_factory=PollSettings)
+    keys: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
+    aliases: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
+    clusters: Annotated[Mapping[str, ClusterSettings], Key.APART] = field(default_factory=dict)
+    ui: Annotated[UiSettings, Key.APART] = field(default_factory=UiSettings)
+    metrics: Annotated[MetricsSettings, Key.APART] = field(default_factory=MetricsSettings)
+    embedded: Annotated[EmbeddedSettings, Key.TABLE] = field(default_factory=EmbeddedSettings)
+    launch: Annotated[LaunchSettings, Key.APART] = field(default_factory=LaunchSettings)
+    watch: Annotated[WatchSettings, Key.APART] = field(default_factory=WatchSettings)
 
 
-PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
+def read_settings(
+    document: Mapping[str, object], file: Path, action_names: Collection[str] | None
+) -> tuple[Settings, list[tuple[KeyPath, str]]]:
+    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is wrong."""
+    reader = TableReader(_hint)
+    fit = reader.fit(Settings, document, ())
+    poll, embedded = fit.get("poll", PollSettings()), fit.get("embedded", EmbeddedSettings())
+    launch = _launch(reader, document, (), LaunchSettings())
+    clusters = {
+        name: replace(cluster, embedded=embedded)
+        for name in reader.table(document, (), "clusters")
+        if (cluster := _cluster(reader, document, name, poll, launch)) is not None
+    }
+    metrics = _metrics(reader, document)
+    settings = build(
+        Settings,
+        fit,
+        file=file,
+        keys=_keys(reader, document, action_names),
+        aliases=_aliases(reader, document),
+        clusters=clusters,
+        ui=_ui(reader, document),
+        metrics=metrics,
+        launch=_of_user(launch, None),
+        watch=replace(read_watch(reader, document, clusters), metric_patterns=metrics.patterns),
+    )
+    _check_default_cluster(reader, document, settings.default_cluster)
+    return settings, reader.problems
+
+
+def _launch(
+    reader: TableReader, parent: Mapping[str, object], path: KeyPath, inherited: LaunchSettings
+) -> LaunchSettings:
+    """What `launch` of a table says, over what is inherited: scalars override, lists append.
+
+    run_as may still be the word that `_of_user` replaces.
+    """
+    if "launch" not in parent:
+        return inherited
+    # The readers of REQUEST.toml load the backends, and a configuration without this table need not wait for them.
+    from hpcdash.config.queue_defaults import overridden
+    from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS, read_keys
+    from hpcdash.config.request import variable as read_variable
+
+    table, here = reader.table(parent, path, "launch"), (*path, "launch")
+    readers = {**SITE_KEYS, **record_keys(LaunchSettings).readers}
+    own = read_keys(reader, table, here, readers, apart=("queues",))
+    program = own.pop("launch_program", inherited.launch_program)
+    queues: dict[str, Mapping[str, object]] = dict(inherited.queues)
+    named: dict[str, str] = {}
+    given = reader.table(table, here, "queues")
+    for name in given:
+        at = (*here, "queues", name)
+        if not name.strip():
+            reader.problem(at, "a queue has a name")
+        if name.casefold() in named:
+            reader.problem(at, f"the same queue as {named[name.casefold()]}: upper and lower case are alike")
+        named[name.casefold()] = name
+        queue = reader.table(given, at[:-1], name)
+        found = read_keys(reader, queue, at, QUEUE_KEYS, apart=("environment",))
+        variables = reader.table(queue, at, "environment")
+        if variables:
+            found["environment"] = reader.mapping(variables, (*at, "environment"), read_variable)
+        before = next((one for one in queues if one.casefold() == name.casefold()), name)
+        queues[before] = overridden(queues.get(before, {}), {name: found}, name)
+    return LaunchSettings(replace(inherited.site, **own), queues, program)
+
+
+def _of_user(launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None) -> LaunchSettings:
+    """With the login name that run_as means.
+
+    Without a user the word "user" is oneself, or a complaint where the cluster itself asks for it.
+    """
+    if not launch.site.run_as:
+        return launch
+    from hpcdash.config.request import whose
+
+    try:
+        run_as = whose(launch.site.run_as, user)
+    except ValidationError as error:
+        run_as = ""
+        if complain:
+            complain(str(error))
+    return replace(launch, site=replace(launch.site, run_as=run_as))
+
+
+def _cluster(
+    reader: TableReader, document: Mapping[str, object], name: str, poll: PollSettings, launch: LaunchSettings
+) -> ClusterSettings | None:
+    path: KeyPath = ("clusters", name)
+    if not _CLUSTER_NAME.fullmatch(name):
+        reader.problem(path, "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for more)")
+    before = len(reader.problems)
+    table = reader.table(reader.table(document, (), "clusters"), ("clusters",), name)
+    found = reader.fit(ClusterSettings, table, path, {"port": values.port})
+    overrides = reader.fit(PollSettings, reader.table(table, path, "poll"), (*path, "poll"))
+    asks_for_user = isinstance(own := table.get("launch"), dict) and "run_as" in own
+    found["launch"] = _of_user(
+        _launch(reader, table, path, launch),
+        found.get("user"),
+        partial(reader.problem, (*path, "launch", "run_as")) if asks_for_user else None,
+    )
+    if len(reader.problems) > before:
+        return None
+    ssh = found.get("ssh")
+    port = found.pop("port", None)
+    transport = found.setdefault("transport", "local" if ssh is None else "ssh")
+    if transport == "local" and ssh is not None:
+        reader.problem((*path, "ssh"), 'a cluster with transport = "local" has no ssh destination')
+    elif transport != "local" and ssh is None:
+        reader.problem(path, f'transport = {quoted(transport)} needs a destination: ssh = "[user@]host[:port]"')
+    if port is not None:
+        if ssh is None:
+            reader.problem((*path, "port"), "a port needs a destination: ssh = ...")
+        elif ssh.port is not None:
+            reader.problem((*path, "port"), "the port stands in ssh = ... already")
+        else:
+            found["ssh"] = replace(ssh, port=port)
+    return ClusterSettings(name=name, poll=replace(poll, **overrides), **{"title": name, **found})
+
+
+def _check_default_cluster(reader: TableReader, document: Mapping[str, object], name: str | None) -> None:
+    clusters = document.get("clusters", {})
+    if name is None or (isinstance(clusters, dict) and name in clusters):
+        return
+    hint = did_you_mean(name, clusters) if isinstance(clusters, dict) else ""
+    reader.problem(("default_cluster",), f"there is no [clusters.{name}]{hint}")
+
+
+def _keys(reader: TableReader, document: Mapping[str, object], action_names: Collection[str] | None) -> dict[str, str]:
+    table = reader.table(document, (), "keys")
+    for action in table:
+        if action_names is not None and action not in action_names:
+            reader.problem(("keys", action), f"unknown action{did_you_mean(action, action_names)}")
+    return reader.mapping(table, ("keys",), values.key_presses)
+
+
+def _aliases(reader: TableReader, document: Mapping[str, object]) -> dict[str, str]:
+    table = reader.table(document, (), "aliases")
+    for word in table:
+        if not word or any(char.isspace() or not char.isprintable() for char in word):
+            reader.problem(("aliases", word), "an alias is one word")
+    return reader.mapping(table, ("aliases",), _alias)
+
+
+def _alias(value: object) -> str:
+    command = values.line_of_text(value).strip().removeprefix(":").strip()
+    if not command:
+        raise ValidationError("expected a command, as in " + quoted("jobs queue:gpu"))
+    return command
+
+
+def _ui(reader: TableReader, document: Mapping[str, object]) -> UiSettings:
+    table = reader.table(document, (), "ui")
+    by_view: dict[str, Any] = {}
+    for key, read in (("columns", values.column_list), ("sort", values.sort_column)):
+        views = reader.table(table, ("ui",), key)
+        readers = {view: partial(read, known=_column_names(view)) for view in _VIEWS if view in views}
+        by_view[key] = reader.fields(views, ("ui", key), readers, apart=_VIEWS)
+    return build(UiSettings, reader.fit(UiSettings, table, ("ui",)), **by_view)
+
+
+def _metrics(reader: TableReader, document: Mapping[str, object]) -> MetricsSettings:
+    table = reader.table(document, (), "metrics")
+    reader.fit(MetricsSettings, table, ("metrics",))
+    listed = table.get("patterns", [])
+    if not isinstance(listed, list):
+        reader.problem(("metrics", "patterns"), f"expected an array of regular expressions, not {shown(listed)}")
+        return MetricsSettings()
+    read = [reader.value(("metrics", "patterns", at), values.metric_pattern, one) for at, one in enumerate(listed)]
+    return MetricsSettings(tuple(pattern for pattern in read if pattern is not None))
+
+
+def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
+    """What follows "unknown key"."""
+    hint = did_you_mean(key, known)
+    if not hint and path and key in record_keys(Settings).readers:
+        hint = "; it stands at the top of the file, before the first [table]"
+    elif not hint and path != ("poll",) and key in record_keys(PollSettings).readers:
+        hint = "; it belongs in [poll]"
+    elif not hint and "launch" not in path and key in _SITE_FIELDS:
+        hint = "; it belongs in [launch]"
+    return hint
+
+
+def _column_names(view: str) -> list[str]:
+    # Arrow takes 0.1 s to import, which a configuration without columns need not wait for.
+    from hpcdash.domain import schema
+
+    by_view = {"nodes": schema.NODES, "queues": schema.QUEUES}
+    return [*schema.public_names(by_view.get(view, schema.JOBS)), *_MADE_COLUMNS.get(view, ())]

@@ -1,25 +1,24 @@
-"""Readers: one value of a TOML document in, a checked value out or Unfit with words."""
+"""Readers: one value of a TOML document in, a checked value out or ValidationError with words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime, time, tzinfo
+from functools import partial
+from typing import Annotated
 
 from hpcdash.config.destination import USER_NAME, SshDestination, parse_ssh_destination
+from hpcdash.config.model import Reader, ValidationError
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
+from hpcdash.domain.alerts import Severity
+from hpcdash.domain.units import DAY, parse_duration, parse_memory
 from hpcdash.errors import ConfigError
 
-Reader = Callable[[object], object]
-# Sites ask users to poll no more often than every 3 to 5 seconds.
-MIN_POLL_SECONDS = 3
-MAX_POLL_SECONDS = 86_400
-MAX_SLOTS = 100_000
 _MAX_TEXT_CHARACTERS = 4096
+_LONGEST_SECONDS = 3650.0 * DAY
+_LARGEST_COUNT = 10**18
 _KEY_PRESS = re.compile(r"(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*(?:[a-z][a-z0-9_]*|\S)")
-
-
-class ValidationError(ValueError):
-    """A value that cannot be used; its text says why and what is expected."""
 
 
 def flag(value: object) -> bool:
@@ -53,46 +52,39 @@ def number(value: object, smallest: float, largest: float, unit: str = "", why: 
     return float(value)
 
 
-def poll_seconds(value: object) -> float:
-    """Seconds between two polls, 3 to a day."""
-    return number(value, MIN_POLL_SECONDS, MAX_POLL_SECONDS, "seconds", " (schedulers must not be asked more often)")
+def in_range(smallest: float, largest: float, unit: str = "", why: str = "") -> Reader:
+    """A reader of a number in a range."""
+    return partial(number, smallest=smallest, largest=largest, unit=unit, why=why)
 
 
-def unfocused_factor(value: object) -> float:
-    """How many times slower without focus: 1 to 1000."""
-    return number(value, 1, 1000)
+def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
+    """A reader of a number in a range that is whole, 30.0 too."""
+
+    def read(value: object) -> int:
+        found = number(value, smallest, largest, unit)
+        if not found.is_integer():
+            raise ValidationError(f"expected a whole number, not {shown(value)}")
+        return int(found)
+
+    return read
 
 
-def commands_per_minute(value: object) -> int:
-    """A ceiling on commands a minute: a whole number from 1 to 600."""
-    return _whole(value, 1, 600, "commands a minute")
+def whole(value: object, smallest: int, largest: int) -> int:
+    """A whole number in a range, both ends included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise ValidationError(f"expected a whole number from {smallest} to {largest}, not {shown(value)}")
+    return value
 
 
-def cpu_slots(value: object) -> int:
-    """How many CPUs jobs may have at once: at least one."""
-    return _whole(value, 1, MAX_SLOTS, "CPUs")
+def count(value: object, smallest: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= _LARGEST_COUNT:
+        raise ValidationError(f"expected a whole number of at least {smallest}, not {shown(value)}")
+    return value
 
 
-def gpu_slots(value: object) -> int:
-    """How many GPUs jobs may have at once."""
-    return _whole(value, 0, MAX_SLOTS, "GPUs")
-
-
-def grace_seconds(value: object) -> float:
-    """Seconds from TERM to KILL, at most an hour."""
-    return number(value, 0, 3600, "seconds")
-
-
-def _whole(value: object, smallest: int, largest: int, unit: str) -> int:
-    found = number(value, smallest, largest, unit)
-    if not found.is_integer():
-        raise ValidationError(f"expected a whole number, not {shown(value)}")
-    return int(found)
-
-
-def controller_share(value: object) -> float:
-    """A fraction of the controller's time, above 0 and at most a tenth."""
-    return number(value, 0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)")
+def counted(value: object) -> int:
+    """One at least."""
+    return count(value, 1)
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
@@ -117,11 +109,7 @@ def ssh_destination(value: object) -> SshDestination:
         raise ValidationError(f"{shown(value)} is no ssh destination: {error}") from None
 
 
-def port(value: object) -> int:
-    """A TCP port."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-        raise ValidationError(f"expected a whole number from 1 to 65535, not {shown(value)}")
-    return value
+port = partial(whole, smallest=1, largest=65535)
 
 
 def user_name(value: object) -> str:
@@ -195,3 +183,156 @@ def column(value: object, known: Iterable[str]) -> str:
         hint = did_you_mean(value, names) if isinstance(value, str) else ""
         raise ValidationError(f"{shown(value)} is no column{hint}")
     return value
+
+
+def seconds(value: object) -> float:
+    """A number of seconds, or text with a unit: 30m, 2h, 1d12h."""
+    if isinstance(value, str):
+        try:
+            found = parse_duration(value)
+        except ValueError:
+            found = None
+        if found is None:
+            raise ValidationError(
+                f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not {shown(value)}"
+            )
+        value = found
+    return number(value, 0, _LONGEST_SECONDS, "seconds")
+
+
+def some_seconds(value: object) -> float:
+    """More than none."""
+    found = seconds(value)
+    if found <= 0:
+        raise ValidationError("expected more than 0 seconds")
+    return found
+
+
+def seconds_or_never(value: object) -> float | None:
+    """None for "never"."""
+    return None if value == "never" else some_seconds(value)
+
+
+def amount_bytes(value: object) -> int:
+    """A number of bytes, or text with a unit: 500G, 2T."""
+    if isinstance(value, str):
+        try:
+            return parse_memory(value)
+        except ValueError:
+            raise ValidationError(f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}") from None
+    return count(value)
+
+
+def share(value: object) -> float:
+    """A part of a whole: above 0, at most 1."""
+    return number(value, 0.001, 1, why=" (a share: 0.85 is 85 %)")
+
+
+def severity(value: object) -> Severity:
+    return Severity[one_of("info", "warning", "critical")(value).upper()]
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """An array of texts, one at least."""
+    if not isinstance(value, list) or not value:
+        raise ValidationError(f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}")
+    return tuple(map(line_of_text, value))
+
+
+def some_of(*words: str) -> Reader:
+    """An array of some of the words, one at least."""
+    one = one_of(*words)
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise ValidationError(
+                f"expected an array of {', '.join(words)}, not {'an empty one' if value == [] else shown(value)}"
+            )
+        return tuple(dict.fromkeys(map(one, value)))
+
+    return read
+
+
+def absolute_path(value: object) -> str:
+    text = line_of_text(value)
+    if not text.startswith("/"):
+        raise ValidationError(f"expected a path from the root, not {shown(text)}")
+    return text
+
+
+def path_here(value: object) -> str:
+    """A file of this machine, from the root or from the home folder."""
+    text = line_of_text(value)
+    if not text.startswith(("/", "~/")):
+        raise ValidationError(f"expected a path from the root or from {quoted('~/')}, not {shown(text)}")
+    return text
+
+
+def clock(value: object) -> time:
+    """A time of day, as TOML's own or as text: 22:00."""
+    if isinstance(value, time):
+        return value
+    try:
+        return time.fromisoformat(line_of_text(value))
+    except ValueError:
+        raise ValidationError(f"expected a time of day such as {quoted('22:00')}, not {shown(value)}") from None
+
+
+def zone(value: object) -> str:
+    text = line_of_text(value)
+    try:
+        zone_of(text)
+    except ConfigError as error:
+        raise ValidationError(error.message) from None
+    return text
+
+
+def moment(value: object) -> float:
+    """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
+    if not isinstance(value, datetime):
+        raise ValidationError(f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}")
+    return value.timestamp()
+
+
+def quota_owner(value: object) -> str:
+    text = line_of_text(value)
+    kind, colon, name = text.partition(":")
+    if kind not in ("user", "group", "project") or (kind != "user" and not name) or (colon and not name):
+        raise ValidationError(f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}")
+    if name.startswith("-"):
+        raise ValidationError("a name does not begin with '-'")
+    return text
+
+
+def secret_text(value: object) -> str:
+    """Text that no message repeats."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValidationError("expected text in quotes, on one line")
+    return value
+
+
+def variable_name(value: object) -> str:
+    text = line_of_text(value)
+    if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
+        raise ValidationError("expected the name of an environment variable, not its value")
+    return text
+
+
+def zone_of(name: str) -> tzinfo | None:
+    """A zone by its IANA name; None, this machine's, for ''. Raises ConfigError."""
+    if not name:
+        return None
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ConfigError(f"{name!r} is no time zone", "Write one such as Europe/Paris or UTC.") from None
+
+
+Flag = Annotated[bool, flag]
+Text = Annotated[str, line_of_text]
+Seconds = Annotated[float, seconds]
+SomeSeconds = Annotated[float, some_seconds]
+Share = Annotated[float, share]
+Counted = Annotated[int, counted]

@@ -1,20 +1,27 @@
-"""What [watch] of a configuration asks for: what watchdogs look at, when they speak, who is told."""
+"""[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is read."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, tzinfo
+from datetime import UTC, datetime, time
+from functools import partial
+from typing import Annotated, Any
 
+from hpcdash.config import values
+from hpcdash.config.model import Key, Reader, SameTable, TableReader, build
+from hpcdash.config.problems import KeyPath, dotted, quoted
+from hpcdash.config.values import Counted, Flag, Seconds, Share, SomeSeconds, Text
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, HOUR, MINUTE
-from hpcdash.errors import ConfigError
 
 SHARE = 0.85
 SCRATCH_SHARE = 0.75
 LOSS_KINDS = ("nan", "inf", "divergence", "spike", "plateau", "stall", "limit")
 ANYONE = "*"
 QUOTA_TOOLS = ("auto", "none", "lfs", "beegfs-ctl", "mmlsquota", "quota")
+Level = Annotated[Severity, values.severity]
+Texts = Annotated[tuple[str, ...], values.texts]
+AbsolutePath = Annotated[str, values.absolute_path]
+LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,8 @@ class RunningWatch:
 class HangingWatch:
     """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves are silent too."""
 
-    limit_seconds: float = 30 * MINUTE
-    severity: Severity = Severity.CRITICAL
+    limit_seconds: SomeSeconds = 30 * MINUTE
+    severity: Level = Severity.CRITICAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +48,8 @@ class LossWatch:
     limit: it does not get to its final step by its time limit, and too little waits behind it.
     """
 
-    kinds: tuple[str, ...] = ("nan", "inf", "divergence", "spike", "stall", "limit")
-    severity: Severity = Severity.CRITICAL
+    kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
+    severity: Level = Severity.CRITICAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +64,17 @@ class StorageWatch:
     planned_bytes_a_day: what the training is known to write, where that is more than what was measured.
     """
 
-    path: str
-    share: float | None = None
-    is_scratch: bool = False
-    full_at: float = 1.0
-    floor_bytes: int | None = None
-    floor_inodes: int | None = None
-    forecast_seconds: float | None = 2 * DAY
-    critical_seconds: float = 12 * HOUR
-    limit_bytes: int | None = None
-    limit_inodes: int | None = None
-    planned_bytes_a_day: float = 0.0
+    path: AbsolutePath
+    share: Annotated[float | None, values.share] = None
+    is_scratch: Flag = False
+    full_at: Share = 1.0
+    floor_bytes: Annotated[int | None, values.amount_bytes] = None
+    floor_inodes: Annotated[int | None, values.count] = None
+    forecast_seconds: Annotated[float | None, values.seconds_or_never] = 2 * DAY
+    critical_seconds: Seconds = 12 * HOUR
+    limit_bytes: Annotated[int | None, values.amount_bytes] = None
+    limit_inodes: Annotated[int | None, values.counted] = None
+    planned_bytes_a_day: Annotated[float, values.amount_bytes] = 0.0
 
     @property
     def alert_share(self) -> float:
@@ -78,32 +85,32 @@ class StorageWatch:
 class NodesWatch:
     """Nodes of some queues (none: all): those out of use, and spares as a share of those in use."""
 
-    queues: tuple[str, ...] = ()
-    least_spare_share: float = 0.05
+    queues: Texts = ()
+    least_spare_share: Share = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ChainWatch:
     """A chain that runs must have as many jobs or tasks behind it as `fewest_waiting`."""
 
-    fewest_waiting: int = 1
+    fewest_waiting: Counted = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWatch:
     """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain before its end."""
 
-    interval_seconds: float
-    save_seconds: float
-    spare_seconds: float = 60.0
+    interval_seconds: SomeSeconds
+    save_seconds: SomeSeconds
+    spare_seconds: Seconds = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailuresWatch:
     """`in_a_row` failures of one job on one node; of more than `most_nodes` common ones none can be named."""
 
-    in_a_row: int = 3
-    most_nodes: int = 2
+    in_a_row: Counted = 3
+    most_nodes: Counted = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +120,10 @@ class QuietHours:
     Over midnight where `end` is before `start`; never where both are the same.
     """
 
-    start: time = time(0)
-    end: time = time(0)
-    zone: str = ""
-    lets_through: Severity = Severity.CRITICAL
+    start: Annotated[time, values.clock] = time(0)
+    end: Annotated[time, values.clock] = time(0)
+    zone: Annotated[str, values.zone] = ""
+    lets_through: Level = Severity.CRITICAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +134,11 @@ class AlertSettings:
     settle_seconds: how long it must be gone before it counts as over.
     """
 
-    least: Severity = Severity.WARNING
-    remind_seconds: float | None = 24 * HOUR
-    settle_seconds: float = 0.0
-    tells_recovery: bool = True
-    quiet: QuietHours = field(default_factory=QuietHours)
+    least: Level = Severity.WARNING
+    remind_seconds: Annotated[float | None, values.seconds_or_never] = 24 * HOUR
+    settle_seconds: Seconds = 0.0
+    tells_recovery: Flag = True
+    quiet: Annotated[QuietHours, Key.TABLE] = field(default_factory=QuietHours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +147,15 @@ class MailSettings:
     verified. ca_file: certificates to trust instead of the system's. The password is never shown.
     """
 
-    recipients: tuple[str, ...]
-    sender: str
-    host: str = "localhost"
-    port: int = 587
-    security: str = "starttls"
-    user: str = ""
+    recipients: Texts
+    sender: Text
+    host: Text = "localhost"
+    port: Annotated[int, values.port] = 587
+    security: Annotated[str, values.one_of("starttls", "tls", "none")] = "starttls"
+    user: Text = ""
     password: str = field(default="", repr=False)
-    ca_file: str = ""
-    timeout_seconds: float = 20.0
+    ca_file: AbsolutePath = ""
+    timeout_seconds: SomeSeconds = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +166,10 @@ class WebhookSettings:
     """
 
     url: str = field(repr=False)
-    form: str = "json"
+    form: Annotated[str, values.one_of("json", "slack")] = "json"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ca_file: str = ""
-    timeout_seconds: float = 20.0
+    ca_file: AbsolutePath = ""
+    timeout_seconds: SomeSeconds = 20.0
     key: str = ""
 
     @property
@@ -175,16 +182,16 @@ class WebhookSettings:
 class CommandSettings:
     """A program that gets the alert as JSON on stdin, and in its environment."""
 
-    argv: tuple[str, ...]
-    limit_seconds: float = 30.0
+    argv: Texts
+    limit_seconds: SomeSeconds = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalSettings:
     """The terminal's bell, and a desktop notification (OSC 9) where it knows these."""
 
-    bell: bool = True
-    notification: bool = True
+    bell: Flag = True
+    notification: Flag = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,7 @@ class AppriseSettings:
     """Addresses of apprise's, for all it knows; they hold secrets and are never shown. key: as a webhook's."""
 
     urls: tuple[str, ...] = field(repr=False)
-    limit_seconds: float = 60.0
+    limit_seconds: SomeSeconds = 60.0
     key: str = ""
 
     @property
@@ -208,48 +215,52 @@ NotifierSettings = MailSettings | WebhookSettings | CommandSettings | TerminalSe
 class JobSelector:
     """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all), `clusters` (none: all)."""
 
-    name: str = ""
-    users: tuple[str, ...] = ()
-    clusters: tuple[str, ...] = ()
+    name: Text = ""
+    users: Texts = ()
+    clusters: Texts = ()
 
     def is_on(self, cluster: str) -> bool:
         return not self.clusters or cluster in self.clusters
+
+
+Selected = Annotated[JobSelector, SameTable()]
+OnClusters = Annotated[JobSelector, SameTable(only=("clusters",))]
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRule:
     """A job that must run or wait."""
 
-    meant: JobSelector
-    severity: Severity = Severity.CRITICAL
+    meant: Selected
+    severity: Level = Severity.CRITICAL
 
 
 @dataclass(frozen=True, slots=True)
 class HangingRule:
     """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a job's id."""
 
-    meant: JobSelector
-    watch: HangingWatch = field(default_factory=HangingWatch)
-    log: str = ""
+    meant: Selected
+    watch: Annotated[HangingWatch, SameTable()] = field(default_factory=HangingWatch)
+    log: AbsolutePath = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LossesRule:
     """Running trainings whose metrics are read from their output; `log` is a file there instead, {id} a job's id."""
 
-    meant: JobSelector = field(default_factory=JobSelector)
-    watch: LossWatch = field(default_factory=LossWatch)
-    log: str = ""
+    meant: Selected = field(default_factory=JobSelector)
+    watch: Annotated[LossWatch, SameTable()] = field(default_factory=LossWatch)
+    log: AbsolutePath = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageRule:
     """A path there. `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID."""
 
-    watch: StorageWatch
-    meant: JobSelector = field(default_factory=JobSelector)
-    quota: str = "auto"
-    quota_of: str = "user"
+    watch: Annotated[StorageWatch, SameTable()]
+    meant: OnClusters = field(default_factory=JobSelector)
+    quota: Annotated[str, values.one_of(*QUOTA_TOOLS)] = "auto"
+    quota_of: Annotated[str, values.quota_owner] = "user"
 
     @property
     def counts_by_du(self) -> bool:
@@ -261,16 +272,16 @@ class StorageRule:
 class NodesRule:
     """Nodes out of use, and spares."""
 
-    meant: JobSelector = field(default_factory=JobSelector)
-    watch: NodesWatch = field(default_factory=NodesWatch)
+    meant: OnClusters = field(default_factory=JobSelector)
+    watch: Annotated[NodesWatch, SameTable()] = field(default_factory=NodesWatch)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRule:
     """Chains that must go on."""
 
-    meant: JobSelector
-    watch: ChainWatch = field(default_factory=ChainWatch)
+    meant: Selected
+    watch: Annotated[ChainWatch, SameTable()] = field(default_factory=ChainWatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,18 +289,18 @@ class SavesRule:
     """How jobs save. The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
     the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's launch says, if any."""
 
-    meant: JobSelector
-    watch: CheckpointWatch
-    checkpoints: str = ""
-    saved: str = ""
+    meant: Selected
+    watch: Annotated[CheckpointWatch, SameTable()]
+    checkpoints: AbsolutePath = ""
+    saved: AbsolutePath = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FailuresRule:
     """Nodes that fail a job again and again."""
 
-    meant: JobSelector = field(default_factory=JobSelector)
-    watch: FailuresWatch = field(default_factory=FailuresWatch)
+    meant: OnClusters = field(default_factory=JobSelector)
+    watch: Annotated[FailuresWatch, SameTable()] = field(default_factory=FailuresWatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +322,11 @@ class Notice:
     key: str = ""
 
 
+def _round_seconds(value: object) -> float:
+    """From one round to the next: a minute to a day."""
+    return values.number(values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)")
+
+
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
     """[watch].
@@ -323,23 +339,23 @@ class WatchSettings:
     whether there is a [watch] at all.
     """
 
-    every_seconds: float = 10.0 * MINUTE
-    pulse_file: str = ""
-    unreachable_rounds: int = 3
-    never_starts: bool = True
-    snooze_seconds: float = 4.0 * HOUR
-    snoozed: Mapping[str, float] = field(default_factory=dict)
-    alerts: AlertSettings = field(default_factory=AlertSettings)
-    running: tuple[RunningRule, ...] = ()
-    hanging: tuple[HangingRule, ...] = ()
-    losses: tuple[LossesRule, ...] = ()
-    storage: tuple[StorageRule, ...] = ()
-    nodes: tuple[NodesRule, ...] = ()
-    chains: tuple[ChainRule, ...] = ()
-    saves: tuple[SavesRule, ...] = ()
-    failures: tuple[FailuresRule, ...] = ()
+    every_seconds: Annotated[float, _round_seconds] = 10.0 * MINUTE
+    pulse_file: Annotated[str, values.path_here] = ""
+    unreachable_rounds: Counted = 3
+    never_starts: Flag = True
+    snooze_seconds: SomeSeconds = 4.0 * HOUR
+    snoozed: Annotated[Mapping[str, float], Key.APART] = field(default_factory=dict)
+    alerts: Annotated[AlertSettings, SameTable()] = field(default_factory=AlertSettings)
+    running: Annotated[tuple[RunningRule, ...], Key.APART] = ()
+    hanging: Annotated[tuple[HangingRule, ...], Key.APART] = ()
+    losses: Annotated[tuple[LossesRule, ...], Key.APART] = ()
+    storage: Annotated[tuple[StorageRule, ...], Key.APART] = ()
+    nodes: Annotated[tuple[NodesRule, ...], Key.APART] = ()
+    chains: Annotated[tuple[ChainRule, ...], Key.APART] = ()
+    saves: Annotated[tuple[SavesRule, ...], Key.APART] = ()
+    failures: Annotated[tuple[FailuresRule, ...], Key.APART] = ()
     notices: tuple[Notice, ...] = ()
-    terminal: TerminalSettings | None = None
+    terminal: Annotated[TerminalSettings | None, Key.TABLE] = None
     metric_patterns: tuple[str, ...] = ()
     is_configured: bool = False
 
@@ -348,19 +364,133 @@ def is_quiet(quiet: QuietHours, now_epoch: float) -> bool:
     """By the wall clock of its zone; raises ConfigError for a zone that is not known."""
     if quiet.start == quiet.end:
         return False
-    clock = datetime.fromtimestamp(now_epoch, UTC).astimezone(zone_of(quiet.zone)).time()
+    clock = datetime.fromtimestamp(now_epoch, UTC).astimezone(values.zone_of(quiet.zone)).time()
     if quiet.start < quiet.end:
         return quiet.start <= clock < quiet.end
     return clock >= quiet.start or clock < quiet.end
 
 
-def zone_of(name: str) -> tzinfo | None:
-    """A zone by its IANA name; None, this machine's, for ''."""
-    if not name:
-        return None
-    from zoneinfo import ZoneInfo
+_RULES: Mapping[str, Any] = {
+    "running": RunningRule,
+    "hanging": HangingRule,
+    "losses": LossesRule,
+    "storage": StorageRule,
+    "nodes": NodesRule,
+    "chains": ChainRule,
+    "saves": SavesRule,
+    "failures": FailuresRule,
+}
+# What [[watch.chains]] was called before.
+_OLD_CHAINS = "trains"
+# Where a secret is: by the end of its key.
+_SECRETS: Mapping[str, tuple[str, Reader]] = {
+    "": ("text", values.secret_text),
+    "_file": ("file", values.path_here),
+    "_env": ("variable", values.variable_name),
+}
 
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):
-        raise ConfigError(f"{name!r} is no time zone", "Write one such as Europe/Paris or UTC.") from None
+
+def read_watch(reader: TableReader, document: Mapping[str, object], clusters: Collection[str]) -> WatchSettings:
+    """What `watch` of a document says; `clusters` are those that it configures."""
+    if "watch" not in document:
+        return WatchSettings()
+    return _WatchReader(reader, reader.table(document, (), "watch"), clusters).settings()
+
+
+class _WatchReader:
+    def __init__(self, reader: TableReader, table: Mapping[str, Any], clusters: Collection[str]) -> None:
+        self._reader = reader
+        self._table = table
+        self._clusters = clusters
+
+    def settings(self) -> WatchSettings:
+        ways = {"mail": self._mail, "webhook": self._webhook, "command": self._command, "apprise": self._apprise}
+        fit = self._reader.fit(WatchSettings, self._table, ("watch",), apart=(*ways, _OLD_CHAINS))
+        snoozed = self._reader.table(self._table, ("watch",), "snoozed")
+        rules = {key: tuple(self._rules(key, record)) for key, record in _RULES.items()}
+        rules["chains"] += tuple(self._rules(_OLD_CHAINS, ChainRule))
+        notices = [read(*at) for key, read in ways.items() for at in self._reader.tables(self._table, ("watch",), key)]
+        return build(
+            WatchSettings,
+            fit,
+            snoozed=self._reader.mapping(snoozed, ("watch", "snoozed"), values.moment),
+            notices=tuple(notice for notice in notices if notice is not None),
+            is_configured=True,
+            **rules,
+        )
+
+    def _rules(self, key: str, record: Any) -> Iterable[Any]:
+        """The rules of a kind; what cannot be used is left out."""
+        for table, path in self._reader.tables(self._table, ("watch",), key):
+            rule = self._reader.record(record, table, path, partial(self._check, record, path))
+            if rule is not None and (record is not RunningRule or self._reader.has(table, path, table, ("name",))):
+                yield rule
+
+    def _check(self, record: object, path: KeyPath, fit: Mapping[str, Any]) -> None:
+        """Look for what does not go together in a rule's table."""
+        problem, clusters = self._reader.problem, fit.get("clusters", ())
+        for at, name in enumerate(clusters):
+            if self._clusters and name not in self._clusters:
+                problem((*path, "clusters", at), f"there is no [clusters.{name}]")
+        if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
+            problem((*path, "users"), f"{quoted(ANYONE)} is anyone: no other name belongs beside it")
+        if record in (RunningRule, StorageRule) and len(self._clusters) > 1 and not clusters:
+            named = quoted(next(iter(self._clusters)))
+            problem(path, f"there are several clusters: say which it is on, as in clusters = [{named}]")
+        if "checkpoints" in fit and "saved" in fit:
+            problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
+
+    # -- who is told
+
+    def _mail(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+        if "password" in table:
+            words = "a password does not stand here: password_file or password_env says where it is"
+            self._reader.problem((*path, "password"), words)
+            table = {key: value for key, value in table.items() if key != "password"}
+        fit, secret = self._with_secret(MailSettings, table, path, "password", ("_file", "_env"))
+        if not self._reader.has(table, path, fit, ("recipients", "sender")):
+            return None
+        return Notice(build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path))
+
+    def _webhook(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+        headers: dict[str, Secret] = {}
+        for end, (field_name, reader) in _SECRETS.items():
+            key = f"headers{end}"
+            given = self._reader.mapping(self._reader.table(table, path, key), (*path, key), reader)
+            headers |= {name: Secret(**{field_name: value}) for name, value in given.items()}
+        apart = [f"headers{end}" for end in _SECRETS]
+        fit, secret = self._with_secret(WebhookSettings, table, path, "url", ("_file", "_env", ""), apart)
+        if secret is None:
+            self._reader.problem(path, "url_file, url_env or url is missing: where to post")
+            return None
+        secrets = {"url": secret, **{f"headers.{name}": header for name, header in headers.items()}}
+        return Notice(build(WebhookSettings, fit, url=""), secrets, dotted(path))
+
+    def _command(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+        settings = self._reader.record(CommandSettings, table, path)
+        return None if settings is None else Notice(settings, key=dotted(path))
+
+    def _apprise(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+        fit, secret = self._with_secret(AppriseSettings, table, path, "urls", ("_file", "_env"))
+        if secret is None:
+            self._reader.problem(path, "urls_file or urls_env is missing: where apprise's addresses are")
+            return None
+        return Notice(build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path))
+
+    def _with_secret(
+        self,
+        record: type,
+        table: Mapping[str, object],
+        path: KeyPath,
+        name: str,
+        ends: Iterable[str],
+        apart: Iterable[str] = (),
+    ) -> tuple[dict[str, Any], Secret | None]:
+        ways = {f"{name}{end}": _SECRETS[end] for end in ends}
+        readers = {key: reader for key, (_, reader) in ways.items()}
+        fit = self._reader.fit(record, table, path, readers, apart)
+        given = [key for key in table if key in ways]
+        for key in given[1:]:
+            self._reader.problem((*path, key), f"{given[0]} says it already")
+        found = {field_name: fit.pop(key) for key, (field_name, _) in ways.items() if key in fit}
+        return fit, Secret(**found) if found else None

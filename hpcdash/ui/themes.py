@@ -11,8 +11,9 @@ from typing import Any
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from hpcdash.config.document import parse_document
+from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems
-from hpcdash.config.read import parse_document
 from hpcdash.domain.states import JobState, NodeState
 from hpcdash.errors import ConfigError
 
@@ -52,7 +53,6 @@ _KIN: dict[JobState | NodeState, JobState] = {
 _TEXT_STYLES = frozenset(
     {"none", "not", "bold", "b", "dim", "italic", "i", "underline", "u", "underline2", "reverse", "strike"}
 )
-_SECTION = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 
 
 def style_name(state: str) -> str:
@@ -182,21 +182,9 @@ class _Reader:
         return color
 
     def wrong(self, message: str, key: str, section: str = "", next_step: str = "") -> ConfigError:
-        full_key = f"{section}.{key}" if section else key
-        return ConfigError(message, next_step, file=str(self.file), line=self.line_of(key, section), key=full_key)
-
-    def line_of(self, key: str, section: str) -> int | None:
-        """The 1-based line of a key, of its section where the key is not there, or None."""
-        spelled = re.compile(rf"""\s*(?:{re.escape(section)}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[=.]""")
-        current, section_line = "", None
-        for number, line in enumerate(self.text.splitlines(), start=1):
-            if header := _SECTION.match(line):
-                current = header[1].strip("\"'")
-                if current in {section, key}:
-                    section_line = number
-            elif spelled.match(line) and current in {"", section}:
-                return number
-        return section_line
+        path = (section, key) if section else (key,)
+        line = line_of(key_lines(self.text), path)
+        return ConfigError(message, next_step, file=str(self.file), line=line, key=".".join(path))
 
 
 def _parsed(value: str) -> Color | None:

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.config.destination import SshDestination, parse_ssh_destination
+from hpcdash.config.document import parse_document
 from hpcdash.config.example import default_config_text
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems
-from hpcdash.config.read import config_path, load_settings, parse_document, settings_from_text
+from hpcdash.config.read import config_path, load_settings, settings_from_text
 from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
 from hpcdash.config.write import cluster_block, write_cluster
 from hpcdash.errors import ConfigError
@@ -590,12 +591,24 @@ def test_a_cluster_is_added_and_every_other_byte_stays(tmp_path: Path) -> None:
     file.chmod(0o640)
     read = write_cluster(file, "juno", {"ssh": "ada@juno", "path": None, "poll": {"mine_seconds": 30}})
     assert file.read_bytes() == before + (
-        b'\r\n\r\n[clusters.juno]\r\nssh = "ada@juno"\r\npoll = { mine_seconds = 30 }\r\n'
+        b'\r\n\r\n[clusters.juno]\r\nssh = "ada@juno"\r\npoll = {mine_seconds = 30}\r\n'
     )
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert read == load_settings(file)
     assert list(read.clusters) == ["here", "juno"]
     assert os.listdir(tmp_path) == ["config.toml"]
+
+
+def test_a_cluster_joins_those_that_are_written_on_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf# mine\r\nclusters = {a = {title='A'}} # odd\r\nread_only  = true\r\n")
+    read = write_cluster(file, "b.c", {"ssh": "ada@juno", "poll": {"mine_seconds": 30}})
+    assert file.read_bytes() == (
+        b"\xef\xbb\xbf# mine\r\nclusters = {a = {title='A'}, "
+        b'"b.c" = {ssh = "ada@juno", poll = {mine_seconds = 30}}} # odd\r\nread_only  = true\r\n'
+    )
+    assert read == load_settings(file)
+    assert list(read.clusters) == ["a", "b.c"]
 
 
 def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -620,14 +633,14 @@ def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     ("before", "name", "fields", "words"),
     [
         ("\n[clusters.juno]\n", "juno", {}, ":2: clusters.juno: this cluster is there already"),
-        ("clusters = {a = {}}\n", "juno", {"ssh": "j"}, ":1: clusters.juno: clusters are written here in a way"),
+        ("clusters = {a = {}}\n", "juno", {"ssh": "-x"}, "config.toml: clusters.juno.ssh: "),
         ("", "juno", {"prot": 1}, "clusters.juno.prot: unknown key"),
         ("", "juno", {"ssh": "-x"}, "does not start with '-'"),
         ("", "../x", {}, "a cluster's name is"),
         ("", "juno", {"title": "a\nb"}, "does not print"),
         ("", "juno", {"title": "\udcff"}, "is not UTF-8"),
         ("", "\udcff", {}, "is not UTF-8"),
-        ("", "juno", {"title": [1]}, "a list cannot be written"),
+        ("", "juno", {"title": [1]}, "clusters.juno.title: expected text in quotes, not an array"),
         ("theme = 3\n", "juno", {}, ":1: theme: expected text"),
         ("theme =\n", "juno", {}, ":1: not TOML"),
     ],

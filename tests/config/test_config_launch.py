@@ -11,8 +11,7 @@ from hpcdash.config.example import default_config_text
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.queue_defaults import with_queue_defaults
 from hpcdash.config.read import settings_from_text
-from hpcdash.config.request import read_request
-from hpcdash.config.request_fields import QUEUE_FIELDS, SITE_FIELDS
+from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS, read_request
 from hpcdash.config.settings import Settings
 from hpcdash.domain.request import Site, SlotType
 
@@ -153,8 +152,8 @@ def test_the_example_shows_every_key_and_the_defaults_of_those_that_have_one() -
         "\n".join(line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines)
     )
     shown, default = settings.launch.site, Site()
-    assert all(key in default_config_text() for key in (*SITE_FIELDS, *QUEUE_FIELDS))
-    assert {field.name for field in fields(Site)} <= set(SITE_FIELDS)
+    assert all(key in default_config_text() for key in (*SITE_KEYS, *QUEUE_KEYS))
+    assert {field.name for field in fields(Site)} <= set(SITE_KEYS)
     for key in ("tres_supported", "gres_supported", "job_project_source", "keep", "name_prefix"):
         assert getattr(shown, key) == getattr(default, key)
     assert settings.clusters["juno"].launch.site.gres_supported is False

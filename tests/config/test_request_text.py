@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.config.request import read_request
-from hpcdash.config.request_text import request_text
+from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdash.backends.base import ScriptReader
-from hpcdash.config.problems import key_text, quoted
-from hpcdash.config.read import parse_document
+from hpcdash.config.document import parse_document
+from hpcdash.config.problems import quoted
 from hpcdash.config.request import RequestProblems, read_request
-from hpcdash.config.request_text import toml_value
+from hpcdash.config.toml_text import format_toml
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.text import without_surrogates
 from hpcdash.services.submit.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
@@ -69,7 +69,7 @@ def read_form(draft: Draft, site: Site | None = None) -> FormReading:
     """The request a draft makes, or what is wrong with it."""
     document, problems = _document(draft)
     links = _links(draft.texts, problems)
-    text = toml_text(document)
+    text = format_toml(document)
     request = None
     try:
         request = read_request(text, "REQUEST.toml", site=site)
@@ -89,7 +89,7 @@ def read_script_form(draft: Draft, reader: ScriptReader, *, has_own_disk: bool =
     links = _links(texts, problems)
     request = Request()
     try:
-        request = read_request(toml_text({"command": "true", **document}))
+        request = read_request(format_toml({"command": "true", **document}))
     except RequestProblems as error:
         _note(error, problems)
     file = texts.get("file", "").strip()
@@ -135,22 +135,6 @@ def draft_of(text: str, file: str = "REQUEST.toml") -> Draft:
         else:
             rest[key] = value
     return Draft(texts, rest)
-
-
-def toml_text(document: Mapping[str, Any]) -> str:
-    """A document as TOML: its own keys first, tables after them."""
-    plain = [
-        f"{key_text(key)} = {toml_value(value)}" for key, value in document.items() if not isinstance(value, Mapping)
-    ]
-    tables = []
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            tables += [
-                "",
-                f"[{key_text(key)}]",
-                *(f"{key_text(name)} = {toml_value(one)}" for name, one in value.items()),
-            ]
-    return "\n".join([*plain, *tables]) + "\n"
 
 
 def field_of_complaint(words: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpcdash.backends.submissions import Submission
-from hpcdash.config.request import read_request
+from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import Offers
@@ -125,7 +125,6 @@ class LastSubmitted:
 def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> FormPreview:
     """The request that a draft makes, and its script."""
     from hpcdash.backends.script.call import format_call
-    from hpcdash.config.request_text import request_text
     from hpcdash.services.submit.request_lint import format_resources, lint_request
 
     site, packs_nodes = launches.settings.site, launches.packs_nodes

@@ -12,8 +12,7 @@ import pytest
 
 from hpcdash.backends.script.body import LIBRARY_NAME, Place
 from hpcdash.backends.script.call import call_files, format_result_path
-from hpcdash.config.request import RequestProblems, read_request
-from hpcdash.config.request_text import request_text
+from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
