@@ -36,7 +36,7 @@ from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJ
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
+from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, SwitchLog, SwitchRefused
 
 _COMMAND_LETTERS = 2000
 Deed = Literal["drop", "clear", "status", "forget"]
@@ -205,7 +205,7 @@ def run_switch(
 
     async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
-        switches = Switches(session.actions, session.actions.journal.path.parent)
+        switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if deed == "forget":
             return [], await _forgotten(switches, kind, job_ids), session
         await _lists(session)
@@ -271,7 +271,7 @@ async def _lists(session: ClusterSession) -> None:
 
 
 async def _switches(
-    switches: Switches, kind: SwitchKind, job_ids: Sequence[str], path: str
+    switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str], path: str
 ) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
     """Each switch once, with those of the jobs that have it, and why others have none that is known.
 
@@ -294,18 +294,18 @@ async def _switches(
     return list(by_path.values()), unknown
 
 
-async def _looked_at(switches: Switches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[SwitchStatus, SwitchLog]:
+async def _looked_at(switches: JobSwitches, switch: Switch, job_ids: tuple[str, ...]) -> tuple[SwitchStatus, SwitchLog]:
     here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
     look = in_time(await switches.look(switch), here)
     namesakes = await switches.namesakes(switch)
     progress = await switches.progress(look, (*job_ids, *namesakes.job_ids), here)
     log = await asyncio.to_thread(switches.log_of, switch)
     is_gone = here is not None and not look.is_dropped
-    said, grows = await log.told(switch.living) if is_gone else (None, await log.words(switch.living))
+    said, grows = await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
     return SwitchStatus(switch, job_ids, look, namesakes, progress, grows, said, here), log
 
 
-def _planned(switches: Switches, one: SwitchStatus, deed: Deed, *, must_agree: bool) -> Plan:
+def _planned(switches: JobSwitches, one: SwitchStatus, deed: Deed, *, must_agree: bool) -> Plan:
     """What drops or clears it; raises SwitchRefused where something is in the way, or it would have to be asked."""
     if deed == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
@@ -317,7 +317,9 @@ def _planned(switches: Switches, one: SwitchStatus, deed: Deed, *, must_agree: b
     return switches.plan_drop(one.switch, one.look, one.job_ids)
 
 
-async def _done(switches: Switches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: Deed) -> tuple[Outcome, ...]:
+async def _done(
+    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, deed: Deed
+) -> tuple[Outcome, ...]:
     """Run it; what is to be kept of a drop is kept where it was done."""
     report = await switches.carry_out(one.switch, plan)
     problems = [report.journal_problem]
@@ -333,6 +335,6 @@ async def _done(switches: Switches, one: SwitchStatus, log: SwitchLog, plan: Pla
     )
 
 
-async def _forgotten(switches: Switches, kind: SwitchKind, job_ids: Sequence[str]) -> list[Outcome]:
+async def _forgotten(switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str]) -> list[Outcome]:
     found = [await switches.find(job_id, kind) for job_id in job_ids]
     return [Outcome(switch.job_id, True, switches.forget(switch)) for switch in found]

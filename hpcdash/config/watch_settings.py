@@ -314,7 +314,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class NotificationChannel:
     """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its place in the file."""
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
@@ -354,7 +354,7 @@ class WatchSettings:
     chains: Annotated[tuple[ChainRule, ...], Key.APART] = ()
     saves: Annotated[tuple[SavesRule, ...], Key.APART] = ()
     failures: Annotated[tuple[FailuresRule, ...], Key.APART] = ()
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[NotificationChannel, ...] = ()
     terminal: Annotated[TerminalSettings | None, Key.TABLE] = None
     metric_patterns: tuple[str, ...] = ()
     is_configured: bool = False
@@ -442,7 +442,7 @@ class _WatchReader:
 
     # -- who is told
 
-    def _mail(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+    def _mail(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         if "password" in table:
             words = "a password does not stand here: password_file or password_env says where it is"
             self._reader.problem((*path, "password"), words)
@@ -450,9 +450,9 @@ class _WatchReader:
         fit, secret = self._with_secret(MailSettings, table, path, "password", ("_file", "_env"))
         if not self._reader.has(table, path, fit, ("recipients", "sender")):
             return None
-        return Notice(build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path))
+        return NotificationChannel(build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path))
 
-    def _webhook(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+    def _webhook(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         headers: dict[str, Secret] = {}
         for end, (field_name, reader) in _SECRETS.items():
             key = f"headers{end}"
@@ -464,18 +464,18 @@ class _WatchReader:
             self._reader.problem(path, "url_file, url_env or url is missing: where to post")
             return None
         secrets = {"url": secret, **{f"headers.{name}": header for name, header in headers.items()}}
-        return Notice(build(WebhookSettings, fit, url=""), secrets, dotted(path))
+        return NotificationChannel(build(WebhookSettings, fit, url=""), secrets, dotted(path))
 
-    def _command(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+    def _command(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         settings = self._reader.record(CommandSettings, table, path)
-        return None if settings is None else Notice(settings, key=dotted(path))
+        return None if settings is None else NotificationChannel(settings, key=dotted(path))
 
-    def _apprise(self, table: Mapping[str, object], path: KeyPath) -> Notice | None:
+    def _apprise(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         fit, secret = self._with_secret(AppriseSettings, table, path, "urls", ("_file", "_env"))
         if secret is None:
             self._reader.problem(path, "urls_file or urls_env is missing: where apprise's addresses are")
             return None
-        return Notice(build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path))
+        return NotificationChannel(build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path))
 
     def _with_secret(
         self,

@@ -39,7 +39,7 @@ from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login
 if TYPE_CHECKING:
     import asyncssh
 
-    from hpcdash.transport.ssh_line import Line
+    from hpcdash.transport.ssh_line import SshLine
     from hpcdash.transport.ssh_login import Login
     from hpcdash.transport.ssh_session import RunSession, StreamSession
 
@@ -105,8 +105,8 @@ class SshTransport:
         self._config_path = config_path
         self._known_hosts = known_hosts
         self._login: Login | None = None
-        self._line: Line | None = None
-        self._opening: asyncio.Task[Line] | None = None
+        self._line: SshLine | None = None
+        self._opening: asyncio.Task[SshLine] | None = None
         self._waiting = 0
         self._failures = 0
         self._last_error: HpcdashError | None = None
@@ -230,7 +230,7 @@ class SshTransport:
             await line.close()
         self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
 
-    async def _open_line(self, force: bool = False) -> Line:
+    async def _open_line(self, force: bool = False) -> SshLine:
         """The open line; all who ask while it is being opened wait for the same attempt."""
         if self._line is not None:
             return self._line
@@ -260,7 +260,7 @@ class SshTransport:
         if isinstance(error, _NEEDS_A_PERSON) or wait_is_on:
             raise error.with_traceback(None)
 
-    async def _open(self) -> Line:
+    async def _open(self) -> SshLine:
         # 0.1 to 0.2 s of importing, in which the screen would not answer a key.
         await asyncio.to_thread(importlib.import_module, "hpcdash.transport.ssh_login")
         from hpcdash.transport.ssh_config import hops_to
@@ -321,7 +321,7 @@ class SshTransport:
 
     async def _start(
         self,
-        line: Line,
+        line: SshLine,
         command: RemoteCommand,
         session: RunSession | StreamSession,
         doing: str,

@@ -16,7 +16,7 @@ _CLOSE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Line:
+class SshLine:
     """An open chain; `connection` is the last hop's."""
 
     connections: list[asyncssh.SSHClientConnection] = field(default_factory=list)

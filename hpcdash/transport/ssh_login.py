@@ -20,7 +20,7 @@ from hpcdash.transport.proxy_command import start_proxy
 from hpcdash.transport.ssh_client import HopClient
 from hpcdash.transport.ssh_config import Hop
 from hpcdash.transport.ssh_identity import GSSAPI, Identities, read_identities
-from hpcdash.transport.ssh_line import Line
+from hpcdash.transport.ssh_line import SshLine
 
 LOGIN_SECONDS = 20.0
 KEEPALIVE_SECONDS = 15.0
@@ -39,7 +39,7 @@ class Login:
         self._health = health
         self._host_keys = HostKeys(prompter, health)
 
-    async def open(self, lost: Callable[[str], None]) -> Line:
+    async def open(self, lost: Callable[[str], None]) -> SshLine:
         """Connect hop by hop; `lost` is called when the last hop's connection ends. Raises UnreachableError.
 
         `attended` then says whether a person took part, or may have, at any hop: another login would ask them again.
@@ -47,7 +47,7 @@ class Login:
         """
         was_attended, self.attended = self.attended, False
         self._health.words = ""
-        line = Line()
+        line = SshLine()
         try:
             for hop in self.hops:
                 is_last = hop is self.hops[-1]
@@ -59,7 +59,7 @@ class Login:
             raise
         return line
 
-    async def _open_hop(self, hop: Hop, line: Line, lost: Callable[[str], None]) -> asyncssh.SSHClientConnection:
+    async def _open_hop(self, hop: Hop, line: SshLine, lost: Callable[[str], None]) -> asyncssh.SSHClientConnection:
         clock = LoginClock(hop.login_seconds or LOGIN_SECONDS, self._health)
         while True:
             health = self._health
@@ -94,7 +94,7 @@ class Login:
                 identities.close()
 
     async def _connect(
-        self, hop: Hop, line: Line, client: HopClient, known: KnownKeys, identities: Identities
+        self, hop: Hop, line: SshLine, client: HopClient, known: KnownKeys, identities: Identities
     ) -> asyncssh.SSHClientConnection:
         trusted = self._host_keys.trusted(hop, known)
         authorities = public_keys(known.authorities)
@@ -139,7 +139,7 @@ _LONGEST_WORDS = 500
 
 
 def explain_failure(
-    error: Exception, hop: Hop, line: Line, client: HopClient, identities: Identities
+    error: Exception, hop: Hop, line: SshLine, client: HopClient, identities: Identities
 ) -> UnreachableError | ConfigError:
     """What went wrong at a hop, in plain words with a next step."""
     where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
@@ -215,7 +215,7 @@ def _is(error: OSError, number: int) -> bool:
     return error.errno == number or (error.errno is None and f"[Errno {number}]" in str(error))
 
 
-def _proxy_message(line: Line) -> str:
+def _proxy_message(line: SshLine) -> str:
     """What a ProxyCommand that failed said of it."""
     said = line.proxy.said() if line.proxy else ""
     return f" (ProxyCommand said: {said})" if said else ""

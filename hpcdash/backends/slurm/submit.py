@@ -287,7 +287,7 @@ def _recorded_arguments(native: Mapping[str, str]) -> tuple[str, ...]:
 def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]) -> list[str]:
     """Options for what scontrol tells of a job; these take the place of the script's own, which say the same."""
 
-    def told(key: str) -> str:
+    def text_of(key: str) -> str:
         value = last_value_of(native, key) or ""
         return "" if value in ("N/A", "0", "*", "None") else value
 
@@ -306,7 +306,7 @@ def _recorded_options(row: Mapping[str, Any], native: Mapping[str, str], in_scri
         ("licenses", "Licenses"),
         ("reservation", "Reservation"),
     ):
-        if value := told(key):
+        if value := text_of(key):
             words.append(f"--{name}={_as_option(name, value)}")
     words += [f"--{name}={row[column]}" for name, column in _PINNED if row[column]]
     if row["limit_seconds"]:

@@ -250,7 +250,7 @@ class NamedMetricsFiles:
             return "its request", path
         try:
             detail = detail or await self._store.fetch_detail(job_id)
-            if path := _told(detail):
+            if path := _path_in_environment(detail):
                 return "what the scheduler tells of its environment", path
             script = await fetch_script(self._store, job_id, detail=detail)
         except (UnreachableError, CommandTimedOut):
@@ -271,7 +271,7 @@ class NamedMetricsFiles:
         return "" if record is None else _requested(record.request)
 
 
-def _told(detail: JobDetail) -> str:
+def _path_in_environment(detail: JobDetail) -> str:
     for field in TOLD_OF_ENVIRONMENT:
         if path := variables_in_list(detail.native.get(field, ""), (METRICS,)).get(METRICS, ""):
             return path

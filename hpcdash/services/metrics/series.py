@@ -54,7 +54,7 @@ _JUMP_STRIDES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SeriesMemory:
     """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of memory."""
 
     points: int
@@ -149,10 +149,10 @@ class MetricLog:
         return self._last_step if self._last_step is None or self._tell()[1] is None else None
 
     @property
-    def kept(self) -> Kept:
+    def memory(self) -> SeriesMemory:
         tables = [self._samples, *self._points.values(), *(cells.table for cells in self._cells.values())]
         cells = sum(len(kept.table) for kept in self._cells.values())
-        return Kept(self._read, self._exact, cells, sum(table.nbytes for table in tables))
+        return SeriesMemory(self._read, self._exact, cells, sum(table.nbytes for table in tables))
 
     def axes(self) -> tuple[str, ...]:
         """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is always there."""

@@ -84,15 +84,15 @@ class SwitchNames:
         row = detail.job.to_pylist()[0]
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         launched = await asyncio.to_thread(self.launched, kind, job_id, name)
-        told = launched or await self.told(kind, job_id, row, detail)
+        declared = launched or await self.find_declared(kind, job_id, row, detail)
         remembered = await asyncio.to_thread(self.remembered, kind, job_id, name, owner)
-        kept = self.settled(kind, job_id, remembered, row)
-        found = self.settled(kind, job_id, told, row)
-        if not kept.path:
+        named = self.settled(kind, job_id, remembered, row)
+        found = self.settled(kind, job_id, declared, row)
+        if not named.path:
             return found
         if not found.path:
-            return Naming(kept.path, kept.whence, is_remembered=True)
-        return Naming(found.path, found.whence, also=kept.path if kept.path != found.path else "")
+            return Naming(named.path, named.whence, is_remembered=True)
+        return Naming(found.path, found.whence, also=named.path if named.path != found.path else "")
 
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
         """What is named as an absolute path, or why it can be none."""
@@ -120,7 +120,7 @@ class SwitchNames:
             return None
         return None if record is None else requested_switch(kind, record.request)
 
-    async def told(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
+    async def find_declared(self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail) -> NamedSwitch | None:
         """What the scheduler tells of the job's environment, else its script."""
         for field in TOLD_OF_ENVIRONMENT:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))

@@ -113,10 +113,10 @@ def look_query(path: str, owner: str) -> Query[SwitchLook]:
     token = f"\x1e{secrets.token_hex(8)}"
     argv = ("sh", "-c", _LOOK, "sh", token, *_parts(path), owner)
     command = ("ls", "-ld", path)
-    return Query(argv, partial(_read_look, path=path, token=token), limit_seconds=LOOK_SECONDS, command=command)
+    return Query(argv, partial(_parse_look, path=path, token=token), limit_seconds=LOOK_SECONDS, command=command)
 
 
-def _read_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
+def _parse_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
     pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
     if len(pieces) < 2 or pieces[-1]:
         raise UnreadableOutput(

@@ -109,7 +109,7 @@ class Namesakes:
         return tuple(dict.fromkeys(_unit(row) for row in self.rows))
 
 
-class Switches:
+class JobSwitches:
     """The switches of one cluster's jobs. `folder` is where launches and named paths are remembered; None: nowhere."""
 
     def __init__(self, actions: Actions, folder: Path | None) -> None:
@@ -232,7 +232,7 @@ class Switches:
                 script = await fetch_script(self.store, unit)
                 named = await self.names.in_script(switch.kind, script.text, row)
             else:
-                named = await self.names.told(switch.kind, unit, row, await self.store.fetch_detail(unit))
+                named = await self.names.find_declared(switch.kind, unit, row, await self.store.fetch_detail(unit))
         except HpcdashError:
             return None
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
@@ -373,7 +373,7 @@ class SwitchLog:
         except HpcdashError as error:
             return f"whether its log grows is not known: {error.message}"
 
-    async def told(self, living: Sequence[Row]) -> tuple[str | None, str]:
+    async def since_mark(self, living: Sequence[Row]) -> tuple[str | None, str]:
         """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with.
 
         Asks no more than `words` does. Raises nothing.

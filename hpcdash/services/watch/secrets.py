@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcdash.config.watch_settings import (
     AppriseSettings,
     MailSettings,
-    Notice,
+    NotificationChannel,
     NotifierSettings,
     Secret,
     WebhookSettings,
@@ -47,7 +47,7 @@ class UnreadyNotifier:
         await notifier.send(message)
 
 
-def notifiers_of(notices: Iterable[Notice], file: str) -> tuple[list[Notifier], list[str]]:
+def notifiers_of(notices: Iterable[NotificationChannel], file: str) -> tuple[list[Notifier], list[str]]:
     """(those who tell, what a person should know of their secrets); `file` is the configuration's name.
 
     One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go on.
@@ -68,7 +68,7 @@ def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
     return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
 
 
-def variables_of(notices: Iterable[Notice]) -> list[tuple[str, str]]:
+def variables_of(notices: Iterable[NotificationChannel]) -> list[tuple[str, str]]:
     """(key, environment variable) of each secret that is in one."""
     return [
         (f"{notice.key}.{name}_env", secret.variable)
@@ -78,7 +78,7 @@ def variables_of(notices: Iterable[Notice]) -> list[tuple[str, str]]:
     ]
 
 
-def _notifier(notice: Notice, file: str, warnings: list[str]) -> Notifier:
+def _notifier(notice: NotificationChannel, file: str, warnings: list[str]) -> Notifier:
     """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot work."""
     try:
         return notifier_for(_filled(notice, file, warnings))
@@ -86,7 +86,7 @@ def _notifier(notice: Notice, file: str, warnings: list[str]) -> Notifier:
         raise ConfigError(error.message, error.next_step, file=file, key=notice.key) from None
 
 
-def _unready_name(notice: Notice) -> str:
+def _unready_name(notice: NotificationChannel) -> str:
     settings = notice.settings
     if isinstance(settings, WebhookSettings | AppriseSettings):
         return replace(settings, key=notice.key).unready_name
@@ -97,7 +97,7 @@ def _unready_name(notice: Notice) -> str:
         return notice.key
 
 
-def _filled(notice: Notice, file: str, warnings: list[str]) -> NotifierSettings:
+def _filled(notice: NotificationChannel, file: str, warnings: list[str]) -> NotifierSettings:
     lines = {name: _lines(secret, file, f"{notice.key}.{name}", warnings) for name, secret in notice.secrets.items()}
     settings = notice.settings
     match settings:

@@ -30,7 +30,7 @@ class SwitchActions:
     def _open_switch(self, kind: SwitchKind) -> None:
         # Few ask for it, and the first screen does not wait for it.
         from hpcdash.domain.switches import SwitchKind
-        from hpcdash.services.switches.switches import Switches
+        from hpcdash.services.switches.switches import JobSwitches
         from hpcdash.ui.switches.dialog import SwitchDialog
 
         job_ids = self.screen.view.switch_jobs()
@@ -47,6 +47,6 @@ class SwitchActions:
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
         session = self.screen.session
-        switches = Switches(session.actions, session.actions.journal.path.parent)
+        switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         against = self.screen.view.against_save() if kind is SwitchKind.SAVE else ""
         self.screen.app.push_screen(SwitchDialog(session, switches, job_id, kind, against))

@@ -23,7 +23,7 @@ from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import progress_of
-from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
+from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, SwitchLog, SwitchRefused
 from hpcdash.ui.jobs.action_dialogs import ScrollingDialog
 
 # Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
@@ -34,7 +34,7 @@ class SwitchFollowing(ScrollingDialog):
     """Asks and looks, and says `_show` whenever something is known; `switch` and `look` are None until they are."""
 
     def __init__(
-        self, session: ClusterSession, switches: Switches, job_id: str, kind: SwitchKind, against: str = ""
+        self, session: ClusterSession, switches: JobSwitches, job_id: str, kind: SwitchKind, against: str = ""
     ) -> None:
         """`against` says why it had better not be dropped, '' where nothing speaks against it."""
         super().__init__()

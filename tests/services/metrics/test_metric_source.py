@@ -202,9 +202,9 @@ async def test_memory_is_bounded_whatever_the_length(log: Path) -> None:
     source = source_of(log, exact_points=10_000, cells=2048)
     await read_all(source)
     (only,) = source.snapshot()
-    assert only.kept.points == 300_000
-    assert only.kept.exact_points <= 10_000
-    assert only.kept.cells <= 2 * 2048
+    assert only.memory.points == 300_000
+    assert only.memory.exact_points <= 10_000
+    assert only.memory.cells <= 2 * 2048
     assert joined([only]).series("loss").points.sum() == 150_000
 
 

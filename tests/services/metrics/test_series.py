@@ -174,7 +174,7 @@ def test_old_points_become_cells_and_the_newest_stay_exact() -> None:
     values[1234] = 1e9
     values[2345] = np.nan
     log = log_of(batch_of(np.arange(10_000.0), values), exact_points=1000, cells=100, border_bytes=1000)
-    kept = log.kept
+    kept = log.memory
     assert 950 < kept.exact_points <= 1000
     assert kept.cells <= 100
     series = joined([log]).series("loss")
@@ -203,10 +203,10 @@ def test_cells_wider_than_what_comes_are_those_of_the_whole(lines: int) -> None:
 
 def test_metrics_that_come_later_take_their_share_of_the_cells() -> None:
     log = log_of(batch_of(np.arange(5050.0)), exact_points=1000, cells=2000, border_bytes=10_000)
-    assert 1024 < log.kept.cells <= 2000
+    assert 1024 < log.memory.cells <= 2000
     points = Points(np.array([0]), np.array([1.0]))
     log.append(replace(batch_of([5050], begin=5050), metrics={f"m{k}": points for k in range(9)}))
-    assert log.kept.cells <= 1024
+    assert log.memory.cells <= 1024
 
 
 def test_ten_million_points_stay_within_their_memory() -> None:
@@ -214,9 +214,9 @@ def test_ten_million_points_stay_within_their_memory() -> None:
     for begin in range(0, 10_000_000, 250_000):
         steps = np.arange(begin, begin + 250_000, dtype=float)
         log.append(batch_of(steps, begin=begin))
-    assert log.kept.points == 10_000_000
-    assert log.kept.exact_points > 550_000
-    assert log.kept.bytes < 120_000_000
+    assert log.memory.points == 10_000_000
+    assert log.memory.exact_points > 550_000
+    assert log.memory.bytes < 120_000_000
 
 
 def test_many_metrics_share_the_memory_of_one() -> None:
@@ -225,9 +225,9 @@ def test_many_metrics_share_the_memory_of_one() -> None:
     for begin in range(0, 100_000, 5000):
         whole = batch_of(np.arange(begin, begin + 5000), begin=begin)
         log.append(replace(whole, metrics={f"m{k}": points for k in range(40)}))
-    assert log.kept.exact_points <= 10_000
-    assert log.kept.cells <= 40 * 1024
-    assert log.kept.bytes < 40 * 1024 * CELL_ROWS * 8 * 2
+    assert log.memory.exact_points <= 10_000
+    assert log.memory.cells <= 40 * 1024
+    assert log.memory.bytes < 40 * 1024 * CELL_ROWS * 8 * 2
 
 
 def test_steps_that_go_back_begin_an_attempt_and_the_newest_counts() -> None:
@@ -343,7 +343,7 @@ def test_a_log_whose_steps_jump_about_is_bounded_and_shows_everything() -> None:
         in_parts.append(batch_of(steps[begin : begin + 500], values[begin : begin + 500], begin=begin))
     for log in (at_once, in_parts):
         assert len(log.attempts) == 1 < MAX_ATTEMPTS
-        assert log.kept.cells <= 500
+        assert log.memory.cells <= 500
         series = joined([log]).series("loss")
         assert (series.low.min(), series.high.max()) == (0, count - 1)
         assert (np.diff(series.x) > 0).all()

@@ -32,7 +32,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
-from hpcdash.services.switches.switches import Switch, Switches, SwitchLog, SwitchRefused
+from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 
@@ -77,7 +77,7 @@ class Site:
         )
         self.store = store
         self.journal = Journal(state / "journal.jsonl")
-        self.switches = Switches(Actions(store, self.journal), state)
+        self.switches = JobSwitches(Actions(store, self.journal), state)
 
     def submit(self, body: str = POLLS, *options: str, kill: str = "KILL", save: str = "SAVE") -> str:
         exports = [f"export HPCDASH_{k}_SWITCH={shlex.quote(v)}" for k, v in (("KILL", kill), ("SAVE", save)) if v]
@@ -240,15 +240,15 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     log = site.switches.log_of(switch)
-    said, grows = await log.told(switch.living)
+    said, grows = await log.since_mark(switch.living)
     assert said is None, "it was not dropped from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
     assert site.switches.mark(switch, log) == ""
-    said, _ = await site.switches.log_of(switch).told(switch.living)
+    said, _ = await site.switches.log_of(switch).since_mark(switch.living)
     assert said == "", "what stood there before is of an earlier save"
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
-    assert (await site.switches.log_of(switch).told(switch.living))[0] == "saved 2"
+    assert (await site.switches.log_of(switch).since_mark(switch.living))[0] == "saved 2"
     assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is no path that was named"
 
 

@@ -83,7 +83,7 @@ class _Panel:
             f'<path d="M{_LEFT} {self._top}V{foot}H{right}" fill="none" stroke="#333333" stroke-width="1" '
             'class="axes"/>'
         )
-        yield from self._words(foot, is_lowest=is_lowest)
+        yield from self._tick_labels(foot, is_lowest=is_lowest)
         yield f'<g clip-path="url(#{self._clip})" fill="none" stroke-linejoin="round">'
         for number, curve in enumerate(self.curves):
             yield from self._curve(curve, _COLOURS[number % len(_COLOURS)])
@@ -110,7 +110,7 @@ class _Panel:
         for y, _ in up:
             yield f'<path d="M{_LEFT} {self._height(y):.1f}H{right}"/>'
 
-    def _words(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
+    def _tick_labels(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
         along, up = self._ticks()
         for y, words in up:
             yield f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" text-anchor="end">{_text(words)}</text>'
