@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
-from tests.support.chain_rows import row
+from tests.support.job_rows import job_row
 
 
 def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_j
         LaunchRecords(tmp_path, cluster).launched(LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request))
 
     def folder(job_id: str, name: str = "train") -> str:
-        return folders.folder({**row(job_id, "running", work_dir="/home/ada"), "name": name})
+        return folders.folder({**job_row(job_id, "running", work_dir="/home/ada"), "name": name})
 
     assert folder("7") == ""
     launched("7", 'checkpoints = "/scratch/old"')
