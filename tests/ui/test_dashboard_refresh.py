@@ -19,9 +19,20 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.table_view import TableView
-from tests.ui.jobs.acting_stage import EVERYDAY, ActingTransport, acting_session
+from tests.support.scripted_transport import EVERYONE, ScriptedTransport
+from tests.ui.jobs.acting_stage import EVERYDAY, acting_session
 from tests.ui.jobs.acting_stage import NOW as ACTING_NOW
-from tests.ui.stage import AnsweringTransport, answering, ids_of, press, rows_of, screen_text, settled, type_text, until
+from tests.ui.stage import (
+    answering,
+    answering_transport,
+    ids_of,
+    press,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 MANY = 100_000
 USUAL = (120, 34)
@@ -44,9 +55,9 @@ def after(before: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def everyone_of(rows: bytes) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], AnsweringTransport]]:
+async def everyone_of(rows: bytes) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], ScriptedTransport]]:
     """The dashboard on everyone's jobs of a large cluster."""
-    transport = AnsweringTransport(rows)
+    transport = answering_transport(rows)
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -80,7 +91,7 @@ async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(before: 
         rows.move_to(pointed)
         await settled(pilot)
         line = rows.cursor_index - rows.scroll_offset.y
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         for _ in range(2):
             await refresh(pilot)
             assert rows.cursor_id == pointed
@@ -102,7 +113,7 @@ async def test_an_open_array_stays_open_and_the_others_closed(before: bytes, aft
         await press(pilot, "enter", "down")
         task = rows.cursor_id
         array_id = opened.removesuffix("[]")
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         await refresh(pilot)
         ids = ids_of(app)
         assert sum(row_id.startswith(f"{array_id}_") for row_id in ids) > 1
@@ -118,7 +129,7 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(before: by
         rows.scroll_to(y=20_000, animate=False, force=True)
         await settled(pilot)
         there = rows.visible_ids()
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         await refresh(pilot)
         now = set(rows.visible_ids())
         stayed = [row_id for row_id in there if row_id in set(ids_of(app))]
@@ -151,7 +162,7 @@ class MovingClock:
 
 
 async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_path: Path) -> None:
-    session = acting_session(ActingTransport(*EVERYDAY), tmp_path)
+    session = acting_session(ScriptedTransport(*EVERYDAY), tmp_path)
     clock = session.store.clock = MovingClock(ACTING_NOW)
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
@@ -184,7 +195,7 @@ async def test_answers_are_read_and_arranged_beside_the_event_loop(
 
     monkeypatch.setattr(TableView, "_prepared", spied_prepared)
     monkeypatch.setattr(JobsView, "shaped", spied_shaped)
-    transport = AnsweringTransport(before)
+    transport = answering_transport(before)
     session = answering(transport)
     asked = session.store.query
 
