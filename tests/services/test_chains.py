@@ -1,4 +1,4 @@
-"""Each job of a chain is submitted once, after the one before; the first that is not surely there is the last."""
+"""Each job of a chain is submitted once, after the one before; what is appended to a chain waits for its last."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.job_detail import Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
-from hpcdash.services.chains import format_chain, submit_chain
+from hpcdash.cli.build import build_replay
+from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError, without_env
+from hpcdash.services.chains import Appendix, ChainReader, format_chain, plan_append, submit_chain
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
@@ -143,3 +146,32 @@ async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: P
     [outcome] = await chain.submit(1)
     assert outcome.new_job == "91"
     assert "not in the journal" in outcome.words
+
+
+PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"
+SCRIPT = Script("#!/bin/sh\n#PBS -N child\nsleep 60\n", "a test's")
+
+
+async def test_in_pbs_one_waits_for_the_last_of_a_chain() -> None:
+    store = build_replay(PBS).store
+    await store.fetch(Kind.EVERYONE)
+    train = await ChainReader(store, "9.pbs01").read()
+    assert [unit.job_id for unit in train.units] == ["9.pbs01", "10.pbs01", "11.pbs01"]
+    detail = await store.fetch_detail("10.pbs01")
+    again = plan_append(store, Appendix("10.pbs01", SCRIPT, "child", detail, {}), (train.ends[-1].job_id,))
+    [command] = again.plan.commands
+    words = without_env(command.argv)
+    at = words.index("qsub")
+    assert words[at : at + 4] == ("qsub", "-f", "-W", "depend=afterany:11.pbs01")
+    assert sum(word.startswith("depend=") for word in words) == 1
+    assert command.stdin == SCRIPT.text.encode()
+    assert again.searches["10.pbs01"].mark in " ".join(words)
+
+
+async def test_a_script_of_one_s_own_waits_for_a_pbs_array() -> None:
+    store = build_replay(PBS).store
+    await store.open()
+    again = plan_append(store, Appendix("next.sh", SCRIPT, "next.sh"), ("15[].pbs01",), "1-4%1")
+    words = without_env(again.plan.commands[0].argv)
+    assert "depend=afterany:15[].pbs01" in words
+    assert words[words.index("-J") + 1] == "1-4%1"

@@ -1,7 +1,8 @@
-"""A hundred thousand jobs change under a person's eyes, and what they point at stays where it is."""
+"""A hundred thousand jobs change, and what a person points at stays; a view that is left paints nothing any more."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from hpcdash.ui.table_view import TableView
 from tests.support.scripted_transport import EVERYONE, ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, acting_session
 from tests.ui.jobs.acting_stage import NOW as ACTING_NOW
+from tests.ui.metrics.chart_stage import RUNNING, chart_dashboard, training_log
 from tests.ui.stage import (
     answering,
     answering_transport,
@@ -247,3 +249,40 @@ async def test_keys_are_answered_while_a_large_answer_is_read(before: bytes, mon
         go_on.set()
         await settled(pilot)
         assert rows.cursor_index == at + 3
+
+
+# Turns of the event loop between opening and leaving.
+_TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+_OF_A_JOB = ("job", "log", "chart", "script", "chain", "triage")
+
+
+@pytest.mark.parametrize("view", [*_OF_A_JOB, "journal", "submit"])
+async def test_a_view_is_left_at_any_moment_of_its_opening(tmp_path: Path, view: str) -> None:
+    (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))
+    app = chart_dashboard(tmp_path)
+    arguments = {"job_id": RUNNING} if view in _OF_A_JOB else {}
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        for turns in _TURNS:
+            await app.main.push(view, **arguments)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await app.main.pop()
+            assert app.crash is None
+        await pilot.pause()
+        assert app.crash is None
+        assert len(app.main.stack) == 1
+
+
+@pytest.mark.parametrize("view", _OF_A_JOB)
+async def test_the_app_is_left_at_any_moment_of_a_view_s_opening(tmp_path: Path, view: str) -> None:
+    (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))
+    for turns in (0, 5, 34):
+        app = chart_dashboard(tmp_path)
+        async with app.run_test(size=(120, 30)) as pilot:
+            await settled(pilot)
+            await app.main.push(view, job_id=RUNNING)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            app.exit()
+        assert app.crash is None

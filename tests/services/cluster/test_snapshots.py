@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hpcdash.domain import schema
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
 from tests.support.job_rows import job_row, table_of
+from tests.support.real_files import as_somebody_else
 from tests.support.scripted_transport import ScriptedTransport
-from tests.support.somebody import as_somebody_else
 
 
 def jobs(*ids: str, kind: Kind = Kind.MINE, taken_at: float = 12.5) -> Snapshot:

@@ -20,7 +20,7 @@ from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import Again, plan_again, wanted_of
 from hpcdash.services.submit.recovery import Search, reconcile
-from tests.support.failed_array import failed_array
+from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0

@@ -16,7 +16,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs import triage as triage_module
 from hpcdash.services.jobs.triage import Triage, TriageReader, fetch_tasks, path_template
 from hpcdash.services.logs.ends import END_BYTES, LogEnd, ends_query
-from tests.support.failed_array import LOG_ENDS, end_task, failed_array
+from tests.support.scripted_cluster import LOG_ENDS, end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import answered
 

@@ -16,9 +16,9 @@ from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launched_job import launched_job, record_of_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
-from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab
 from tests.support.job_rows import job_row
+from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
 

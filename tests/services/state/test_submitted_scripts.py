@@ -28,7 +28,7 @@ from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import Again, plan_submission
 from hpcdash.services.submit.recovery import reconcile
-from tests.support.failed_array import failed_array
+from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0

@@ -29,7 +29,7 @@ from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import Again, plan_submission
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
-from tests.support.failed_array import failed_array
+from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import HISTORY, RECENT, Command
 
 NOW = 1_795_250_000.0

@@ -45,9 +45,8 @@ from hpcdash.services.watch.state import (
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.conftest import queue as queue
 from tests.embedded.queue_lab import QueueLab
-from tests.support.hook_receiver import answer, hook_receiver
-from tests.support.mail_receiver import mail_receiver
 from tests.support.node_disk import REACHES, REFUSES, Node
+from tests.support.receivers import answer, hook_receiver, mail_receiver
 from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system

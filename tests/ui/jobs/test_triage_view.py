@@ -25,7 +25,7 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.jobs.triage import TriageView
-from tests.support.failed_array import end_task, failed_array
+from tests.support.scripted_cluster import end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
 

@@ -32,9 +32,14 @@ RUNNING, PENDING = "74", "57"
 _ROWS = (CASES / "everyday" / "jobs-mine.out").read_bytes()
 
 
+# What of Slurm does not answer. A real sinfo without a configuration takes a second to say so.
+_AWAY = ("sinfo", "sacct", "sacctmgr", "sprio", "sstat")
+_UNREACHED = (1, b"", b"slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
+
+
 def of_files(words: tuple[str, ...]) -> bool:
     """Whether a command looks at files: it is none of Slurm's, nor the question whether it is there."""
-    return words[0] not in ("squeue", "scontrol") and words != without_env(BACKEND.probe.query().argv)
+    return words[0] not in ("squeue", "scontrol", *_AWAY) and words != without_env(BACKEND.probe.query().argv)
 
 
 def log_transport(stdout: Path, stderr: Path, *, shown_folder: Path | None = None) -> ScriptedTransport:
@@ -56,6 +61,7 @@ def log_transport(stdout: Path, stderr: Path, *, shown_folder: Path | None = Non
             command.words[-1], StdErr=shown / stderr.name, StdOut=shown / stdout.name
         ),
         of_files: look,
+        **dict.fromkeys(_AWAY, _UNREACHED),
     }
     return transport
 
